@@ -1,0 +1,38 @@
+"""Part One: one node trains alone.
+
+    python3 PartOne/main.py --workload digits-vgg11
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.command_line import parse_command_line
+from common.failures import run_program
+
+
+def main() -> None:
+    settings, world = parse_command_line("PartOne")
+    # torch is imported only now: --help and a mistyped flag have been answered already
+    from common.evaluation import evaluate
+    from common.gradient_sync import KeepLocal
+    from common.process_group import lone_node
+    from common.report import finish_run
+    from common.run import open_run
+    from common.setup import announce, create_loader, create_training, load_datasets
+    from common.training import train
+
+    node = lone_node(settings)
+    announce("PartOne", settings, node)
+    train_set, test_set = load_datasets(settings, node)
+    loader = create_loader(settings, train_set, node)
+    model, criterion, optimizer = create_training(settings, train_set, node)
+    with open_run("PartOne", settings, node, loader.plan, model, optimizer) as run:
+        gradient_sync = KeepLocal()
+        train(model, criterion, optimizer, loader, gradient_sync, run)
+        finish_run(run, evaluate(model, criterion, test_set, run), model)
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,45 @@
+"""Part Three: N nodes share each batch and torch's DistributedDataParallel averages for them.
+
+    python3 PartThree/main.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0    (1, 2, 3 on the others)
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.command_line import parse_command_line
+from common.failures import run_program
+
+
+def main() -> None:
+    settings, world = parse_command_line("PartThree")
+    # torch is imported only now: --help and a mistyped flag have been answered already
+    from torch.nn.parallel import DistributedDataParallel
+
+    from common.evaluation import evaluate
+    from common.gradient_sync import KeepLocal
+    from common.process_group import process_group
+    from common.report import finish_run
+    from common.run import open_run
+    from common.setup import announce, create_loader, create_training, load_datasets
+    from common.training import train
+    from PartThree.count_bytes import counted_all_reduce
+
+    with process_group(world, settings) as node:
+        announce("PartThree", settings, node)
+        train_set, test_set = load_datasets(settings, node)
+        loader = create_loader(settings, train_set, node)
+        model, criterion, optimizer = create_training(settings, train_set, node)
+        with open_run("PartThree", settings, node, loader.plan, model, optimizer) as run:
+            # DDP averages during backward, so nothing is left for the seam; and we, not DDP,
+            # share the buffers (see common/collectives.py), once when they are needed.
+            gradient_sync = KeepLocal()
+            replica = DistributedDataParallel(model, broadcast_buffers=False)
+            replica.register_comm_hook(gradient_sync, counted_all_reduce)
+            train(replica, criterion, optimizer, loader, gradient_sync, run)
+            finish_run(run, evaluate(model, criterion, test_set, run), model)
+
+
+if __name__ == "__main__":
+    run_program(main)

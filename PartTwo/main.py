@@ -1,0 +1,43 @@
+"""Part Two: N nodes share each batch and average their gradients by hand.
+
+    python3 PartTwo/main.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0    (1, 2, 3 on the others)
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.command_line import parse_command_line
+from common.failures import run_program
+
+
+def main() -> None:
+    settings, world = parse_command_line("PartTwo")
+    # torch is imported only now: --help and a mistyped flag have been answered already
+    from common.evaluation import evaluate
+    from common.process_group import process_group
+    from common.report import compare_runs, finish_run
+    from common.run import open_run
+    from common.setup import announce, create_loader, create_training, load_datasets
+    from common.training import train
+    from PartTwo.synchronizers import create_synchronizer
+
+    with process_group(world, settings) as node:
+        announce("PartTwo", settings, node)
+        train_set, test_set = load_datasets(settings, node)
+        loader = create_loader(settings, train_set, node)
+        runs = []
+        for name in settings.sync:
+            model, criterion, optimizer = create_training(settings, train_set, node)
+            with open_run(f"PartTwo/{name}", settings, node, loader.plan, model, optimizer) as run:
+                gradient_sync = create_synchronizer(name)
+                gradient_sync.prepare(model)
+                train(model, criterion, optimizer, loader, gradient_sync, run)
+                finish_run(run, evaluate(model, criterion, test_set, run), model)
+            runs.append(run)
+        compare_runs(runs)
+
+
+if __name__ == "__main__":
+    run_program(main)

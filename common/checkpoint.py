@@ -1,0 +1,183 @@
+"""Checkpoints: written whole or not at all, verified before they are loaded, never executed.
+
+A checkpoint is what torch.save writes, with a SHA-256 of the whole file in the zip comment at its
+end: one file, one rename, and plain torch.load reads it too.
+
+    python3 -c "from common.checkpoint import read; print(read('Epoch_1.pt').keys())"
+"""
+
+import hashlib
+import io
+import os
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from common.failures import CheckpointError, first_line
+
+FORMAT = 1
+_END_RECORD = b"PK\x05\x06"
+_MARK = b"sha256:"
+_TRAILER = len(_MARK) + 64
+
+
+class Position(NamedTuple):
+    """The next global batch to be trained on: epochs count from 1, iterations from 0.
+
+    `step` counts all iterations since the run began.
+    """
+
+    epoch: int = 1
+    iteration: int = 0
+    step: int = 0
+
+    def after_one_more(self, iterations_per_epoch: int) -> "Position":
+        """The position one global batch on."""
+        if self.iteration + 1 == iterations_per_epoch:
+            return Position(self.epoch + 1, 0, self.step + 1)
+        return Position(self.epoch, self.iteration + 1, self.step + 1)
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch} iteration {self.iteration}"
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside a DistributedDataParallel, or the model itself."""
+    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+
+
+def pack(model: nn.Module, optimizer: Optimizer, position: Position, loss: float,
+         **more: Any) -> dict[str, Any]:
+    """The contents of a checkpoint. `more` may hold plain str, int, float, bool, list and dict.
+
+    `epoch` is the last epoch that has been trained on at least in part, `loss` its mean loss.
+    """
+    trained = position.epoch if position.iteration else position.epoch - 1
+    return {
+        "format": FORMAT, "epoch": trained, "loss": loss,
+        "position": list(position),
+        "model_state_dict": unwrapped(model).state_dict(),
+        "optimizer_state_dict": optimizer.state_dict(), **more,
+    }
+
+
+def write(path: Path, contents: dict[str, Any]) -> None:
+    """Writes atomically and durably: temporary file, fsync, verify, rename, fsync the folder.
+
+    A crash at any instant leaves the file as it was before, or whole and new. Leader only. Raises
+    CheckpointError when the disk does not take it; then no temporary file stays behind.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            file.write(_sealed(contents))
+            file.flush()
+            os.fsync(file.fileno())
+        _verify(partial.read_bytes(), partial)
+        os.replace(partial, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise CheckpointError(f"the checkpoint {path} cannot be written: "
+                              f"{error.strerror or error}") from error
+
+
+def _sealed(contents: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(contents, buffer)
+    data = buffer.getvalue()
+    if data[-22:-18] != _END_RECORD:
+        raise CheckpointError("torch.save wrote an unknown format; this is a fault of the program")
+    data = data[:-2] + struct.pack("<H", _TRAILER) + _MARK
+    return data + hashlib.sha256(data).hexdigest().encode()
+
+
+def _verify(data: bytes, path: Path) -> None:
+    if data[-_TRAILER:-64] != _MARK:
+        raise CheckpointError(f"{path} is not a checkpoint of this project, or it was cut short")
+    if hashlib.sha256(data[:-64]).hexdigest().encode() != data[-64:]:
+        raise CheckpointError(f"{path} is damaged: its checksum does not match its contents")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(path: Path | str) -> dict[str, Any]:
+    """The verified contents of a checkpoint, on the CPU. Runs no code from the file.
+
+    Raises CheckpointError when it is missing, damaged, foreign or of a newer format.
+    """
+    return parse(read_bytes(path), Path(path))
+
+
+def read_bytes(path: Path | str) -> bytes:
+    """The file as it is, unverified. Raises CheckpointError when it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"the checkpoint {path} cannot be read: "
+                              f"{error.strerror}") from error
+
+
+def parse(data: bytes, path: Path) -> dict[str, Any]:
+    """As `read`, from bytes; `path` is for messages."""
+    _verify(data, path)
+    try:
+        contents = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise CheckpointError(f"{path} cannot be loaded: {first_line(error)}") from error
+    if not isinstance(contents, dict) or "format" not in contents:
+        raise CheckpointError(f"{path} is not a checkpoint of this project")
+    if contents["format"] > FORMAT:
+        raise CheckpointError(f"{path} has format {contents['format']}, newer than this program's "
+                              f"{FORMAT}: update the program")
+    return contents
+
+
+def restore(contents: dict[str, Any], path: Path | str, model: nn.Module,
+            optimizer: Optimizer | None = None) -> None:
+    """Puts a checkpoint's weights, buffers and optimiser state into `model` and `optimizer`.
+
+    The optimiser keeps its own learning rate, momentum and weight decay: those are settings.
+    Raises CheckpointError when the checkpoint belongs to another architecture.
+    """
+    try:
+        unwrapped(model).load_state_dict(contents["model_state_dict"])
+    except (RuntimeError, KeyError) as error:
+        raise CheckpointError(f"{path} holds another architecture than this run's "
+                              f"{type(unwrapped(model)).__name__}") from error
+    if optimizer is not None:
+        chosen = [{k: v for k, v in group.items() if k != "params"}
+                  for group in optimizer.param_groups]
+        optimizer.load_state_dict(contents["optimizer_state_dict"])
+        for group, settings in zip(optimizer.param_groups, chosen, strict=True):
+            group.update(settings)
+
+
+def newest(folder: Path) -> list[Path]:
+    """The checkpoints in `folder`, the furthest trained first."""
+    return sorted(folder.glob("Epoch_*.pt"), key=_trained_to, reverse=True)
+
+
+def _trained_to(path: Path) -> tuple[int, float]:
+    """Sorts Epoch_1_Iteration_40.pt before Epoch_1.pt, which is the whole epoch."""
+    words = path.stem.split("_")
+    whole = len(words) == 2
+    return int(words[1]), float("inf") if whole else int(words[3])
+
+
+def file_name(position: Position) -> str:
+    """`Epoch_N.pt` after a whole epoch N, else `Epoch_N_Iteration_K.pt`."""
+    if position.iteration == 0:
+        return f"Epoch_{position.epoch - 1}.pt"
+    return f"Epoch_{position.epoch}_Iteration_{position.iteration}.pt"

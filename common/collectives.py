@@ -1,0 +1,72 @@
+"""The few collectives that the rest of the program needs, each also right without a process group.
+
+Tensors must live on the device that the backend works on; every rank must call each of them.
+"""
+
+import hashlib
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+def world_size() -> int:
+    """The number of ranks; 1 when there is no process group."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def sum_over_ranks(tensor: Tensor) -> Tensor:
+    """Replaces `tensor`, in place, by its sum over all ranks, and returns it. Every rank must call.
+
+    Alone, or without a process group, the tensor is its own sum.
+    """
+    if world_size() > 1:
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def gather_rows(row: Tensor) -> Tensor:
+    """Every rank's row, stacked by rank: (n,) becomes (world size, n). Every rank must call."""
+    if world_size() == 1:
+        return row.unsqueeze(0)
+    rows = [torch.empty_like(row) for _ in range(world_size())]
+    dist.all_gather(rows, row)
+    return torch.stack(rows)
+
+
+def share_leaders_buffers(model: nn.Module) -> None:
+    """Gives every rank the leader's buffers (the running batch statistics). Every rank must call.
+
+    This is the one policy for buffers, in every part: ranks keep their own while training, and the
+    leader's count whenever the model is evaluated or saved.
+    """
+    if world_size() > 1:
+        for buffer in model.buffers():
+            dist.broadcast(buffer, src=0)
+
+
+def broadcast_bytes(data: bytes, device: torch.device) -> bytes:
+    """The leader's `data`, on every rank; what the others pass is ignored. Every rank must call.
+
+    The bytes travel as a uint8 tensor: nothing is pickled.
+    """
+    if world_size() == 1:
+        return data
+    length = torch.tensor([len(data)], dtype=torch.int64, device=device)
+    dist.broadcast(length, src=0)
+    if dist.get_rank() == 0:
+        buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
+    else:
+        buffer = torch.empty(int(length), dtype=torch.uint8, device=device)
+    if len(buffer):
+        dist.broadcast(buffer, src=0)
+    return buffer.cpu().numpy().tobytes()
+
+
+def digest_of(model: nn.Module) -> str:
+    """A hash of all parameters and buffers, names and bytes: equal for equal replicas."""
+    digest = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,189 @@
+"""Flags to frozen Settings and World. Imports nothing heavy: --help and a mistake answer at once.
+
+    python3 PartTwo/main.py --help
+"""
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from common.failures import UsageError
+from common.settings import PRECISIONS, SYNC_NAMES, Settings
+from common.workloads import WORKLOADS, find_workload
+from common.world import World, detect_world
+
+EXAMPLES = """examples:
+  python3 PartOne/main.py --workload digits-vgg11
+  python3 PartTwo/main.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0     (and 1, 2, 3 elsewhere)
+  torchrun --nproc-per-node 4 PartThree/main.py --data-dir ~/cifar10 --max-iterations 40
+exit codes: 0 done, 2 usage, 3 ranks disagree, 4 data or checkpoint, 5 loss not finite,
+  75 lost a peer, 130 and 143 interrupted"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (--help lists all flags)")
+
+
+def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tuple[Settings, World]:
+    """The settings and the world of `part` ("PartOne", "PartTwo" or "PartThree").
+
+    Raises UsageError, in one sentence, for whatever cannot be meant.
+    """
+    parser = _parser(part)
+    flags = vars(parser.parse_args(arguments))
+    cluster = {name: flags.pop(name, None) for name in ("master_ip", "num_nodes", "rank",
+                                                        "master_port")}
+    world = World() if part == "PartOne" else detect_world(**cluster)
+    settings = _settings(flags)
+    if settings.batch_size < world.size:
+        raise UsageError(f"--batch-size is the global batch: {settings.batch_size} samples are too "
+                         f"few for {world.size} ranks")
+    return settings, world
+
+
+def _settings(flags: dict[str, Any]) -> Settings:
+    """Fills what was not given from the workload's row."""
+    row = find_workload(flags["workload"])
+    for name in ("epochs", "batch_size", "learning_rate", "momentum", "weight_decay"):
+        if flags[name] is None:
+            flags[name] = getattr(row, name)
+    settings = Settings(**flags)
+    return replace(settings, data_dir=settings.data_dir.expanduser(),
+                   output_dir=settings.output_dir.expanduser())
+
+
+def _parser(part: str) -> argparse.ArgumentParser:
+    parser = _Parser(prog=f"{part}/main.py", epilog=EXAMPLES, allow_abbrev=False,
+                     description=PARTS[part],
+                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    if part != "PartOne":
+        _add_cluster_flags(parser)
+    _add_what_flags(parser)
+    _add_recipe_flags(parser)
+    _add_machine_flags(parser)
+    _add_run_flags(parser)
+    parser.set_defaults(sync=())
+    if part == "PartTwo":
+        parser.add_argument("--sync", type=_sync_list, default="gather-scatter,all-reduce",
+                            metavar="NAME[,NAME]", help="how to average gradients: "
+                            f"{', '.join(SYNC_NAMES)}; several run one after the other "
+                            "(default: gather-scatter,all-reduce)")
+    return parser
+
+
+PARTS = {
+    "PartOne": "Part One: trains on one node.",
+    "PartTwo": "Part Two: trains on N nodes and averages gradients by hand.",
+    "PartThree": "Part Three: trains on N nodes with DistributedDataParallel.",
+}
+
+
+def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("cluster (not needed under torchrun or srun)")
+    group.add_argument("-M", "--master-ip", metavar="IP", help="address of rank 0's machine")
+    group.add_argument("-N", "--num-nodes", type=int, metavar="N", help="number of ranks")
+    group.add_argument("-R", "--rank", type=int, metavar="R", help="this rank, 0 to N-1")
+    group.add_argument("--master-port", type=int, metavar="PORT",
+                       help="port of the rendezvous on rank 0 (default: MASTER_PORT or 29500)")
+    group.add_argument("--interface", metavar="NAME",
+                       help="network interface to use (default: the one that reaches the master)")
+    group.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto",
+                       help="auto is nccl when every rank has a GPU of its own, else gloo")
+    group.add_argument("--timeout", type=_positive, default=60.0, metavar="SECONDS",
+                       help="how long a rank may stay in one place before it counts as stuck; "
+                       "twice that for all ranks to join, five times for the first step "
+                       "(default: 60)")
+
+
+def _add_what_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what to train on, and where results go")
+    group.add_argument("--workload", choices=tuple(WORKLOADS), default="cifar10-vgg11",
+                       help="data set and model (default: cifar10-vgg11)")
+    group.add_argument("--data-dir", type=Path, default=Path("data"), metavar="DIR",
+                       help="image folder or archive of the workload (default: data)")
+    group.add_argument("--output-dir", type=Path, default=Path("outputs"), metavar="DIR",
+                       help="logs, checkpoints and reports (default: outputs)")
+
+
+def _add_recipe_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is learned (defaults come from the workload)")
+    group.add_argument("--epochs", type=_count, metavar="N", help="passes over the training set")
+    group.add_argument("--max-iterations", type=_count, metavar="N",
+                       help="stop after N iterations in all (the course's timing run: 40)")
+    group.add_argument("--batch-size", type=_count, metavar="N",
+                       help="GLOBAL batch, in samples, shared by all ranks")
+    group.add_argument("--smallest-batch", type=_count, default=16, metavar="N",
+                       help="leave out an epoch's last batch below N samples (default: 16)")
+    group.add_argument("--learning-rate", type=_positive, metavar="X", help="of SGD, constant")
+    group.add_argument("--momentum", type=_fraction, metavar="X", help="of SGD")
+    group.add_argument("--weight-decay", type=_not_negative, metavar="X", help="of SGD")
+    group.add_argument("--seed", type=int, default=1, metavar="N",
+                       help="fixes weights, order and augmentation (default: 1)")
+    group.add_argument("--precision", choices=PRECISIONS, default="float32",
+                       help="of the arithmetic (default: float32)")
+    group.add_argument("--batch-norm", choices=("local",), default="local",
+                       help="statistics of each rank's own share (default: local)")
+
+
+def _add_machine_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("this machine")
+    group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
+                       help="auto takes a GPU when this rank can have one of its own")
+    group.add_argument("--threads", type=_count, metavar="N",
+                       help="of arithmetic (default: cores divided by the ranks on this machine)")
+    group.add_argument("--loader", choices=("memory", "workers"), default="memory",
+                       help="whole batches in memory, or torch's DataLoader (default: memory)")
+    group.add_argument("--num-workers", type=_whole, default=2, metavar="N",
+                       help="processes of the worker loader (default: 2)")
+
+
+def _add_run_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the run")
+    group.add_argument("--resume", default="no", metavar="no|auto|replace|FILE",
+                       help="when the output folder holds a run: refuse (no, the default), continue "
+                       "it (auto), delete it (replace); or start from a checkpoint FILE")
+    group.add_argument("--accept-changes", action="store_true",
+                       help="resume although settings that matter have changed")
+    group.add_argument("--checkpoint-every", type=_count, metavar="N",
+                       help="also save every N iterations (default: at epoch ends)")
+    group.add_argument("--log-every", type=_count, default=20, metavar="N",
+                       help="iterations between log lines (default: 20)")
+    group.add_argument("--dry-run", action="store_true",
+                       help="join, compare, take one step, report, leave nothing behind")
+    group.add_argument("--debug", action="store_true", help="show tracebacks")
+
+
+def _number(kind: Callable[[str], Any], accept: Callable[[Any], bool],
+            meaning: str) -> Callable[[str], Any]:
+    """A type for argparse: a number of `kind` that is accepted, or an error that says `meaning`."""
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and accept(value)):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {meaning}")
+        return value
+    return parse
+
+
+_count = _number(int, lambda n: n >= 1, "a whole number of at least 1")
+_whole = _number(int, lambda n: n >= 0, "a whole number of at least 0")
+_positive = _number(float, lambda x: x > 0, "a number above 0")
+_not_negative = _number(float, lambda x: x >= 0, "a number of at least 0")
+_fraction = _number(float, lambda x: 0 <= x < 1, "a number from 0 up to, not including, 1")
+
+
+def _sync_list(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in SYNC_NAMES:
+            raise argparse.ArgumentTypeError(f"no strategy is called {name!r}; there are "
+                                             f"{', '.join(SYNC_NAMES)}")
+    if len(set(names)) < len(names):
+        raise argparse.ArgumentTypeError(f"{text!r} names a strategy twice")
+    return names

@@ -1,0 +1,100 @@
+"""Who sees which sample, when, and how augmented. Pure arithmetic; knows no rank but by argument.
+
+(seed, epoch) fixes a permutation of the training set and every sample's crop and flip. Each random
+number is a hash of (seed, epoch, purpose, sample), so it depends on nothing else: not on the number
+of ranks, not on where the run was resumed, not on the version of a random-number library.
+
+    python3 -c "from common.epoch_plan import EpochPlan; print(EpochPlan(10, 4).batch(0))"
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+_ORDER, _TOP, _LEFT, _FLIP = range(4)
+
+
+class Augmentation(NamedTuple):
+    """Crop offsets (int64, 0 to 2*padding) and flips (bool) of some samples, each of shape (n,)."""
+
+    top: np.ndarray
+    left: np.ndarray
+    flip: np.ndarray
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """One epoch over `samples` training samples in global batches of `batch_size`.
+
+    A last batch of fewer than `smallest_batch` samples is left out, on every world size alike, so
+    that no rank ever goes without a sample; the run log says how many that were.
+    """
+
+    samples: int
+    batch_size: int
+    smallest_batch: int = 1
+    seed: int = 0
+    epoch: int = 1
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """The permutation of the samples, int64 of shape (samples,)."""
+        return np.argsort(self._hash(_ORDER, np.arange(self.samples)), kind="stable")
+
+    @property
+    def iterations(self) -> int:
+        """The number of global batches."""
+        whole, rest = divmod(self.samples, self.batch_size)
+        return whole + (rest >= self.smallest_batch and rest > 0)
+
+    @property
+    def left_out(self) -> int:
+        """The number of samples that this epoch does not use."""
+        return max(0, self.samples - self.iterations * self.batch_size)
+
+    def batch(self, iteration: int) -> np.ndarray:
+        """The samples of the global batch, int64; the last one of the epoch may be short."""
+        if not 0 <= iteration < self.iterations:
+            raise IndexError(f"iteration {iteration} of an epoch of {self.iterations}")
+        return self.order[iteration * self.batch_size:(iteration + 1) * self.batch_size]
+
+    def share(self, iteration: int, rank: int, world_size: int) -> np.ndarray:
+        """The contiguous part of the global batch that belongs to `rank`, int64."""
+        batch = self.batch(iteration)
+        return batch[share_bounds(len(batch), rank, world_size)]
+
+    def augmentation(self, indices: np.ndarray, padding: int) -> Augmentation:
+        """Crop and flip of the given samples (int64, shape (n,)) in this epoch."""
+        offsets = np.uint64(2 * padding + 1)
+        return Augmentation((self._hash(_TOP, indices) % offsets).astype(np.int64),
+                            (self._hash(_LEFT, indices) % offsets).astype(np.int64),
+                            self._hash(_FLIP, indices) % np.uint64(2) == 1)
+
+    def _hash(self, purpose: int, indices: np.ndarray) -> np.ndarray:
+        key = mix(self.seed, self.epoch, purpose)
+        return _splitmix64(np.uint64(key) + np.asarray(indices).astype(np.uint64))
+
+
+def share_bounds(samples: int, rank: int, world_size: int) -> slice:
+    """Cuts `samples` into contiguous shares whose sizes differ by one at most, larger ones first."""
+    base, extra = divmod(samples, world_size)
+    start = rank * base + min(rank, extra)
+    return slice(start, start + base + (rank < extra))
+
+
+def mix(*numbers: int) -> int:
+    """One 64-bit number that depends on all the given whole numbers and on their order."""
+    key = np.zeros(1, np.uint64)
+    for number in numbers:
+        key = _splitmix64(key ^ np.uint64(number % 2**64))
+    return int(key[0])
+
+
+def _splitmix64(x: np.ndarray) -> np.ndarray:
+    """The output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), on uint64, modulo 2^64."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

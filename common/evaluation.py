@@ -1,0 +1,82 @@
+"""Evaluation over the whole test set, each sample exactly once, however many ranks share it."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from common.collectives import share_leaders_buffers, sum_over_ranks
+from common.datasets import ImageDataset
+from common.epoch_plan import share_bounds
+from common.loaders import Augment, create_augment
+from common.phase_timer import Progress
+from common.precision import Precision
+from common.run import Run
+
+EVALUATION_BATCH = 250
+
+
+class Evaluation(NamedTuple):
+    """The mean loss over samples, and truth and prediction of each sample, int64 (n,)."""
+
+    loss: float
+    truth: np.ndarray
+    predictions: np.ndarray
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def accuracy(self) -> float:
+        return float((self.truth == self.predictions).mean())
+
+
+def evaluate(model: nn.Module, criterion: nn.Module, dataset: ImageDataset,
+             run: Run) -> Evaluation:
+    """Evaluates `model` on `dataset`; every rank takes a contiguous share and gets all results.
+
+    Every rank must call it. The leader's running statistics count. `criterion` must be the mean
+    over a batch. The model is left in evaluation mode.
+    """
+    device = run.node.device
+    share_leaders_buffers(model)
+    share = share_bounds(len(dataset), run.node.world.rank, run.node.world.size)
+    batches = _batches(dataset, create_augment(run.settings), share, device)
+    loss_sum, predictions = predict(model, criterion, batches, run.precision, run.node.progress)
+    # Shares are disjoint, so sums over ranks put the pieces together; `seen` proves it.
+    gathered = torch.zeros(2, len(dataset), dtype=torch.int64, device=device)
+    gathered[0, share] = predictions
+    gathered[1, share] = 1
+    sum_over_ranks(gathered)
+    loss = sum_over_ranks(torch.tensor(loss_sum, dtype=torch.float64, device=device)).item()
+    if not bool((gathered[1] == 1).all()):
+        raise AssertionError("the ranks did not evaluate every test sample exactly once")
+    return Evaluation(loss / len(dataset), dataset.labels, gathered[0].cpu().numpy(),
+                      dataset.class_names)
+
+
+def _batches(dataset: ImageDataset, augment: Augment, share: slice,
+             device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    images, labels = torch.from_numpy(dataset.images), torch.from_numpy(dataset.labels)
+    for start in range(share.start, share.stop, EVALUATION_BATCH):
+        chosen = slice(start, min(start + EVALUATION_BATCH, share.stop))
+        yield augment.normalise(images[chosen].to(device)), labels[chosen].to(device)
+
+
+@torch.no_grad()
+def predict(model: nn.Module, criterion: nn.Module, batches: Iterable[tuple[Tensor, Tensor]],
+            precision: Precision, progress: Progress) -> tuple[float, Tensor]:
+    """The sum of the samples' losses, and the predicted classes, int64 (n,): arg-max of log-softmax.
+
+    Leaves the model in evaluation mode. Needs no other rank.
+    """
+    model.eval()
+    loss_sum, predictions = 0.0, []
+    for count, (inputs, targets) in enumerate(batches):
+        progress.phase, progress.iteration = "evaluation", count
+        with precision.autocast(inputs.device):
+            outputs = model(inputs)
+        outputs = precision.widen(outputs)
+        loss_sum += criterion(outputs, targets).item() * len(targets)
+        predictions.append(outputs.log_softmax(dim=1).argmax(dim=1))
+    return loss_sum, torch.cat(predictions) if predictions else torch.empty(0, dtype=torch.int64)

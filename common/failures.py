@@ -1,0 +1,82 @@
+"""What can go wrong, one exception each, and the exit code that a script can act on.
+
+    python3 PartTwo/main.py --num-nodes 4; echo $?      # 2: --rank is missing
+"""
+
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+
+class Failure(Exception):
+    """An expected failure. Its text is the one sentence that the user reads; no traceback follows."""
+
+    exit_code = 1
+
+
+class UsageError(Failure):
+    """The command line, the environment or the output folder cannot be used as given."""
+
+    exit_code = 2
+
+
+class RanksDisagree(Failure):
+    """The ranks were not started for the same run."""
+
+    exit_code = 3
+
+
+class DataError(Failure):
+    """The data set is missing or broken."""
+
+    exit_code = 4
+
+
+class CheckpointError(Failure):
+    """A checkpoint is missing, damaged, or belongs to something else."""
+
+    exit_code = 4
+
+
+class NonFiniteLoss(Failure):
+    """The loss is infinite or not a number."""
+
+    exit_code = 5
+
+
+class PeerLost(Failure):
+    """Another rank died, hangs, cannot be reached or never came."""
+
+    exit_code = 75
+
+
+class Verdict(Failure):
+    """A failure that another rank published; every rank reports the first one with its exit code."""
+
+    def __init__(self, sentence: str, exit_code: int) -> None:
+        super().__init__(sentence)
+        self.exit_code = exit_code
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception of another library says, cut to its first line."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def run_program(main: Callable[[], None]) -> NoReturn:
+    """Calls `main` and exits: 0, or a failure's one sentence on standard error and its exit code.
+
+    `--debug` anywhere on the command line lets the traceback through. An exception that is no
+    `Failure` is a fault of this program and always shows its traceback.
+    """
+    try:
+        main()
+    except Failure as failure:
+        if "--debug" in sys.argv:
+            raise
+        print(f"error: {failure}", file=sys.stderr, flush=True)
+        sys.exit(failure.exit_code)
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr, flush=True)
+        sys.exit(130)
+    sys.exit(0)

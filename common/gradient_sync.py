@@ -1,0 +1,53 @@
+"""The seam between loss.backward() and optimizer.step(): what every synchroniser promises.
+
+The strategies that average by hand are the lesson of Part Two and live in PartTwo/synchronizers.py.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from torch import Tensor, nn
+
+
+class GradientSync(Protocol):
+    """Replaces each gradient by its mean over all ranks. Every rank must call both methods."""
+
+    bytes_sent: int
+    """Bytes of gradient that this rank has put on the wire so far."""
+
+    def prepare(self, model: nn.Module) -> None:
+        """Called once, after the model has its initial weights; may register hooks or buffers."""
+
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        """Replaces each gradient, in place, by its mean over all ranks.
+
+        Every rank passes the same number of tensors, of the same shapes and dtypes, in the same
+        order; a rank that does not call it leaves the others waiting.
+        """
+
+
+class KeepLocal:
+    """Leaves the gradients alone: for one rank, and where someone else (DDP) has averaged them."""
+
+    def __init__(self) -> None:
+        self.bytes_sent = 0
+
+    def prepare(self, model: nn.Module) -> None:
+        """Nothing to prepare."""
+
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        """Nothing to do."""
+
+
+def ring_bytes(payload: int, ranks: int) -> int:
+    """What each rank sends when `ranks` ranks all-reduce `payload` bytes around a ring.
+
+    Reduce-scatter and all-gather each pass ranks-1 blocks of payload/ranks bytes on
+    (Patarasuk and Yuan, 2009).
+    """
+    return round(2 * payload * (ranks - 1) / ranks)
+
+
+def total_bytes(tensors: Iterable[Tensor]) -> int:
+    """The size of all tensors together, in bytes."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,0 +1,180 @@
+"""From the epoch plan to this rank's batches: in memory, or through worker processes.
+
+Both loaders draw from the same plan and give the same batches, bit for bit.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from common.datasets import ImageDataset
+from common.epoch_plan import EpochPlan
+from common.precision import Precision
+from common.settings import Settings
+from common.workloads import find_workload
+
+
+class Batch(NamedTuple):
+    """This rank's share of one global batch.
+
+    `inputs` are normalised images (n, channels, height, width), channels last in memory; `targets`
+    int64 (n,). `weight` is n * world size / global batch: what the local mean loss is multiplied by
+    so that a plain mean over ranks is the mean over the global batch.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    weight: float = 1.0
+
+
+class Loader(Protocol):
+    """What the training loop asks for: this rank's batches of an epoch, from any iteration on."""
+
+    def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
+        """This rank's batches of `epoch` from `first_iteration` to the end."""
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Crop, flip, and normalise: uint8 (n, h, w, c) to `dtype` (n, c, h, w), channels last.
+
+    `mean` and `std` are per channel, in units of 0 to 1. Padding is black, as torchvision pads.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    padding: int
+    flip: bool
+    dtype: torch.dtype = torch.float32
+
+    def __call__(self, images: Tensor, top: Tensor, left: Tensor, flip: Tensor) -> Tensor:
+        """Crops each image at its own (top, left) of the padded image and mirrors where `flip`."""
+        count, height, width, _ = images.shape
+        pad = self.padding
+        padded = torch.nn.functional.pad(images, (0, 0, pad, pad, pad, pad))
+        columns = torch.arange(width, device=images.device)
+        columns = torch.where((flip & self.flip)[:, None], columns.flip(0), columns)
+        rows = top[:, None] + torch.arange(height, device=images.device)
+        each = torch.arange(count, device=images.device)
+        cropped = padded[each[:, None, None], rows[:, :, None], (left[:, None] + columns)[:, None]]
+        return self.normalise(cropped)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 (n, h, w, c) to (pixels / 255 - mean) / std, (n, c, h, w), channels last."""
+        mean = torch.tensor(self.mean, dtype=torch.float64)
+        std = torch.tensor(self.std, dtype=torch.float64)
+        scale = (1 / (255 * std)).to(images.device, self.dtype)
+        shift = (-mean / std).to(images.device, self.dtype)
+        return (images.to(self.dtype) * scale + shift).permute(0, 3, 1, 2)
+
+
+def create_augment(settings: Settings) -> Augment:
+    """Crop, flip and normalisation of the workload."""
+    row = find_workload(settings.workload)
+    return Augment(row.mean, row.std, row.padding, row.flip, Precision(settings.precision).dtype)
+
+
+@dataclass(frozen=True)
+class InMemoryLoader:
+    """Gathers, crops and flips whole batches at once from the memory-mapped images."""
+
+    dataset: ImageDataset
+    plan: EpochPlan
+    augment: Augment
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device = torch.device("cpu")
+
+    def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
+        """This rank's batches of `epoch` from `first_iteration` to the end."""
+        images = torch.from_numpy(self.dataset.images)
+        labels = torch.from_numpy(self.dataset.labels)
+        for share in shares(self, epoch, first_iteration):
+            chosen = torch.from_numpy(share.indices)
+            inputs = self.augment(images[chosen].to(self.device),
+                                  *(torch.from_numpy(a).to(self.device) for a in share.augmentation))
+            yield Batch(inputs, labels[chosen].to(self.device), share.weight)
+
+
+class WorkerLoader:
+    """The same batches, one sample at a time, in `workers` processes of torch's DataLoader.
+
+    Slower, and worth watching in a trace: that is the lesson. Workers hold no random state; each
+    request carries its sample's index, crop and flip.
+    """
+
+    def __init__(self, loader: InMemoryLoader, workers: int) -> None:
+        self.plan = loader.plan
+        self._loader = loader
+        self._workers = workers
+
+    def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
+        """This rank's batches of `epoch` from `first_iteration` to the end."""
+        planned = list(shares(self._loader, epoch, first_iteration))
+        requests = [list(zip(share.indices.tolist(), *(a.tolist() for a in share.augmentation),
+                             strict=True)) for share in planned]
+        samples = _Samples(self._loader.dataset, self._loader.augment)
+        fetched = DataLoader(samples, batch_sampler=requests, num_workers=self._workers)
+        device = self._loader.device
+        for share, (inputs, targets) in zip(planned, fetched, strict=True):
+            inputs = inputs.to(device, memory_format=torch.channels_last)
+            yield Batch(inputs, targets.to(device), share.weight)
+
+
+class _Samples(torch.utils.data.Dataset):
+    """One augmented sample per request (index, top, left, flip)."""
+
+    def __init__(self, dataset: ImageDataset, augment: Augment) -> None:
+        self._dataset = dataset
+        self._augment = augment
+
+    def __getitem__(self, request: tuple[int, int, int, bool]) -> tuple[Tensor, int]:
+        index, top, left, flip = request
+        image = torch.from_numpy(self._dataset.images[index:index + 1])
+        inputs = self._augment(image, torch.tensor([top]), torch.tensor([left]),
+                               torch.tensor([flip]))
+        return inputs[0], int(self._dataset.labels[index])
+
+
+class Share(NamedTuple):
+    """What one rank does with one global batch."""
+
+    indices: np.ndarray
+    augmentation: Sequence[np.ndarray]
+    weight: float
+
+
+def shares(loader: InMemoryLoader, epoch: int, first_iteration: int = 0) -> Iterator[Share]:
+    """The loader's rank's share of each global batch of `epoch`, from `first_iteration` on."""
+    plan = EpochPlan(loader.plan.samples, loader.plan.batch_size, loader.plan.smallest_batch,
+                     loader.plan.seed, epoch)
+    for iteration in range(first_iteration, plan.iterations):
+        indices = plan.share(iteration, loader.rank, loader.world_size)
+        weight = len(indices) * loader.world_size / len(plan.batch(iteration))
+        yield Share(indices, plan.augmentation(indices, loader.augment.padding), weight)
+
+
+class PlainLoader:
+    """Any iterable of (inputs, targets), such as a DataLoader, in the training loop's terms.
+
+    The iterable's own order is used in every epoch and each rank's batches count alike, so the
+    promise of one trajectory is the caller's to keep.
+    """
+
+    def __init__(self, iterable: Iterable[tuple[Tensor, Tensor]], device: torch.device) -> None:
+        self._iterable = iterable
+        self._device = device
+
+    def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
+        """All batches of the iterable; `epoch` is told to its sampler where that wants to know."""
+        sampler = getattr(self._iterable, "sampler", None)
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        for iteration, (inputs, targets) in enumerate(self._iterable):
+            if iteration >= first_iteration:
+                yield Batch(inputs.to(self._device), targets.to(self._device))

@@ -1,0 +1,66 @@
+"""Where a step's time goes: data, forward, backward, sync, update.
+
+    with timer("forward"):
+        outputs = model(inputs)
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+PHASES = ("data", "forward", "backward", "sync", "update")
+
+
+@dataclass
+class Progress:
+    """Where a rank is. The main thread writes it, the watch publishes it."""
+
+    epoch: int = 0
+    iteration: int = 0
+    phase: str = "start"
+    settled: bool = False
+    """True once a first step has ended: from then on the shorter patience applies."""
+
+    def place(self) -> str:
+        """In words: "at epoch 1 iteration 137", or "during start"."""
+        if self.epoch == 0:
+            return f"during {self.phase}"
+        return f"at epoch {self.epoch} iteration {self.iteration} ({self.phase})"
+
+    def order(self) -> tuple[int, int, int]:
+        """Sorts ranks by how far they have come."""
+        phase = self.phase.removeprefix("after ")
+        return self.epoch, self.iteration, PHASES.index(phase) if phase in PHASES else -1
+
+
+class PhaseTimer:
+    """Adds up wall seconds per named phase of one step, and tells `progress` which phase runs.
+
+    On a GPU a phase ends when the host has queued its work, unless `synchronize` waits for the
+    device: then phases are true, and the step is a little slower.
+    """
+
+    def __init__(self, progress: Progress | None = None,
+                 synchronize: Callable[[], None] = lambda: None) -> None:
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self._progress = progress or Progress()
+        self._synchronize = synchronize
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Times the block as `phase`; also when the block raises."""
+        self._progress.phase = phase
+        start = time.perf_counter()
+        try:
+            yield
+            self._synchronize()
+        finally:
+            self.seconds[phase] += time.perf_counter() - start
+            self._progress.phase = f"after {phase}"
+
+    def take(self) -> dict[str, float]:
+        """The seconds of each phase since the last call, rounded to microseconds; starts anew."""
+        taken = {phase: round(seconds, 6) for phase, seconds in self.seconds.items()}
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        return taken

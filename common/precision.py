@@ -1,0 +1,29 @@
+"""float32, bf16 (autocast: float32 weights, loss and statistics) or float64, in one small object."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Precision:
+    """`name` is "float32", "bf16" or "float64"."""
+
+    name: str = "float32"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of weights, gradients, inputs and loss."""
+        return torch.float64 if self.name == "float64" else torch.float32
+
+    def autocast(self, device: torch.device) -> AbstractContextManager:
+        """The context in which the model runs: bf16 arithmetic where that is safe, or nothing."""
+        if self.name == "bf16":
+            return torch.autocast(device.type, torch.bfloat16)
+        return nullcontext()
+
+    def widen(self, outputs: Tensor) -> Tensor:
+        """The model's outputs as the loss wants them: never in half precision."""
+        return outputs.to(self.dtype)

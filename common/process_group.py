@@ -1,0 +1,198 @@
+"""From World to a running process group, and safely out of it again.
+
+    with process_group(world, settings) as node:
+        node.agree("data", dataset.digest)
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store
+
+from common import rendezvous
+from common.console import console
+from common.failures import Failure, PeerLost, RanksDisagree, UsageError, first_line
+from common.settings import Settings
+from common.watch import FINISHED, SILENCE_SECONDS, Progress, Watch
+from common.world import World
+
+START_FACTOR = 2.0
+LINGER_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Node:
+    """This process, ready to train: where it computes, and who the others are."""
+
+    world: World
+    device: torch.device
+    threads: int
+    backend: str = "none"
+    cards: list[dict] = field(default_factory=list)
+    progress: Progress = field(default_factory=Progress)
+    watch: Watch | None = None
+    store: Store | None = None
+
+    def agree(self, topic: str, value: str) -> None:
+        """Returns when every rank has said the same `value`. Every rank must call.
+
+        Raises RanksDisagree naming the first rank that differs from the leader, and both values.
+        """
+        if self.store is None:
+            return
+        self.store.set(f"agree/{topic}/{self.world.rank}", value)
+        values = [_patient_get(self.store, f"agree/{topic}/{rank}")
+                  for rank in range(self.world.size)]
+        for rank, other in enumerate(values):
+            if other != values[0]:
+                raise RanksDisagree(
+                    f"rank {rank} on {self.cards[rank]['host']} has other {topic} ({other}) than "
+                    f"rank 0 on {self.cards[0]['host']} ({values[0]})")
+
+
+def lone_node(settings: Settings) -> Node:
+    """One node that needs no others: no store, no process group, no port."""
+    device = choose_device(settings.device, 0)
+    return Node(World(), device, _use_threads(settings.threads, ranks_here=1))
+
+
+@contextmanager
+def process_group(world: World, settings: Settings) -> Iterator[Node]:
+    """Joins all ranks, checks that they mean the same run, and forms the process group.
+
+    Yields the Node; always tears down. Whatever fails on one rank ends all of them within seconds
+    with one sentence and one exit code. Every rank must enter. Raises the Failures of the design.
+    """
+    say = console(world)
+    deadline = time.monotonic() + START_FACTOR * settings.timeout
+    address = rendezvous.resolve(world.master_address)
+    place = rendezvous.choose_interface(settings.interface, address, world.master_port)
+    store = rendezvous.open_store(world, address, deadline, say)
+    watch = Watch(partial(rendezvous.connect_store, world, address), world, settings.timeout)
+    watch.start()
+    try:
+        cards = _join(store, world, settings, place, deadline, say)
+        watch.names = [f"rank {card['rank']} ({card['host']}, pid {card['pid']})"
+                       for card in cards]
+        yield _form_group(store, world, settings, cards, watch)
+        watch.progress.phase = FINISHED
+        _count(store, world, "finished", every_rank_waits=True)
+    except BaseException as error:
+        _share_failure(error, store, world, watch)
+        raise
+    finally:
+        watch.stop()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    _count(store, world, "closed")
+
+
+def _join(store: Store, world: World, settings: Settings, place: tuple[str, str],
+          deadline: float, say: Callable[[str], None]) -> list[dict]:
+    card = rendezvous.my_card(world, settings, place[1], place[0])
+    rendezvous.claim_rank(store, world, card)
+    cards = rendezvous.wait_for_cards(store, world, deadline, say)
+    rendezvous.compare_cards(cards)
+    return cards
+
+
+def _form_group(store: Store, world: World, settings: Settings, cards: list[dict],
+                watch: Watch) -> Node:
+    neighbours = [card["rank"] for card in cards
+                  if card["machine"] == cards[world.rank]["machine"]]
+    device = choose_device(settings.device, neighbours.index(world.rank))
+    backend = choose_backend(settings.backend, settings.device, cards)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", cards[world.rank]["interface"])
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", cards[world.rank]["interface"])
+    try:
+        dist.init_process_group(
+            backend, store=PrefixStore("group", store), rank=world.rank, world_size=world.size,
+            timeout=timedelta(seconds=5 * settings.timeout))
+    except RuntimeError as error:
+        raise PeerLost(f"rank {world.rank} on {socket.gethostname()} met all others at the master "
+                       f"but cannot connect to them ({first_line(error)}): open the ports "
+                       "between the nodes, not only the master's, or choose --interface") from error
+    threads = _use_threads(settings.threads, len(neighbours))
+    return Node(world, device, threads, backend, cards, watch.progress, watch, store)
+
+
+def choose_device(wanted: str, index_on_host: int) -> torch.device:
+    """`auto`, `cpu` or `cuda`, and on a GPU machine the GPU of this rank. Raises UsageError."""
+    gpus = torch.cuda.device_count()
+    if wanted == "cuda" and index_on_host >= gpus:
+        raise UsageError(f"--device cuda, but {socket.gethostname()} has {gpus} GPUs for its "
+                         f"{index_on_host + 1} or more ranks")
+    if wanted == "cpu" or index_on_host >= gpus:
+        return torch.device("cpu")
+    torch.cuda.set_device(index_on_host)
+    return torch.device("cuda", index_on_host)
+
+
+def choose_backend(wanted: str, device: str, cards: list[dict]) -> str:
+    """`auto` is NCCL when every rank has a GPU of its own, else gloo."""
+    if wanted != "auto":
+        return wanted
+    machines = [card["machine"] for card in cards]
+    enough = all(card["gpus"] >= machines.count(card["machine"]) for card in cards)
+    return "nccl" if enough and device != "cpu" and dist.is_nccl_available() else "gloo"
+
+
+def _use_threads(wanted: int | None, ranks_here: int) -> int:
+    """Cores divided by the ranks that share them, unless told otherwise."""
+    threads = wanted or max(1, len(os.sched_getaffinity(0)) // ranks_here)
+    torch.set_num_threads(threads)
+    return threads
+
+
+def _patient_get(store: Store, key: str) -> str:
+    """Waits for a key without limit: a silent rank is the watch's business, a slow one is welcome."""
+    while not store.check([key]):
+        time.sleep(rendezvous.POLL_SECONDS)
+    return store.get(key).decode()
+
+
+def _count(store: Store, world: World, stage: str, every_rank_waits: bool = False) -> None:
+    """Counts this rank in at `stage`; the leader, who serves the store, waits until all are."""
+    deadline = float("inf") if every_rank_waits else time.monotonic() + LINGER_SECONDS
+    try:
+        arrived = store.add(stage, 1)
+        while arrived < world.size and time.monotonic() < deadline:
+            if not (every_rank_waits or world.is_leader):
+                return
+            time.sleep(rendezvous.POLL_SECONDS)
+            arrived = store.add(stage, 0)
+    except RuntimeError:
+        return  # the store is gone, so its server has seen everyone out
+
+
+def _share_failure(error: BaseException, store: Store, world: World, watch: Watch) -> None:
+    """Tells all ranks what failed here, and raises the verdict: the first failure that was told.
+
+    A broken collective has its cause in another rank: the watch gets time to name that one, which
+    ends this process. An error that is no Failure is a fault here, and returns to be raised.
+    """
+    if broken := _is_broken_collective(error):
+        watch.collective_failed = True
+        time.sleep(SILENCE_SECONDS + LINGER_SECONDS)
+    watch.stop()
+    here = f"rank {world.rank} on {socket.gethostname()}"
+    told = error if isinstance(error, Failure) else PeerLost(f"{here} failed: {first_line(error)}")
+    try:
+        verdict = rendezvous.publish(store, told)
+        _count(store, world, "left")
+    except RuntimeError:
+        verdict = told  # the leader has left already
+    if isinstance(error, Failure) or broken:
+        raise verdict from error
+
+
+def _is_broken_collective(error: BaseException) -> bool:
+    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()

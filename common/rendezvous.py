@@ -1,0 +1,238 @@
+"""How the ranks find each other: the local address, the store that rank 0 serves, and the claims.
+
+Everything here speaks through torch's TCPStore, before any process group exists.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import socket
+import struct
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch.distributed import PrefixStore, Store, TCPStore
+
+from common.failures import Failure, PeerLost, RanksDisagree, UsageError, Verdict
+from common.settings import Settings, differences
+from common.world import World
+
+POLL_SECONDS = 0.05
+REMARK_SECONDS = 3.0
+STORE_TIMEOUT = timedelta(seconds=10)
+_SIOCGIFADDR = 0x8915
+
+
+def resolve(host: str) -> str:
+    """The IPv4 address of `host`; raises UsageError when the name is unknown."""
+    try:
+        return socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0]  # type: ignore[return-value]
+    except OSError as error:
+        raise UsageError(f"the master address {host!r} cannot be resolved ({error.strerror}); "
+                         "give --master-ip as an address such as 10.0.0.1") from None
+
+
+def local_address_towards(master: str, port: int) -> str:
+    """This machine's address on the route to `master`: connects a UDP socket, sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((master, port))
+        except OSError as error:
+            raise PeerLost(f"there is no route from {socket.gethostname()} to the master {master} "
+                           f"({error.strerror})") from None
+        return probe.getsockname()[0]
+
+
+def interface_addresses() -> dict[str, str]:
+    """The IPv4 address of each network interface that has one, by interface name."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
+            except OSError:
+                continue  # an interface without an IPv4 address
+            found[name] = socket.inet_ntoa(reply[20:24])
+    return found
+
+
+def choose_interface(wanted: str | None, master: str, port: int) -> tuple[str, str]:
+    """(interface, address) that gloo shall use: the wanted one, else the one that reaches the master.
+
+    Raises UsageError for an interface that this machine does not have.
+    """
+    addresses = interface_addresses()
+    if wanted is not None:
+        if wanted not in addresses:
+            raise UsageError(f"this machine has no interface {wanted!r} with an IPv4 address; it "
+                             f"has {', '.join(sorted(addresses))}")
+        return wanted, addresses[wanted]
+    address = local_address_towards(master, port)
+    if address.startswith("127."):
+        return "lo", address
+    names = [name for name, other in addresses.items() if other == address]
+    return (names[0] if names else "lo"), address
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """A socket that listens on this one address only, for the store to take over. Leader only."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address, port))
+    except OSError as error:
+        listener.close()
+        raise UsageError(_why_not_bound(address, port, error)) from None
+    listener.listen(1024)
+    return listener
+
+
+def _why_not_bound(address: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (f"port {port} on {address} is in use: another run is going on there, or choose "
+                "another --master-port on every node")
+    if error.errno == errno.EADDRNOTAVAIL:
+        mine = ", ".join(sorted(interface_addresses().values()))
+        return (f"{address} is no address of {socket.gethostname()} (it has {mine}): rank 0 must "
+                "run on the machine that --master-ip names")
+    return f"cannot listen on {address}:{port}: {error.strerror}"
+
+
+def open_store(world: World, address: str, deadline: float, say: Callable[[str], None]) -> Store:
+    """A connection to the run's store; the leader serves it first. Every rank must call.
+
+    `deadline` is a time.monotonic() value. Raises PeerLost when the master does not answer by then.
+    """
+    if world.is_leader and not world.store_is_served:
+        listener = listen(address, world.master_port)
+        store: Store = TCPStore(address, world.master_port, is_master=True, timeout=STORE_TIMEOUT,
+                                wait_for_workers=False, master_listen_fd=listener.detach())
+    else:
+        wait_for_master(world, address, deadline, say)
+        store = connect_store(world, address)
+    return PrefixStore(f"attempt{world.attempt}", store)
+
+
+def connect_store(world: World, address: str) -> Store:
+    """One more connection to a store that is being served."""
+    return TCPStore(address, world.master_port, is_master=False, timeout=STORE_TIMEOUT)
+
+
+def wait_for_master(world: World, address: str, deadline: float,
+                    say: Callable[[str], None]) -> None:
+    """Returns once the master's port accepts a connection; says every few seconds that it waits."""
+    reason, remark = "no answer", time.monotonic() + REMARK_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((address, world.master_port), timeout=2).close()
+            return
+        except OSError as error:
+            reason = error.strerror or str(error)
+        if time.monotonic() > remark:
+            say(f"waiting for rank 0 at {address}:{world.master_port} ({reason})")
+            remark += REMARK_SECONDS
+        time.sleep(0.2)
+    raise PeerLost(f"rank {world.rank} on {socket.gethostname()} cannot reach rank 0 at "
+                   f"{address}:{world.master_port} ({reason}): is rank 0 running there, and is "
+                   "the port open?")
+
+
+def my_card(world: World, settings: Settings, address: str, interface: str) -> dict:
+    """What this rank tells the others about itself: plain values, ready for JSON."""
+    return {
+        "rank": world.rank, "size": world.size, "host": socket.gethostname(), "pid": os.getpid(),
+        "address": address, "interface": interface, "machine": _machine_id(),
+        "cores": len(os.sched_getaffinity(0)), "gpus": torch.cuda.device_count(),
+        "versions": versions(), "code": code_digest(), "settings": settings.shared(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions that results depend on."""
+    import numpy
+
+    return {"python": platform.python_version(), "torch": torch.__version__,
+            "numpy": numpy.__version__}
+
+
+def code_digest() -> str:
+    """A hash of the program's own source files, equal on nodes that run the same code."""
+    root = Path(__file__).resolve().parent.parent
+    digest = hashlib.sha256()
+    for folder in ("common", "PartOne", "PartTwo", "PartThree"):
+        for path in sorted((root / folder).glob("*.py")):
+            digest.update(f"{folder}/{path.name}".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _machine_id() -> str:
+    """Equal for ranks that share one machine's cores, whatever their hosts are called."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def claim_rank(store: Store, world: World, card: dict) -> None:
+    """Takes this rank's place. Raises RanksDisagree when it is taken or the world's size differs."""
+    here = f"{card['host']} (pid {card['pid']})"
+    said = store.compare_set("size", "", f"{world.size} rank {world.rank} on {here}").decode()
+    size, _, who = said.partition(" ")
+    if int(size) != world.size:
+        raise RanksDisagree(f"rank {world.rank} on {here} was started for {world.size} nodes but "
+                            f"{who} for {size}: give every node the same --num-nodes")
+    holder = store.compare_set(f"claim/{world.rank}", "", here).decode()
+    if holder != here:
+        raise RanksDisagree(f"two processes claim rank {world.rank}: {holder} and {here}; "
+                            "give each node a --rank of its own")
+    store.set(f"card/{world.rank}", json.dumps(card))
+
+
+def wait_for_cards(store: Store, world: World, deadline: float,
+                   say: Callable[[str], None]) -> list[dict]:
+    """Every rank's card, by rank. Says who is missing while it waits, and raises PeerLost at last."""
+    remark = time.monotonic() + REMARK_SECONDS
+    missing = list(range(world.size))
+    while missing:
+        missing = [rank for rank in missing if not store.check([f"card/{rank}"])]
+        report = (f"{world.size - len(missing)} of {world.size} joined, waiting for "
+                  f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))}")
+        if missing and time.monotonic() > deadline:
+            raise PeerLost(f"gave up: {report}; start the missing, or raise --timeout")
+        if missing and time.monotonic() > remark:
+            say(report)
+            remark += REMARK_SECONDS
+        time.sleep(POLL_SECONDS)
+    return [json.loads(store.get(f"card/{rank}")) for rank in range(world.size)]
+
+
+def compare_cards(cards: list[dict]) -> None:
+    """Raises RanksDisagree naming the first rank, and all entries, that differ from the leader's."""
+    leader = cards[0]
+    for card in cards[1:]:
+        for topic in ("code", "versions", "settings"):
+            if card[topic] != leader[topic]:
+                raise RanksDisagree(_difference(topic, leader, card))
+
+
+def _difference(topic: str, leader: dict, card: dict) -> str:
+    who = f"rank {card['rank']} on {card['host']}"
+    if topic == "code":
+        return (f"{who} runs other code ({card['code']}) than rank 0 on {leader['host']} "
+                f"({leader['code']}): bring both to the same commit")
+    pairs = [f"{name} is {card[topic].get(name)} there and {leader[topic].get(name)} on rank 0"
+             for name in differences(leader[topic], card[topic])]
+    return f"{who} and rank 0 on {leader['host']} differ in {topic}: {'; '.join(pairs)}"
+
+
+def publish(store: Store, failure: Failure) -> Failure:
+    """Makes `failure` the run's verdict unless there is one already; returns the one that holds."""
+    mine = json.dumps({"sentence": str(failure), "exit_code": failure.exit_code})
+    said = json.loads(store.compare_set("verdict", "", mine))
+    return Verdict(said["sentence"], said["exit_code"])

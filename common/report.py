@@ -1,0 +1,108 @@
+"""What a run leaves to read: the classification report, a summary in JSON, and the comparison.
+
+    cat outputs/PartOne/report.txt
+"""
+
+import json
+import socket
+import statistics
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from sklearn import metrics
+from torch import nn
+
+from common.evaluation import Evaluation
+from common.rendezvous import versions
+from common.run import Run
+from common.run_log import read_events
+
+
+def generate_eval_report(ground_truth: Sequence[int] | np.ndarray,
+                         prediction: Sequence[int] | np.ndarray, test_loss: float,
+                         report_path: str | Path, checkpoint_path: str | Path,
+                         *, class_names: Sequence[str] | None = None) -> None:
+    """Writes accuracy, classification report and confusion matrix to `report_path`, and as JSON.
+
+    Classes are whole numbers, one per sample. The JSON goes beside it, with the suffix .json.
+    """
+    labels = list(range(len(class_names))) if class_names else sorted(
+        {int(label) for label in [*ground_truth, *prediction]})
+    names = list(class_names) if class_names else [str(label) for label in labels]
+    accuracy = metrics.accuracy_score(ground_truth, prediction)
+    matrix = metrics.confusion_matrix(ground_truth, prediction, labels=labels)
+
+    def tabulate(as_dict: bool):
+        return metrics.classification_report(ground_truth, prediction, labels=labels, digits=4,
+                                             target_names=names, output_dict=as_dict,
+                                             zero_division=0)
+    path = Path(report_path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"Metrics for the checkpoint: {checkpoint_path}\n"
+                    f"Test Loss: {test_loss:.3f}, Test Accuracy: {accuracy:.3f}\n\n"
+                    f"Classification Report\n{tabulate(False)}\nConfusion Matrix\n{matrix}\n")
+    path.with_suffix(".json").write_text(json.dumps({
+        "checkpoint": str(checkpoint_path), "test_loss": test_loss, "test_accuracy": accuracy,
+        "classification_report": tabulate(True), "confusion_matrix": matrix.tolist(),
+        "class_names": names}, indent=2) + "\n")
+
+
+def finish_run(run: Run, result: Evaluation, model: nn.Module) -> None:
+    """Writes report and summary and says how it went. Leader only by itself; every rank may call."""
+    run.log.event("evaluation", test_loss=result.loss, test_accuracy=result.accuracy)
+    if not run.node.world.is_leader:
+        return
+    generate_eval_report(result.truth, result.predictions, result.loss, run.folder / "report.txt",
+                         str(run.last_checkpoint), class_names=result.class_names)
+    summary = summarise(run, result, model)
+    (run.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    run.log.note(f"Test Loss: {result.loss:.3f}, Test Accuracy: {result.accuracy:.3f} "
+                 f"({run.folder / 'report.txt'})")
+
+
+def summarise(run: Run, result: Evaluation, model: nn.Module) -> dict:
+    """The figures of a run, from its own log: durations in seconds, without the first iteration."""
+    steps = list(read_events(run.log.metrics_path, "step"))
+    durations = [step["duration"] for step in steps[1:]] or [float("nan")]
+    mean = statistics.fmean(durations)
+    return {
+        "test_loss": result.loss, "test_accuracy": result.accuracy, "test_samples":
+        len(result.truth), "iterations": len(steps), "mean_iteration_seconds": mean,
+        "median_iteration_seconds": statistics.median(durations),
+        "stdev_iteration_seconds": statistics.stdev(durations) if len(durations) > 1 else 0.0,
+        "images_per_second": run.settings.batch_size / mean,
+        "phase_seconds": _mean_phases(steps[1:]), "parameters": count_parameters(model),
+        "bytes_per_iteration": steps[-1]["bytes_sent"] if steps else 0,
+        "world_size": run.node.world.size, "threads": run.node.threads,
+        "device": str(run.node.device), "backend": run.node.backend,
+        "host": socket.gethostname(), "batch_size": run.settings.batch_size,
+        "precision": run.settings.precision, "workload": run.settings.workload,
+        "versions": versions(), "checkpoint": str(run.last_checkpoint),
+    }
+
+
+def count_parameters(model: nn.Module) -> int:
+    """The number of trainable parameters."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def _mean_phases(steps: list[dict]) -> dict[str, float]:
+    if not steps:
+        return {}
+    return {phase: statistics.fmean(step["seconds"][phase] for step in steps)
+            for phase in steps[0]["seconds"]}
+
+
+def compare_runs(runs: Sequence[Run]) -> None:
+    """Says how this rank's losses and times in `runs` compare, each with the one before it."""
+    for before, after in pairwise(runs):
+        old, new = (list(read_events(run.log.metrics_path, "step")) for run in (before, after))
+        gap = max((abs(a["loss"] - b["loss"]) for a, b in zip(old, new, strict=False)), default=0)
+        first, second = (statistics.fmean(step["duration"] for step in steps[1:] or steps)
+                         for steps in (old, new))
+        after.log.say(
+            f"{before.folder.name} and {after.folder.name} from the same weights: over "
+            f"{min(len(old), len(new))} iterations their batch losses differ by {gap:.1e} at most; "
+            f"{first:.3f} and {second:.3f} seconds an iteration, {first / second:.2f} times as fast")

@@ -1,0 +1,169 @@
+"""What a rank writes down: a timing log in the assignment's wording, and JSON lines.
+
+    tail -f outputs/PartTwo/all-reduce/logs_rank0.txt
+
+`metrics_rankR.jsonl` holds one object a line, its kind under "event": start, resume, step, epoch,
+note, end. Durations are wall seconds of the whole iteration, data loading included.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+from common.checkpoint import Position
+from common.console import console
+from common.world import World
+
+BATCH_LINE = ("Batch Idx: {}, Batch Loss: {:.3f}, Batch Accuracy: {:.3f}, "
+              "Batch Duration: {:.3f} seconds")
+EPOCH_LINE = ("Epoch: {}, Train Loss: {:.3f}, Train Accuracy: {:.3f}, "
+              "Avg Batch Duration: {:.3f} seconds, Epoch Duration: {:.3f} seconds")
+
+
+@dataclass
+class Totals:
+    """Sums over the samples of an epoch so far: means come from these, never from batch means."""
+
+    loss: float = 0.0
+    correct: float = 0
+    samples: float = 0
+
+    def add(self, mean_loss: float, correct: int, samples: int) -> None:
+        self.loss += mean_loss * samples
+        self.correct += correct
+        self.samples += samples
+
+    def means(self) -> tuple[float, float]:
+        """(mean loss, accuracy) per sample; not a number before the first sample."""
+        count = self.samples or float("nan")
+        return self.loss / count, self.correct / count
+
+
+@dataclass(frozen=True)
+class Step:
+    """One iteration of this rank: mean loss over its own samples, and where the time went."""
+
+    at: Position
+    loss: float
+    correct: int
+    samples: int
+    duration: float
+    seconds: dict[str, float]
+    bytes_sent: int
+
+
+@dataclass
+class RunLog:
+    """Writes words to `text_path` and JSON lines to `metrics_path`; shows a bar on the leader.
+
+    Use as a context manager. An existing JSONL is continued: its steps from `start` on, which a
+    killed run wrote after its last checkpoint, are dropped, so that each step stands there once.
+    """
+
+    text_path: Path
+    metrics_path: Path
+    world: World
+    start: Position = field(default_factory=Position)
+    log_every: int = 20
+    distributed: bool = False
+    _durations: list[float] = field(default_factory=list)
+
+    def __enter__(self) -> "RunLog":
+        self.say = console(self.world)
+        self._prefix = f"Rank: {self.world.rank}, " if self.distributed else ""
+        for path in (self.text_path, self.metrics_path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        _keep_steps_before(self.metrics_path, self.start)
+        self._text: TextIO = self.text_path.open("a")
+        self._metrics: TextIO = self.metrics_path.open("a")
+        self._bar: tqdm | None = None
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close_bar()
+        self._text.close()
+        self._metrics.close()
+
+    def event(self, kind: str, **entries: Any) -> None:
+        """Adds one JSON line."""
+        self._metrics.write(json.dumps({"event": kind, **entries}) + "\n")
+        self._metrics.flush()
+
+    def note(self, text: str) -> None:
+        """Says something worth keeping, on the screen and in both files."""
+        self._line(text)
+        self.event("note", text=text)
+
+    def open_bar(self, epoch: int, first: int, iterations: int) -> None:
+        """Starts an epoch: from here its durations count, and the leader's terminal gets a bar."""
+        self._durations = []
+        if self.world.is_leader and sys.stdout.isatty():
+            self._bar = tqdm(total=iterations, initial=first, desc=f"epoch {epoch}", unit="batch",
+                             leave=False)
+
+    def close_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def step(self, step: Step) -> None:
+        """Writes one iteration; every `log_every` of them also in words."""
+        self._durations.append(step.duration)
+        accuracy = step.correct / step.samples
+        self.event("step", epoch=step.at.epoch, iteration=step.at.iteration, loss=step.loss,
+                   accuracy=accuracy, samples=step.samples, duration=round(step.duration, 6),
+                   seconds=step.seconds, bytes_sent=step.bytes_sent)
+        if step.at.iteration % self.log_every == 0:
+            self._line(self._prefix + BATCH_LINE.format(
+                step.at.iteration, step.loss, accuracy, step.duration))
+        if self._bar is not None:
+            self._bar.update()
+            self._bar.set_postfix(loss=f"{step.loss:.3f}",
+                                  images_s=f"{step.samples * self.world.size / step.duration:.0f}")
+
+    def epoch(self, epoch: int, totals: Totals) -> None:
+        """Writes an epoch's means over all samples of all ranks; the first iteration is not timed."""
+        self.close_bar()
+        loss, accuracy = totals.means()
+        timed = self._durations[1:] or self._durations or [float("nan")]
+        mean, whole = sum(timed) / len(timed), sum(self._durations)
+        self.event("epoch", epoch=epoch, loss=loss, accuracy=accuracy, samples=totals.samples,
+                   mean_iteration_seconds=mean, seconds=whole)
+        self._line(self._prefix + EPOCH_LINE.format(epoch, loss, accuracy, mean, whole))
+
+    def _line(self, text: str) -> None:
+        self._text.write(text + "\n")
+        self._text.flush()
+        self.say(text)
+
+
+def read_events(path: Path, kind: str | None = None) -> Iterator[dict[str, Any]]:
+    """The events of a JSONL file, of one kind or all; a last line cut short by a kill is skipped."""
+    if not path.exists():
+        return
+    for line in path.read_text().splitlines():
+        try:
+            event = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if kind in (None, event["event"]):
+            yield event
+
+
+def _keep_steps_before(path: Path, start: Position) -> None:
+    kept = [event for event in read_events(path)
+            if event["event"] not in ("step", "epoch", "end") or _place(event) < start[:2]]
+    if path.exists():
+        partial = path.with_suffix(".partial")
+        partial.write_text("".join(json.dumps(event) + "\n" for event in kept))
+        partial.replace(path)
+
+
+def _place(event: dict[str, Any]) -> tuple[float, float]:
+    """Where an event stands in the run; an epoch's end comes after all its steps."""
+    return event.get("epoch", float("inf")), event.get("iteration", float("inf"))

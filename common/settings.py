@@ -1,0 +1,70 @@
+"""Everything a run is told, as one frozen value. Filled at the edge by common/command_line.py."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+SYNC_NAMES = ("gather-scatter", "all-reduce", "gather-scatter-per-tensor", "all-reduce-per-tensor")
+PRECISIONS = ("float32", "bf16", "float64")
+
+# Fields that decide what is learned: a resumed run must not change them.
+TRAJECTORY_FIELDS = ("workload", "batch_size", "smallest_batch", "learning_rate", "momentum",
+                     "weight_decay", "seed", "precision", "batch_norm")
+# Fields that a node may choose for itself: its disk, its cores, its cables.
+NODE_FIELDS = ("data_dir", "output_dir", "device", "threads", "num_workers", "interface", "debug")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One field per flag; `python3 PartOne/main.py --help` says what each means, and its unit."""
+
+    workload: str
+    data_dir: Path
+    output_dir: Path
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    smallest_batch: int = 16
+    max_iterations: int | None = None
+    seed: int = 1
+    precision: str = "float32"
+    batch_norm: str = "local"
+    device: str = "auto"
+    threads: int | None = None
+    loader: str = "memory"
+    num_workers: int = 2
+    resume: str = "no"
+    accept_changes: bool = False
+    checkpoint_every: int | None = None
+    log_every: int = 20
+    timeout: float = 60.0
+    interface: str | None = None
+    backend: str = "auto"
+    sync: tuple[str, ...] = ("gather-scatter", "all-reduce")
+    dry_run: bool = False
+    debug: bool = False
+
+    def as_json(self) -> dict:
+        """All fields as plain str, int, float, bool, list and None."""
+        return {name: str(value) if isinstance(value, Path) else value
+                for name, value in asdict(self).items()}
+
+    def shared(self) -> dict:
+        """The fields in which all ranks of a run must agree."""
+        return {name: value for name, value in self.as_json().items() if name not in NODE_FIELDS}
+
+    def trajectory(self) -> dict:
+        """The fields that decide what is learned."""
+        return {name: value for name, value in self.as_json().items()
+                if name in TRAJECTORY_FIELDS}
+
+
+def differences(mine: dict, theirs: dict) -> list[str]:
+    """The names of entries that differ between two flat dictionaries, sorted."""
+    return sorted(name for name in mine.keys() | theirs.keys()
+                  if _plain(mine.get(name)) != _plain(theirs.get(name)))
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,173 @@
+"""Heartbeats: a lost or stuck rank is named within seconds, on every rank.
+
+Each rank's watch is a thread with a store connection of its own, so that it goes on while the main
+thread is blocked in a collective. It publishes where the rank is and reads where the others are.
+The first verdict that anyone publishes is everybody's verdict.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch.distributed import PrefixStore, Store
+
+from common.failures import Failure, PeerLost, Verdict, first_line
+from common.phase_timer import Progress
+from common.world import World
+
+BEAT_SECONDS = 0.5
+SILENCE_SECONDS = 6.0
+SILENCE_AFTER_ERROR_SECONDS = 2.0
+FIRST_STEP_FACTOR = 5.0
+LINGER_SECONDS = 3.0
+FINISHED = "finished"
+
+
+@dataclass
+class Pulse:
+    """What this rank has heard of another one, and when (monotonic seconds)."""
+
+    text: str
+    progress: Progress
+    heard: float
+    moved: float
+
+
+class Watch:
+    """Started before anything that may block, stopped after it. Every rank must run one.
+
+    `connect` opens a new store connection; `names` says who each rank is, once they are known;
+    `patience` is how many seconds a rank may stay in one place while training.
+    """
+
+    def __init__(self, connect: Callable[[], Store], world: World, patience: float) -> None:
+        self.progress = Progress()
+        self.names: list[str] = []
+        self.collective_failed = False
+        self.last_words: Callable[[str], None] = lambda sentence: None
+        self._connect = connect
+        self._world = world
+        self._patience = patience
+        self._pulses: dict[int, Pulse] = {}
+        self._stopping = threading.Event()
+        self._answered = time.monotonic()
+        self._threads = [threading.Thread(target=self._beat, name="watch", daemon=True),
+                         threading.Thread(target=self._guard, name="guard", daemon=True)]
+
+    def start(self) -> None:
+        """Starts the heartbeat; from now on a verdict ends this process."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Ends the heartbeat; from now on a verdict is the caller's business."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(timeout=2)
+
+    def _beat(self) -> None:
+        """Publishes, listens and judges, twice a second, until stopped."""
+        try:
+            store = PrefixStore(f"attempt{self._world.attempt}", self._connect())
+            count = 0
+            while not self._stopping.wait(BEAT_SECONDS):
+                count += 1
+                self._publish_beat(store, count)
+                self._listen(store)
+                self._answered = time.monotonic()
+                self._judge(store)
+        except Exception as error:
+            if not self._stopping.is_set():
+                self._leave(self._leader_lost(f"its store broke off: {first_line(error)}"))
+
+    def _guard(self) -> None:
+        """Leaves when the store stays silent: a stopped leader closes no connection."""
+        slept_from = time.monotonic()
+        while not self._stopping.wait(BEAT_SECONDS):
+            now = time.monotonic()
+            if now - slept_from > 4 * BEAT_SECONDS:
+                self._answered = now  # it is this process that was stopped: ask before judging
+            slept_from, silence = now, now - self._answered
+            if silence > SILENCE_SECONDS + 4 * BEAT_SECONDS:
+                self._leave(self._leader_lost(f"its store last answered {silence:.1f} s ago"))
+
+    def _publish_beat(self, store: Store, count: int) -> None:
+        here = self.progress
+        beat = [count, here.epoch, here.iteration, here.phase, here.settled]
+        store.set(f"beat/{self._world.rank}", json.dumps(beat))
+
+    def _listen(self, store: Store) -> None:
+        now = time.monotonic()
+        for rank in range(len(self.names)):
+            if not store.check([f"beat/{rank}"]):
+                continue
+            text = store.get(f"beat/{rank}").decode()
+            progress = Progress(*json.loads(text)[1:])
+            last = self._pulses.get(rank)
+            if last is None or progress != last.progress:
+                self._pulses[rank] = Pulse(text, progress, now, now)
+            elif text != last.text:
+                self._pulses[rank] = Pulse(text, progress, now, last.moved)
+
+    def _judge(self, store: Store) -> None:
+        """Publishes a verdict when there is cause, and leaves when there is a verdict."""
+        failure = self._silent_rank() or self._stuck_rank()
+        if failure:
+            mine = json.dumps({"sentence": str(failure), "exit_code": failure.exit_code})
+            store.compare_set("verdict", "", mine)
+        if store.check(["verdict"]):
+            said = json.loads(store.get("verdict"))
+            self._see_others_out(store)
+            self._leave(Verdict(said["sentence"], said["exit_code"]))
+
+    def _see_others_out(self, store: Store) -> None:
+        """Counts this rank out; the leader serves the store, so it waits a moment for the others."""
+        deadline = time.monotonic() + LINGER_SECONDS
+        left = store.add("left", 1)
+        while self._world.is_leader and left < self._world.size and time.monotonic() < deadline:
+            time.sleep(0.1)
+            left = store.add("left", 0)
+
+    def _silent_rank(self) -> PeerLost | None:
+        limit = SILENCE_AFTER_ERROR_SECONDS if self.collective_failed else SILENCE_SECONDS
+        now = time.monotonic()
+        for rank, pulse in self._pulses.items():
+            if now - pulse.heard > limit and pulse.progress.phase != FINISHED:
+                return PeerLost(f"{self.names[rank]} stopped answering {pulse.progress.place()}, "
+                                f"last heard {now - pulse.heard:.1f} s ago")
+        return None
+
+    def _stuck_rank(self) -> PeerLost | None:
+        """The rank that is least far, when some rank has not moved for longer than patience."""
+        now = time.monotonic()
+        if not any(now - pulse.moved > self._limit(pulse) for pulse in self._pulses.values()):
+            return None
+        rank, pulse = min(self._pulses.items(), key=lambda item: item[1].progress.order())
+        if pulse.progress.phase == "sync":
+            return PeerLost(f"all ranks wait for each other {pulse.progress.place()} for "
+                            f"{now - pulse.moved:.0f} s: the network between them fails")
+        return PeerLost(f"{self.names[rank]} is stuck {pulse.progress.place()} for "
+                        f"{now - pulse.moved:.0f} s (--timeout allows more)")
+
+    def _limit(self, pulse: Pulse) -> float:
+        if pulse.progress.phase == FINISHED or pulse.progress.epoch == 0:
+            return float("inf")  # decoding data and saving end by themselves or by silence
+        return self._patience * (1 if pulse.progress.settled else FIRST_STEP_FACTOR)
+
+    def _leader_lost(self, how: str) -> PeerLost:
+        name = self.names[0] if self.names else "rank 0"
+        return PeerLost(f"{name}, the leader, is lost {self.progress.place()}: {how}")
+
+    def _leave(self, failure: Failure) -> None:
+        """Ends this process at once: its main thread may be blocked where nothing can wake it."""
+        if self._stopping.is_set():
+            return
+        self.last_words(str(failure))
+        print(f"error: {failure}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(failure.exit_code)
+
