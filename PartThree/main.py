@@ -24,7 +24,7 @@ def main() -> None:
     from common.run import open_run
     from common.setup import announce, create_loader, create_training, load_datasets
     from common.training import train
-    from PartThree.count_bytes import counted_all_reduce
+    from PartThree.ddp import OWN_BUFFERS, counted_all_reduce
 
     with process_group(world, settings) as node:
         announce("PartThree", settings, node)
@@ -35,7 +35,7 @@ def main() -> None:
             # DDP averages during backward, so nothing is left for the seam; and we, not DDP,
             # share the buffers (see common/collectives.py), once when they are needed.
             gradient_sync = KeepLocal()
-            replica = DistributedDataParallel(model, broadcast_buffers=False)
+            replica = DistributedDataParallel(model, **OWN_BUFFERS)
             replica.register_comm_hook(gradient_sync, counted_all_reduce)
             train(replica, criterion, optimizer, loader, gradient_sync, run)
             finish_run(run, evaluate(model, criterion, test_set, run), model)

@@ -54,12 +54,12 @@ def broadcast_bytes(data: bytes, device: torch.device) -> bytes:
         return data
     length = torch.tensor([len(data)], dtype=torch.int64, device=device)
     dist.broadcast(length, src=0)
+    if int(length) == 0:
+        return b""
+    buffer = torch.empty(int(length), dtype=torch.uint8, device=device)
     if dist.get_rank() == 0:
-        buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
-    else:
-        buffer = torch.empty(int(length), dtype=torch.uint8, device=device)
-    if len(buffer):
-        dist.broadcast(buffer, src=0)
+        buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    dist.broadcast(buffer, src=0)
     return buffer.cpu().numpy().tobytes()
 
 

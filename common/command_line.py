@@ -125,8 +125,9 @@ def _add_recipe_flags(parser: argparse.ArgumentParser) -> None:
                        help="fixes weights, order and augmentation (default: 1)")
     group.add_argument("--precision", choices=PRECISIONS, default="float32",
                        help="of the arithmetic (default: float32)")
-    group.add_argument("--batch-norm", choices=("local",), default="local",
-                       help="statistics of each rank's own share (default: local)")
+    group.add_argument("--batch-norm", choices=("local", "synchronised"), default="local",
+                       help="statistics of each rank's own share, or of the global batch: then N "
+                       "nodes learn exactly what one learns (default: local)")
 
 
 def _add_machine_flags(parser: argparse.ArgumentParser) -> None:
@@ -144,8 +145,8 @@ def _add_machine_flags(parser: argparse.ArgumentParser) -> None:
 def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the run")
     group.add_argument("--resume", default="no", metavar="no|auto|replace|FILE",
-                       help="when the output folder holds a run: refuse (no, the default), continue "
-                       "it (auto), delete it (replace); or start from a checkpoint FILE")
+                       help="when the output folder holds a run: refuse (no, the default), "
+                       "continue it (auto), delete it (replace); or start from a checkpoint FILE")
     group.add_argument("--accept-changes", action="store_true",
                        help="resume although settings that matter have changed")
     group.add_argument("--checkpoint-every", type=_count, metavar="N",

@@ -78,7 +78,7 @@ class EpochPlan:
 
 
 def share_bounds(samples: int, rank: int, world_size: int) -> slice:
-    """Cuts `samples` into contiguous shares whose sizes differ by one at most, larger ones first."""
+    """Cuts `samples` into contiguous shares that differ by one at most, the larger ones first."""
     base, extra = divmod(samples, world_size)
     start = rank * base + min(rank, extra)
     return slice(start, start + base + (rank < extra))
@@ -93,7 +93,7 @@ def mix(*numbers: int) -> int:
 
 
 def _splitmix64(x: np.ndarray) -> np.ndarray:
-    """The output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), on uint64, modulo 2^64."""
+    """SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) of each uint64, modulo 2^64."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -66,9 +66,10 @@ def _batches(dataset: ImageDataset, augment: Augment, share: slice,
 @torch.no_grad()
 def predict(model: nn.Module, criterion: nn.Module, batches: Iterable[tuple[Tensor, Tensor]],
             precision: Precision, progress: Progress) -> tuple[float, Tensor]:
-    """The sum of the samples' losses, and the predicted classes, int64 (n,): arg-max of log-softmax.
+    """The sum of the samples' losses, and the predicted classes, int64 (n,).
 
-    Leaves the model in evaluation mode. Needs no other rank.
+    The class is the arg-max of the log-softmax. Leaves the model in evaluation mode. Needs no
+    other rank.
     """
     model.eval()
     loss_sum, predictions = 0.0, []

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 
 class Failure(Exception):
-    """An expected failure. Its text is the one sentence that the user reads; no traceback follows."""
+    """An expected failure. Its text is the one sentence that the user reads, without traceback."""
 
     exit_code = 1
 
@@ -51,7 +51,7 @@ class PeerLost(Failure):
 
 
 class Verdict(Failure):
-    """A failure that another rank published; every rank reports the first one with its exit code."""
+    """A failure that some rank published: every rank reports the first one, and its exit code."""
 
     def __init__(self, sentence: str, exit_code: int) -> None:
         super().__init__(sentence)

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 class GradientSync(Protocol):
     """Replaces each gradient by its mean over all ranks. Every rank must call both methods."""
 
-    bytes_sent: int
-    """Bytes of gradient that this rank has put on the wire so far."""
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of gradient that this rank has put on the wire so far."""
+        ...
 
     def prepare(self, model: nn.Module) -> None:
         """Called once, after the model has its initial weights; may register hooks or buffers."""

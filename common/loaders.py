@@ -96,8 +96,8 @@ class InMemoryLoader:
         labels = torch.from_numpy(self.dataset.labels)
         for share in shares(self, epoch, first_iteration):
             chosen = torch.from_numpy(share.indices)
-            inputs = self.augment(images[chosen].to(self.device),
-                                  *(torch.from_numpy(a).to(self.device) for a in share.augmentation))
+            how = (torch.from_numpy(part).to(self.device) for part in share.augmentation)
+            inputs = self.augment(images[chosen].to(self.device), *how)
             yield Batch(inputs, labels[chosen].to(self.device), share.weight)
 
 
@@ -170,10 +170,15 @@ class PlainLoader:
         self._iterable = iterable
         self._device = device
 
+    @property
+    def iterations(self) -> int:
+        """The number of batches of an epoch."""
+        return len(self._iterable)  # type: ignore[arg-type]
+
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
         """All batches of the iterable; `epoch` is told to its sampler where that wants to know."""
         sampler = getattr(self._iterable, "sampler", None)
-        if hasattr(sampler, "set_epoch"):
+        if sampler is not None and hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
         for iteration, (inputs, targets) in enumerate(self._iterable):
             if iteration >= first_iteration:

@@ -1,4 +1,4 @@
-"""float32, bf16 (autocast: float32 weights, loss and statistics) or float64, in one small object."""
+"""float32, bf16 (autocast: float32 weights, loss and statistics) or float64, in one object."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

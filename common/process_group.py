@@ -153,7 +153,7 @@ def _use_threads(wanted: int | None, ranks_here: int) -> int:
 
 
 def _patient_get(store: Store, key: str) -> str:
-    """Waits for a key without limit: a silent rank is the watch's business, a slow one is welcome."""
+    """Waits for a key without limit: a lost rank is the watch's business, a slow one welcome."""
     while not store.check([key]):
         time.sleep(rendezvous.POLL_SECONDS)
     return store.get(key).decode()

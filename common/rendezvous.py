@@ -63,7 +63,7 @@ def interface_addresses() -> dict[str, str]:
 
 
 def choose_interface(wanted: str | None, master: str, port: int) -> tuple[str, str]:
-    """(interface, address) that gloo shall use: the wanted one, else the one that reaches the master.
+    """(interface, address) for gloo: the wanted one, else the one that reaches the master.
 
     Raises UsageError for an interface that this machine does not have.
     """
@@ -180,7 +180,7 @@ def _machine_id() -> str:
 
 
 def claim_rank(store: Store, world: World, card: dict) -> None:
-    """Takes this rank's place. Raises RanksDisagree when it is taken or the world's size differs."""
+    """Takes this rank's place. Raises RanksDisagree when it is taken, or world sizes differ."""
     here = f"{card['host']} (pid {card['pid']})"
     said = store.compare_set("size", "", f"{world.size} rank {world.rank} on {here}").decode()
     size, _, who = said.partition(" ")
@@ -196,7 +196,7 @@ def claim_rank(store: Store, world: World, card: dict) -> None:
 
 def wait_for_cards(store: Store, world: World, deadline: float,
                    say: Callable[[str], None]) -> list[dict]:
-    """Every rank's card, by rank. Says who is missing while it waits, and raises PeerLost at last."""
+    """Every rank's card, by rank. Says who is missing while it waits; raises PeerLost at last."""
     remark = time.monotonic() + REMARK_SECONDS
     missing = list(range(world.size))
     while missing:
@@ -213,7 +213,7 @@ def wait_for_cards(store: Store, world: World, deadline: float,
 
 
 def compare_cards(cards: list[dict]) -> None:
-    """Raises RanksDisagree naming the first rank, and all entries, that differ from the leader's."""
+    """Raises RanksDisagree naming the first rank that differs from the leader, and in what."""
     leader = cards[0]
     for card in cards[1:]:
         for topic in ("code", "versions", "settings"):

@@ -50,7 +50,7 @@ def generate_eval_report(ground_truth: Sequence[int] | np.ndarray,
 
 
 def finish_run(run: Run, result: Evaluation, model: nn.Module) -> None:
-    """Writes report and summary and says how it went. Leader only by itself; every rank may call."""
+    """Writes report and summary, on the leader, and says how it went. Every rank may call."""
     run.log.event("evaluation", test_loss=result.loss, test_accuracy=result.accuracy)
     if not run.node.world.is_leader:
         return
@@ -103,6 +103,7 @@ def compare_runs(runs: Sequence[Run]) -> None:
         first, second = (statistics.fmean(step["duration"] for step in steps[1:] or steps)
                          for steps in (old, new))
         after.log.say(
-            f"{before.folder.name} and {after.folder.name} from the same weights: over "
-            f"{min(len(old), len(new))} iterations their batch losses differ by {gap:.1e} at most; "
-            f"{first:.3f} and {second:.3f} seconds an iteration, {first / second:.2f} times as fast")
+            f"{before.folder.name} and {after.folder.name} from the same weights: their batch "
+            f"losses differ by {gap:.1e} at most over {min(len(old), len(new))} iterations; "
+            f"{first:.3f} and {second:.3f} seconds an iteration, {first / second:.2f} times as "
+            "fast")

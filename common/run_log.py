@@ -127,7 +127,7 @@ class RunLog:
                                   images_s=f"{step.samples * self.world.size / step.duration:.0f}")
 
     def epoch(self, epoch: int, totals: Totals) -> None:
-        """Writes an epoch's means over all samples of all ranks; the first iteration is not timed."""
+        """Writes an epoch's means over all samples of all ranks, without the first duration."""
         self.close_bar()
         loss, accuracy = totals.means()
         timed = self._durations[1:] or self._durations or [float("nan")]
@@ -143,7 +143,7 @@ class RunLog:
 
 
 def read_events(path: Path, kind: str | None = None) -> Iterator[dict[str, Any]]:
-    """The events of a JSONL file, of one kind or all; a last line cut short by a kill is skipped."""
+    """The events of a JSONL file, of one kind or all; a line cut short by a kill is skipped."""
     if not path.exists():
         return
     for line in path.read_text().splitlines():

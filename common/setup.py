@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
 
+from common.batch_norm import synchronize_batch_norm
 from common.collectives import digest_of
 from common.console import console
 from common.datasets import ImageDataset
@@ -70,12 +71,14 @@ def create_loader(settings: Settings, dataset: ImageDataset,
 
 def create_training(settings: Settings, dataset: ImageDataset,
                     node: Node) -> tuple[nn.Module, nn.Module, Optimizer]:
-    """Model, criterion and optimiser. Every rank must call: initial weights must agree, or all stop.
+    """Model, criterion and optimiser. Every rank must call: initial weights must agree.
 
     The weights depend on the seed alone, so each call gives the same ones.
     """
     torch.manual_seed(settings.seed)
     model = find_workload(settings.workload).build_model(len(dataset.class_names))
+    if settings.batch_norm == "synchronised":
+        model = synchronize_batch_norm(model)
     model = model.to(node.device, Precision(settings.precision).dtype,
                      memory_format=torch.channels_last)
     node.agree("initial weights", digest_of(model))

@@ -125,7 +125,7 @@ class Watch:
             self._leave(Verdict(said["sentence"], said["exit_code"]))
 
     def _see_others_out(self, store: Store) -> None:
-        """Counts this rank out; the leader serves the store, so it waits a moment for the others."""
+        """Counts this rank out; the leader, who serves the store, waits a moment for the others."""
         deadline = time.monotonic() + LINGER_SECONDS
         left = store.add("left", 1)
         while self._world.is_leader and left < self._world.size and time.monotonic() < deadline:

@@ -66,12 +66,12 @@ def _from_flags(master_ip: str | None, num_nodes: int | None, rank: int | None) 
     given = {"--master-ip": master_ip, "--num-nodes": num_nodes, "--rank": rank}
     missing = [flag for flag, value in given.items() if value is None]
     if num_nodes == 1:
-        missing = []
-    if missing:
+        return World(rank or 0, 1, master_ip or DEFAULT_MASTER, source="flags")
+    if num_nodes is None or missing:
         present = [flag for flag, value in given.items() if value is not None]
         raise UsageError(f"{' and '.join(present)} given without {' and '.join(missing)}: "
                          "a node needs all three (or none, under torchrun or srun)")
-    return World(rank or 0, num_nodes or 1, master_ip or DEFAULT_MASTER, source="flags")
+    return World(rank or 0, num_nodes, master_ip or DEFAULT_MASTER, source="flags")
 
 
 def _from_torchrun(environment: Mapping[str, str]) -> World:

@@ -1,0 +1,129 @@
+"""The course's documented functions, with its names and parameter orders, over our own.
+
+    from common import prepare_model_for_training, train_model
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, Optimizer
+
+from common import checkpoint, training
+from common.checkpoint import Position
+from common.collectives import world_size
+from common.evaluation import Evaluation, predict
+from common.failures import UsageError
+from common.gradient_sync import GradientSync, KeepLocal
+from common.loaders import PlainLoader
+from common.phase_timer import Progress
+from common.precision import Precision
+from common.process_group import Node
+from common.report import count_parameters, generate_eval_report
+from common.run import Run
+from common.run_log import RunLog
+from common.settings import Settings
+from common.world import World
+from PartThree.ddp import OWN_BUFFERS
+from PartTwo.synchronizers import create_synchronizer
+
+TASKS = {"PartOne": "gather-scatter", "PartTwo": "all-reduce"}
+
+__all__ = ["evaluate_model", "generate_eval_report", "get_model_parameters",
+           "prepare_model_for_evaluation", "prepare_model_for_training", "train_model"]
+
+
+def get_model_parameters(model: nn.Module) -> int:
+    """The number of trainable parameters."""
+    return count_parameters(model)
+
+
+def prepare_model_for_evaluation(model: nn.Module, device: torch.device | str,
+                                 checkpoint_path: str | Path) -> nn.Module:
+    """`model` on `device` with a checkpoint's weights, in evaluation mode.
+
+    Raises CheckpointError when the checkpoint cannot be used.
+    """
+    checkpoint.restore(checkpoint.read(checkpoint_path), checkpoint_path, model)
+    return model.to(device).eval()
+
+
+def prepare_model_for_training(
+        model: nn.Module, device: torch.device | str, learning_rate: float, momentum: float,
+        weight_decay: float, continue_flag: bool, continue_checkpoint_path: str | Path = "",
+        distribute_flag: bool = False) -> tuple[nn.Module, nn.Module, Optimizer]:
+    """(model, cross-entropy criterion, SGD optimiser), all on `device`.
+
+    `continue_flag` restores model and optimiser from a checkpoint; `distribute_flag` wraps the
+    model in DistributedDataParallel, which every rank of a process group must do together.
+    """
+    model = model.to(device)
+    criterion = nn.CrossEntropyLoss().to(device)
+    optimizer = SGD(model.parameters(), learning_rate, momentum, weight_decay=weight_decay)
+    if continue_flag:
+        contents = checkpoint.read(continue_checkpoint_path)
+        checkpoint.restore(contents, continue_checkpoint_path, model, optimizer)
+    if distribute_flag:
+        model = DistributedDataParallel(model, **OWN_BUFFERS)
+    return model, criterion, optimizer
+
+
+def train_model(
+        model: nn.Module, device: torch.device | str, criterion: nn.Module, optimizer: Optimizer,
+        start_epoch: int, end_epoch: int, train_loader: Iterable[tuple[Tensor, Tensor]],
+        logs_path: str | Path, checkpoint_dir: str | Path, distribute_flag: bool,
+        task_flag: str = "", rank: int | str = "", *, gradient_sync: GradientSync | None = None,
+        log_every: int = 20) -> nn.Module:
+    """Trains epochs `start_epoch` to `end_epoch`, both included, and returns the model.
+
+    `train_loader` yields (inputs, targets), this rank's own share, in batches of equal size on all
+    ranks. The seam follows from (distribute_flag, task_flag): (False, "") one node, (False,
+    "PartOne") gather/scatter, (False, "PartTwo") all-reduce, (True, "") a DDP model;
+    `gradient_sync` overrules it. The timing log goes to the file `logs_path` and, as JSON lines,
+    beside it; the leader writes `checkpoint_dir/Epoch_N.pt`. Every rank of a process group must
+    call it.
+    """
+    node = Node(World(int(rank or 0), world_size()), torch.device(device), torch.get_num_threads())
+    precision = "float64" if next(model.parameters()).dtype == torch.float64 else "float32"
+    settings = Settings(
+        workload="custom", data_dir=Path(), output_dir=Path(checkpoint_dir), epochs=end_epoch,
+        batch_size=0, learning_rate=optimizer.param_groups[0]["lr"], momentum=0.0,
+        weight_decay=0.0, precision=precision, log_every=log_every)
+    loader = PlainLoader(train_loader, node.device)
+    seam = gradient_sync or _seam(distribute_flag, task_flag)
+    seam.prepare(model)
+    logs = Path(logs_path)
+    start = Position(start_epoch, 0, (start_epoch - 1) * loader.iterations)
+    with RunLog(logs, logs.with_suffix(".jsonl"), node.world, start, log_every,
+                distributed=rank != "") as log:
+        run = Run(logs.parent, Path(checkpoint_dir), settings, node, log, loader.iterations, start)
+        return training.train(model, criterion, optimizer, loader, seam, run)
+
+
+def _seam(distribute_flag: bool, task_flag: str) -> GradientSync:
+    if task_flag not in ("", *TASKS) or (distribute_flag and task_flag):
+        raise UsageError(f"distribute_flag={distribute_flag} with task_flag={task_flag!r} means "
+                         "nothing: use (False, ''), (False, 'PartOne'), (False, 'PartTwo') or "
+                         "(True, '')")
+    return create_synchronizer(TASKS[task_flag]) if task_flag else KeepLocal()
+
+
+def evaluate_model(model: nn.Module, device: torch.device | str, criterion: nn.Module,
+                   test_loader: Iterable[tuple[Tensor, Tensor]], report_path: str | Path,
+                   checkpoint_path: str | Path) -> Evaluation:
+    """Loss per sample and predictions over `test_loader`, written as a report and returned.
+
+    The class is the arg-max of the log-softmax. Evaluates the whole loader by itself: needs no
+    other rank.
+    """
+    batches = [(inputs.to(device), targets.to(device)) for inputs, targets in test_loader]
+    precision = Precision("float64" if next(model.parameters()).dtype == torch.float64 else
+                          "float32")
+    loss_sum, predictions = predict(model, criterion, batches, precision, Progress())
+    truth = torch.cat([targets for _, targets in batches])
+    result = Evaluation(loss_sum / len(truth), truth.cpu().numpy(), predictions.cpu().numpy())
+    generate_eval_report(result.truth, result.predictions, result.loss, report_path,
+                         checkpoint_path)
+    return result

@@ -1,0 +1,140 @@
+"""Every way of averaging gradients trains the same model as one rank does; not averaging does not.
+
+Mutations that turn this red: drop `/ world_size` from the weight of loaders.shares; drop `.div_` in
+AllReducePerTensor; scatter `row` instead of `mean`; skip the last tensor in Flat.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from common.gradient_sync import KeepLocal
+from common.process_group import Node
+from common.run import Run
+from common.run_log import RunLog
+from common.settings import SYNC_NAMES, Settings
+from common.training import train
+from common.world import World
+from PartThree.ddp import OWN_BUFFERS, counted_all_reduce
+from PartTwo.synchronizers import SYNCHRONIZERS, create_synchronizer
+from tests.ranks import run_ranks
+from tests.small import small_loader, small_model
+
+TOLERANCE = 1e-12
+
+
+class Recorder:
+    """Wraps a synchroniser and keeps what it makes of the gradients."""
+
+    def __init__(self, inner) -> None:
+        self.inner = inner
+        self.kept: list[list[Tensor]] = []
+
+    @property
+    def bytes_sent(self) -> int:
+        return self.inner.bytes_sent
+
+    def prepare(self, model: nn.Module) -> None:
+        self.inner.prepare(model)
+
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        self.inner.average(gradients)
+        self.kept.append([gradient.clone() for gradient in gradients])
+
+
+def trained(strategy: str) -> tuple[list[list[Tensor]], list[Tensor]]:
+    """Two epochs of the real loop: the gradients of each step, and the weights at the end."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    model: nn.Module = small_model()
+    sync = Recorder(KeepLocal() if strategy in ("ddp", "none") else create_synchronizer(strategy))
+    if strategy == "ddp":
+        model = DistributedDataParallel(model, **OWN_BUFFERS)
+        model.register_comm_hook(sync.inner, counted_all_reduce)
+    sync.prepare(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=1e-4)
+    loader = small_loader(rank, world_size)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        settings = Settings("small", folder, folder, epochs=2, batch_size=10, learning_rate=0.1,
+                            momentum=0.9, weight_decay=1e-4, precision="float64")
+        world = World(rank, world_size)
+        with RunLog(folder / "log", folder / "jsonl", world) as log:
+            run = Run(folder, folder, settings, Node(world, torch.device("cpu"), 1), log,
+                      loader.plan.iterations)
+            train(model, nn.CrossEntropyLoss(), optimizer, loader, sync, run)
+    return sync.kept, [parameter.detach() for parameter in model.parameters()]
+
+
+def largest_gap(ours, theirs) -> float:
+    return max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.fixture(scope="module")
+def one_rank():
+    return run_ranks(1, trained, "none")[0]
+
+
+def compare(world_size: int, strategy: str, one_rank) -> tuple[float, float]:
+    """The largest difference from one rank, over all ranks: of any gradient, of any weight."""
+    gradients, weights = 0.0, 0.0
+    for kept, parameters in run_ranks(world_size, trained, strategy):
+        assert len(kept) == len(one_rank[0]) == 10
+        gradients = max(gradients, *(largest_gap(a, b)
+                                     for a, b in zip(kept, one_rank[0], strict=True)))
+        weights = max(weights, largest_gap(parameters, one_rank[1]))
+    return gradients, weights
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("strategy", [*SYNCHRONIZERS, "ddp"])
+def test_trains_the_same_model_as_one_rank(strategy, world_size, one_rank):
+    gradients, weights = compare(world_size, strategy, one_rank)
+    assert gradients < TOLERANCE
+    assert weights < TOLERANCE
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_without_synchronisation_the_same_comparison_fails(world_size, one_rank):
+    gradients, weights = compare(world_size, "none", one_rank)
+    assert gradients > 1e-3
+    assert weights > 1e-3
+
+
+def test_the_command_line_knows_every_strategy():
+    assert tuple(SYNCHRONIZERS) == SYNC_NAMES
+
+
+def sent(strategy: str) -> int:
+    sync = create_synchronizer(strategy)
+    sync.average([torch.ones(600), torch.ones(20, 20)])
+    return sync.bytes_sent
+
+
+@pytest.mark.parametrize("strategy", SYNC_NAMES)
+def test_counts_the_bytes_that_each_rank_sends(strategy):
+    payload = 4 * 1000
+    counted = run_ranks(4, sent, strategy)
+    if strategy.startswith("gather"):
+        assert counted == [3 * payload, payload, payload, payload]
+    else:
+        assert counted == [payload * 3 // 2] * 4
+
+
+def averaged_mixed_layouts(strategy: str) -> Tensor:
+    gradient = torch.arange(48.0).view(2, 3, 2, 4) + dist.get_rank()
+    if dist.get_rank() == 1:
+        gradient = gradient.to(memory_format=torch.channels_last)
+    create_synchronizer(strategy).average([gradient])
+    return gradient.contiguous()
+
+
+@pytest.mark.parametrize("strategy", SYNC_NAMES)
+def test_memory_format_may_differ_between_ranks(strategy):
+    for result in run_ranks(2, averaged_mixed_layouts, strategy):
+        assert torch.equal(result, torch.arange(48.0).view(2, 3, 2, 4) + 0.5)

@@ -1,0 +1,13 @@
+"""What the test forkserver loads once, so that each rank starts with it."""
+
+import sklearn.metrics  # noqa: F401
+import torch
+import torch.distributed  # noqa: F401
+
+import common.report  # noqa: F401
+import common.setup  # noqa: F401
+import common.training  # noqa: F401
+import PartThree.ddp  # noqa: F401
+import PartTwo.synchronizers  # noqa: F401
+
+torch.set_num_threads(1)

@@ -1,0 +1,170 @@
+"""Runs functions and whole programs as ranks, cheaply: from a forkserver that has torch loaded.
+
+Starting a rank takes milliseconds instead of the seconds that importing torch takes. No process
+outlives the call that started it.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import runpy
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+ROOT = Path(__file__).resolve().parent.parent
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tests.preload"])
+TIME_LIMIT = 120
+
+
+class Outcome(NamedTuple):
+    """How a program ended, and what it printed on both streams."""
+
+    code: int | None
+    output: str
+
+
+def free_port() -> int:
+    """A TCP port on loopback that is free right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run_ranks(world_size: int, function: Callable, *args: Any, seconds: float = 60) -> list[Any]:
+    """Calls `function(*args)` on every rank; returns the results in rank order.
+
+    `function` must be importable; arguments and results go through files, as tensors sent by queue
+    would be shared with processes that have ended. Raises AssertionError with the ranks' tracebacks
+    if one fails or all have not finished in `seconds`; kills what it started in either case.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        torch.save(args, directory / "arguments.pt")
+        ranks = [CONTEXT.Process(target=_rank, args=(rank, world_size, function, name, seconds))
+                 for rank in range(world_size)]
+        try:
+            for process in ranks:
+                process.start()
+            _wait_for(ranks, seconds)
+        finally:
+            for process in ranks:
+                process.kill()
+                process.join()
+        told = "\n".join(path.read_text() for path in sorted(directory.glob("*.failed")))
+        assert all(process.exitcode == 0 for process in ranks), told or (
+            f"exit codes {[process.exitcode for process in ranks]} within {seconds} s")
+        return [torch.load(directory / f"{rank}.pt", weights_only=False)
+                for rank in range(world_size)]
+
+
+def _wait_for(ranks: list[Any], seconds: float) -> None:
+    """Returns when all have ended, one has failed, or time is up."""
+    deadline = time.monotonic() + seconds
+    running = list(ranks)
+    while running and time.monotonic() < deadline:
+        wait([process.sentinel for process in running], timeout=deadline - time.monotonic())
+        if any(process.exitcode for process in running):
+            time.sleep(0.2)  # the others may have their own account of the failure to write
+            return
+        running = [process for process in running if process.exitcode is None]
+
+
+def _rank(rank: int, world_size: int, function: Callable, name: str, seconds: float) -> None:
+    directory = Path(name)
+    try:
+        torch.set_num_threads(1)
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        store = dist.FileStore(str(directory / "store"), world_size)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size,
+                                timeout=timedelta(seconds=seconds))
+        args = torch.load(directory / "arguments.pt", weights_only=False)
+        torch.save(function(*args), directory / f"{rank}.pt")
+        dist.destroy_process_group()
+    except BaseException:
+        (directory / f"{rank}.failed").write_text(f"rank {rank}:\n{traceback.format_exc()}")
+        raise SystemExit(1) from None
+
+
+@contextlib.contextmanager
+def started(processes: Sequence[BaseProcess]) -> Iterator[None]:
+    """Starts the processes, and leaves none of them behind."""
+    for process in processes:
+        process.start()
+    try:
+        yield
+        for process in processes:
+            process.join(TIME_LIMIT)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+class Program(NamedTuple):
+    """A part's main in a process of its own, and the file that takes its output."""
+
+    process: BaseProcess
+    path: Path
+
+    def output(self) -> str:
+        return self.path.read_text(errors="replace")
+
+    def outcome(self) -> Outcome:
+        """Waits for the end, within the time limit."""
+        self.process.join(TIME_LIMIT)
+        return Outcome(self.process.exitcode, self.output())
+
+
+def program(part: str, flags: Sequence[str], folder: Path, name: str,
+            environment: Mapping[str, str] | None = None, root: Path = ROOT) -> Program:
+    """`python3 part/main.py flags`, ready to start; its output goes to `folder/name.out`."""
+    path = folder / f"{name}.out"
+    process = CONTEXT.Process(target=_main, args=(str(root / part / "main.py"), list(flags),
+                                                  str(path), dict(environment or {})))
+    return Program(process, path)
+
+
+def run_programs(programs: Sequence[Program]) -> list[Outcome]:
+    """Starts all programs, waits for them, and says how each ended."""
+    with started([each.process for each in programs]):
+        pass
+    return [each.outcome() for each in programs]
+
+
+def cluster(part: str, world_size: int, flags: Sequence[str], folder: Path,
+            by_rank: Mapping[int, Sequence[str]] | None = None) -> list[Program]:
+    """The assignment's command for each rank, on loopback; `by_rank` adds or overrides flags."""
+    port = str(free_port())
+    return [program(part, ["-M", "127.0.0.1", "-N", str(world_size), "-R", str(rank),
+                           "--master-port", port, *flags, *(by_rank or {}).get(rank, ())],
+                    folder, f"rank{rank}")
+            for rank in range(world_size)]
+
+
+def _main(path: str, flags: list[str], output: str, environment: dict[str, str]) -> None:
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+    for variable in ("RANK", "WORLD_SIZE", "GLOO_SOCKET_IFNAME"):
+        os.environ.pop(variable, None)
+    os.environ.update(environment)
+    sys.argv = [path, *flags]
+    try:
+        runpy.run_path(path, run_name="__main__")
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()

@@ -1,0 +1,52 @@
+"""Small data and a small model: what parity and resume tests train on, in milliseconds."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from common.datasets import ImageDataset
+from common.epoch_plan import EpochPlan
+from common.loaders import Augment, InMemoryLoader
+
+
+class FrozenBatchNorm(nn.BatchNorm2d):
+    """Normalises with its running statistics, which never move: train() does not reach it."""
+
+    def train(self, mode: bool = True) -> "FrozenBatchNorm":
+        return super().train(False)
+
+
+class SmallNet(nn.Module):
+    """8x8 images to 3 classes, with batch norm and an unused-by-default buffer's worth of state."""
+
+    def __init__(self, norm: type[nn.Module] = FrozenBatchNorm) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 5, 3, padding=1), norm(5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(5, 7, 3, padding=1), norm(7), nn.ReLU(), nn.Flatten(), nn.Linear(112, 3))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.layers(images)
+
+
+def small_dataset(samples: int = 45) -> ImageDataset:
+    """Random images of 3 classes; each pixel says which sample it belongs to a little."""
+    generator = np.random.default_rng(7)
+    images = generator.integers(0, 256, (samples, 8, 8, 3), dtype=np.uint8)
+    labels = generator.integers(0, 3, samples).astype(np.int64)
+    return ImageDataset(images, labels, ("a", "b", "c"), "small")
+
+
+def small_loader(rank: int, world_size: int, samples: int = 45, batch_size: int = 10,
+                 dtype: torch.dtype = torch.float64) -> InMemoryLoader:
+    """Batches of 10 with a last one of 5: shares are uneven on 3 and 4 ranks."""
+    plan = EpochPlan(samples, batch_size, smallest_batch=4, seed=3)
+    augment = Augment((0.5,) * 3, (0.25,) * 3, padding=1, flip=True, dtype=dtype)
+    return InMemoryLoader(small_dataset(samples), plan, augment, rank, world_size)
+
+
+def small_model(dtype: torch.dtype = torch.float64,
+                norm: type[nn.Module] = FrozenBatchNorm) -> SmallNet:
+    """The same weights at every call."""
+    torch.manual_seed(11)
+    return SmallNet(norm).to(dtype)

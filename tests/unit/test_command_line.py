@@ -1,0 +1,92 @@
+"""Flags: every mistake is one sentence and exit code 2, before anything heavy is imported."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.command_line import _parser, parse_command_line
+from common.failures import UsageError
+from tests.ranks import ROOT
+
+
+def test_defaults_are_the_assignments_numbers():
+    settings, world = parse_command_line("PartOne", [])
+    assert (settings.batch_size, settings.learning_rate, settings.momentum,
+            settings.weight_decay, settings.log_every) == (256, 0.1, 0.9, 1e-4, 20)
+    assert settings.workload == "cifar10-vgg11" and world.size == 1
+
+
+def test_part_two_runs_both_tasks_unless_told():
+    assert parse_command_line("PartTwo", [])[0].sync == ("gather-scatter", "all-reduce")
+    assert parse_command_line("PartTwo", ["--sync", "all-reduce"])[0].sync == ("all-reduce",)
+
+
+def test_short_cluster_flags():
+    _, world = parse_command_line("PartThree", ["-M", "10.0.0.1", "-N", "4", "-R", "3"])
+    assert (world.rank, world.size, world.master_address) == (3, 4, "10.0.0.1")
+
+
+def test_a_workloads_row_gives_the_defaults_and_flags_overrule_it():
+    settings, _ = parse_command_line("PartOne", ["--workload", "digits-vgg11", "--epochs", "9"])
+    assert settings.batch_size == 64 and settings.epochs == 9
+
+
+@pytest.mark.parametrize("flags, words", [
+    (["--epochs", "0"], ["--epochs", "'0'", "at least 1"]),
+    (["--learning-rate", "nan"], ["--learning-rate", "'nan'"]),
+    (["--momentum", "1"], ["--momentum", "'1'"]),
+    (["--batch-size", "3.5"], ["--batch-size", "'3.5'"]),
+    (["--workload", "imagenet"], ["imagenet", "digits-vgg11"]),
+    (["--precision", "fp8"], ["fp8", "bf16"]),
+    (["--sync", "gossip"], ["gossip", "all-reduce"]),
+    (["--sync", "all-reduce,all-reduce"], ["twice"]),
+    (["--no-such-flag"], ["--no-such-flag"]),
+    (["--epoch", "3"], ["--epoch"]),
+    (["-N", "4", "-R", "0"], ["--master-ip"]),
+    (["-M", "h", "-N", "4", "-R", "4"], ["rank 4", "0 to 3"]),
+    (["-M", "h", "-N", "9", "-R", "0", "--batch-size", "8"], ["8", "9 ranks"]),
+])
+def test_mistakes_are_named(flags, words):
+    with pytest.raises(UsageError) as raised:
+        parse_command_line("PartTwo", flags)
+    for word in words:
+        assert word in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@given(st.lists(st.text(max_size=8) | st.sampled_from(
+    ["--epochs", "-N", "-R", "-M", "--sync", "--precision", "--resume", "1", "-1", "1e9", "auto"]),
+    max_size=6))
+def test_any_command_line_is_understood_or_refused_in_one_sentence(arguments):
+    if "-h" in arguments or "--help" in arguments:
+        return
+    try:
+        settings, world = parse_command_line("PartTwo", arguments)
+        assert 0 <= world.rank < world.size <= settings.batch_size
+    except UsageError as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize("flags, code", [(["--help"], 0), (["--epochs", "none"], 2)])
+@pytest.mark.parametrize("part", ["PartOne", "PartTwo", "PartThree"])
+def test_help_and_mistakes_import_nothing_heavy(part, flags, code):
+    check = ("import runpy, sys\n"
+             f"sys.argv = ['main.py', *{flags!r}]\n"
+             "try:\n"
+             f"    runpy.run_path({str(ROOT / part / 'main.py')!r}, run_name='__main__')\n"
+             "finally:\n"
+             "    heavy = {'torch', 'numpy', 'sklearn', 'torchvision'} & set(sys.modules)\n"
+             "    assert not heavy, heavy\n")
+    ended = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True,
+                           timeout=60)
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert (ended.stderr.count("\n") == 1) == (code == 2)
+
+
+def test_every_flag_has_help():
+    for action in _parser("PartTwo")._actions:
+        assert action.help, action.option_strings

@@ -1,0 +1,134 @@
+"""Data sets: decoded once, cached atomically, rebuilt when the source changes, errors in words."""
+
+import multiprocessing
+import os
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from common import datasets
+from common.datasets import load_cifar10, load_digits, load_image_folder
+from common.failures import DataError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 6), ("test", 2)):
+        for name in ("cat", "ant"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for index in range(count):
+                pixels = generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / split / name / f"{index}.png")
+    return tmp_path
+
+
+def test_labels_follow_the_sorted_class_names(folder):
+    dataset = load_cifar10("train", folder)
+    assert dataset.class_names == ("ant", "cat")
+    assert dataset.labels.tolist() == [0] * 6 + [1] * 6
+    with Image.open(folder / "train" / "cat" / "3.png") as image:
+        assert np.array_equal(dataset.images[9], np.asarray(image))
+
+
+def test_the_second_load_decodes_nothing(folder, monkeypatch):
+    first = load_cifar10("train", folder)
+    monkeypatch.setattr(datasets, "_read_image", None)
+    second = load_cifar10("train", folder)
+    assert np.array_equal(first.images, second.images) and first.digest == second.digest
+
+
+def test_a_changed_source_is_decoded_again_and_the_old_cache_dropped(folder):
+    before = load_cifar10("train", folder)
+    Image.new("RGB", (32, 32)).save(folder / "train" / "ant" / "0.png")
+    os.utime(folder / "train" / "ant" / "0.png", ns=(1, 1))
+    after = load_cifar10("train", folder)
+    assert after.digest != before.digest and after.images[0].max() == 0
+    assert len(list((folder / ".cache").glob("folder-train-32-*"))) == 1
+
+
+def test_the_digest_is_of_the_contents_not_of_file_times(folder):
+    before = load_cifar10("train", folder).digest
+    os.utime(folder / "train" / "ant" / "0.png", ns=(1, 1))
+    assert load_cifar10("train", folder).digest == before
+
+
+def test_writing_to_the_images_does_not_reach_the_cache(folder):
+    load_cifar10("train", folder).images[:] = 0
+    assert load_cifar10("train", folder).images.max() > 0
+
+
+def test_ranks_of_a_node_decode_once(folder):
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        digests = pool.starmap(_digest, [(folder,)] * 4)
+    assert len(set(digests)) == 1
+    assert not list((folder / ".cache").glob("partial-*"))
+
+
+def _digest(folder):
+    return load_cifar10("train", folder).digest
+
+
+def test_other_sizes_are_resized(folder):
+    Image.new("RGB", (50, 70)).save(folder / "train" / "ant" / "0.png")
+    assert load_image_folder("train", folder).images.shape == (12, 32, 32, 3)
+
+
+def test_a_broken_image_is_named(folder):
+    (folder / "train" / "cat" / "2.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"cat/2\.png"):
+        load_cifar10("train", folder)
+    assert not [path for path in (folder / ".cache").iterdir() if path.is_dir()]
+
+
+def test_an_empty_folder_is_named(tmp_path):
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    with pytest.raises(DataError, match="holds no images"):
+        load_cifar10("train", tmp_path)
+
+
+def test_nothing_there_and_no_download_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr("torchvision.datasets.utils._urlretrieve", _no_network)
+    with pytest.raises(DataError, match="neither train/<class>.*--data-dir"):
+        load_cifar10("train", tmp_path)
+
+
+def _no_network(*_, **__):
+    raise OSError("no network")
+
+
+def test_the_official_archive(tmp_path, monkeypatch):
+    import pickle
+
+    from torchvision.datasets import CIFAR10
+    monkeypatch.setattr(CIFAR10, "_check_integrity", lambda self: True)
+    archive = tmp_path / "cifar-10-batches-py"
+    archive.mkdir()
+    names = [str(number) for number in range(10)]
+    meta = archive / CIFAR10.meta["filename"]
+    meta.write_bytes(pickle.dumps({CIFAR10.meta["key"]: names}))
+    monkeypatch.setitem(CIFAR10.meta, "md5", None)
+    for batch, _ in [*CIFAR10.train_list, *CIFAR10.test_list]:
+        pixels = np.full((4, 3072), int(batch[-1]) if batch[-1].isdigit() else 9, np.uint8)
+        (archive / batch).write_bytes(pickle.dumps({"data": pixels, "labels": [0, 1, 2, 3]}))
+    train, test = load_cifar10("train", tmp_path), load_cifar10("test", tmp_path)
+    assert len(train) == 20 and len(test) == 4 and train.images.shape == (20, 32, 32, 3)
+    assert train.labels.tolist() == [0, 1, 2, 3] * 5 and train.class_names == tuple(names)
+
+
+def test_a_broken_archive_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr("torchvision.datasets.utils._urlretrieve", _no_network)
+    with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz"):
+        pass
+    with pytest.raises(DataError, match="nor a sound"):
+        load_cifar10("train", tmp_path)
+
+
+def test_digits():
+    train, test = load_digits("train"), load_digits("test")
+    assert len(train) + len(test) == 1797 and len(train.class_names) == 10
+    assert train.images.shape == (1438, 32, 32, 3) and train.images.max() == 255
+    assert train.images.dtype == np.uint8 and train.labels.dtype == np.int64
+    assert (np.bincount(test.labels) >= 25).all()  # no class is rare

@@ -1,0 +1,72 @@
+"""Loaders: exact augmentation, and the same batches from memory and from worker processes."""
+
+import numpy as np
+import pytest
+import torch
+
+from common.loaders import Augment, PlainLoader, WorkerLoader
+from tests.small import small_loader
+
+
+def reference(image: np.ndarray, top: int, left: int, flip: bool, padding: int) -> np.ndarray:
+    """One sample as torchvision does it: pad with black, crop, mirror, scale, normalise."""
+    padded = np.pad(image, ((padding, padding), (padding, padding), (0, 0)))
+    height, width, _ = image.shape
+    cropped = padded[top:top + height, left:left + width]
+    cropped = cropped[:, ::-1] if flip else cropped
+    return ((cropped / 255 - 0.5) / 0.25).transpose(2, 0, 1)
+
+
+def test_batches_are_what_the_plan_says():
+    loader = small_loader(rank=1, world_size=3)
+    plan = loader.plan
+    for iteration, batch in enumerate(loader.batches(epoch=1)):
+        indices = plan.share(iteration, 1, 3)
+        how = plan.augmentation(indices, padding=1)
+        expected = [reference(loader.dataset.images[i], *(part[n] for part in how), padding=1)
+                    for n, i in enumerate(indices)]
+        np.testing.assert_allclose(batch.inputs.numpy(), expected, atol=1e-14)
+        assert batch.targets.tolist() == loader.dataset.labels[indices].tolist()
+        assert batch.weight == len(indices) * 3 / len(plan.batch(iteration))
+
+
+def test_weights_make_a_plain_mean_over_ranks_the_mean_over_the_global_batch():
+    for batches in zip(*(small_loader(rank, 4).batches(1) for rank in range(4)), strict=True):
+        sizes = [len(batch.targets) for batch in batches]
+        for size, batch in zip(sizes, batches, strict=True):
+            assert batch.weight / 4 == pytest.approx(size / sum(sizes), rel=1e-15)
+
+
+def test_no_flip_where_the_workload_has_none():
+    images = torch.arange(2 * 4 * 4 * 3, dtype=torch.uint8).view(2, 4, 4, 3)
+    augment = Augment((0.0,) * 3, (1.0,) * 3, padding=0, flip=False)
+    zero, flip = torch.zeros(2, dtype=torch.int64), torch.tensor([True, False])
+    assert torch.equal(augment(images, zero, zero, flip), augment.normalise(images))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("first", [0, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_worker_processes_give_the_same_batches_bit_for_bit(workers, first, dtype):
+    memory = small_loader(rank=1, world_size=2, dtype=dtype)
+    worker = WorkerLoader(memory, workers)
+    pairs = list(zip(memory.batches(2, first), worker.batches(2, first), strict=True))
+    assert len(pairs) == memory.plan.iterations - first
+    for ours, theirs in pairs:
+        assert torch.equal(ours.inputs, theirs.inputs) and ours.inputs.dtype == dtype
+        assert torch.equal(ours.targets, theirs.targets) and ours.weight == theirs.weight
+        for batch in (ours, theirs):
+            assert batch.inputs.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_epochs_differ():
+    loader = small_loader(0, 1)
+    one, two = (torch.cat([batch.inputs for batch in loader.batches(epoch)]) for epoch in (1, 2))
+    assert one.shape == two.shape and not torch.equal(one, two)
+
+
+def test_a_plain_dataloader_serves_too():
+    pairs = [(torch.full((2, 1), float(n)), torch.tensor([n, n])) for n in range(4)]
+    loader = PlainLoader(pairs, torch.device("cpu"))
+    assert [int(batch.targets[0]) for batch in loader.batches(1, 2)] == [2, 3]
+    assert loader.iterations == 4 and next(loader.batches(1)).weight == 1.0
