@@ -51,6 +51,8 @@ def _settings(flags: dict[str, Any]) -> Settings:
     for name in ("epochs", "batch_size", "learning_rate", "momentum", "weight_decay"):
         if flags[name] is None:
             flags[name] = getattr(row, name)
+    if flags["smallest_batch"] is None:
+        flags["smallest_batch"] = min(16, max(1, flags["batch_size"] // 4))
     settings = Settings(**flags)
     return replace(settings, data_dir=settings.data_dir.expanduser(),
                    output_dir=settings.output_dir.expanduser())
@@ -116,8 +118,9 @@ def _add_recipe_flags(parser: argparse.ArgumentParser) -> None:
                        help="stop after N iterations in all (the course's timing run: 40)")
     group.add_argument("--batch-size", type=_count, metavar="N",
                        help="GLOBAL batch, in samples, shared by all ranks")
-    group.add_argument("--smallest-batch", type=_count, default=16, metavar="N",
-                       help="leave out an epoch's last batch below N samples (default: 16)")
+    group.add_argument("--smallest-batch", type=_count, metavar="N",
+                       help="leave out an epoch's last batch below N samples (default: 16, or a "
+                       "quarter of a smaller batch)")
     group.add_argument("--learning-rate", type=_positive, metavar="X", help="of SGD, constant")
     group.add_argument("--momentum", type=_fraction, metavar="X", help="of SGD")
     group.add_argument("--weight-decay", type=_not_negative, metavar="X", help="of SGD")

@@ -27,6 +27,7 @@ POLL_SECONDS = 0.05
 REMARK_SECONDS = 3.0
 STORE_TIMEOUT = timedelta(seconds=10)
 _SIOCGIFADDR = 0x8915
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def resolve(host: str) -> str:
@@ -161,9 +162,8 @@ def versions() -> dict[str, str]:
             "numpy": numpy.__version__}
 
 
-def code_digest() -> str:
+def code_digest(root: Path = ROOT) -> str:
     """A hash of the program's own source files, equal on nodes that run the same code."""
-    root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
     for folder in ("common", "PartOne", "PartTwo", "PartThree"):
         for path in sorted((root / folder).glob("*.py")):

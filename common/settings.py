@@ -25,7 +25,7 @@ class Settings:
     learning_rate: float
     momentum: float
     weight_decay: float
-    smallest_batch: int = 16
+    smallest_batch: int = 1
     max_iterations: int | None = None
     seed: int = 1
     precision: str = "float32"

@@ -12,7 +12,7 @@ from common.console import console
 from common.datasets import ImageDataset
 from common.epoch_plan import EpochPlan, share_bounds
 from common.evaluation import EVALUATION_BATCH
-from common.failures import DataError
+from common.failures import DataError, UsageError
 from common.loaders import InMemoryLoader, WorkerLoader, create_augment
 from common.precision import Precision
 from common.process_group import Node
@@ -64,6 +64,10 @@ def create_loader(settings: Settings, dataset: ImageDataset,
     plan = EpochPlan(len(dataset), settings.batch_size, settings.smallest_batch, settings.seed)
     if plan.iterations == 0:
         raise DataError(f"{len(dataset)} training samples give no batch of {settings.batch_size}")
+    if (last := len(plan.batch(plan.iterations - 1))) < node.world.size:
+        raise UsageError(f"the last batch of an epoch has {last} samples, too few for "
+                         f"{node.world.size} ranks: leave it out with --smallest-batch "
+                         f"{node.world.size}, on every cluster whose runs you compare")
     loader = InMemoryLoader(dataset, plan, create_augment(settings), node.world.rank,
                             node.world.size, node.device)
     return loader if settings.loader == "memory" else WorkerLoader(loader, settings.num_workers)

@@ -129,11 +129,15 @@ class Program(NamedTuple):
 
 
 def program(part: str, flags: Sequence[str], folder: Path, name: str,
-            environment: Mapping[str, str] | None = None, root: Path = ROOT) -> Program:
-    """`python3 part/main.py flags`, ready to start; its output goes to `folder/name.out`."""
+            environment: Mapping[str, str] | None = None, root: Path = ROOT,
+            before: Callable[[], None] | None = None) -> Program:
+    """`python3 part/main.py flags`, ready to start; its output goes to `folder/name.out`.
+
+    `before` is called in the new process first, to plant a fault.
+    """
     path = folder / f"{name}.out"
     process = CONTEXT.Process(target=_main, args=(str(root / part / "main.py"), list(flags),
-                                                  str(path), dict(environment or {})))
+                                                  str(path), dict(environment or {}), before))
     return Program(process, path)
 
 
@@ -145,16 +149,21 @@ def run_programs(programs: Sequence[Program]) -> list[Outcome]:
 
 
 def cluster(part: str, world_size: int, flags: Sequence[str], folder: Path,
-            by_rank: Mapping[int, Sequence[str]] | None = None) -> list[Program]:
-    """The assignment's command for each rank, on loopback; `by_rank` adds or overrides flags."""
+            by_rank: Mapping[int, Sequence[str]] | None = None,
+            before: Mapping[int, Callable[[], None]] | None = None) -> list[Program]:
+    """The assignment's command for each rank, on loopback.
+
+    `by_rank` adds or overrides flags of a rank, `before` plants a fault in it.
+    """
     port = str(free_port())
     return [program(part, ["-M", "127.0.0.1", "-N", str(world_size), "-R", str(rank),
                            "--master-port", port, *flags, *(by_rank or {}).get(rank, ())],
-                    folder, f"rank{rank}")
+                    folder, f"rank{rank}", before=(before or {}).get(rank))
             for rank in range(world_size)]
 
 
-def _main(path: str, flags: list[str], output: str, environment: dict[str, str]) -> None:
+def _main(path: str, flags: list[str], output: str, environment: dict[str, str],
+          before: Callable[[], None] | None) -> None:
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -163,6 +172,8 @@ def _main(path: str, flags: list[str], output: str, environment: dict[str, str])
         os.environ.pop(variable, None)
     os.environ.update(environment)
     sys.argv = [path, *flags]
+    if before is not None:
+        before()
     try:
         runpy.run_path(path, run_name="__main__")
     finally:

@@ -1,0 +1,198 @@
+"""What can go wrong before the first step: one sentence, the right exit code, on every rank.
+
+Each test names the rank or the file at fault. Mutations that turn this red: drop `publish` from
+_share_failure (the others wait); drop a topic from compare_cards; skip claim_rank.
+"""
+
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from common import rendezvous
+
+from tests.ranks import ROOT, cluster, free_port, program, run_programs
+
+FLAGS = ["--workload", "digits-vgg11", "--max-iterations", "1", "--batch-size", "8", "--epochs",
+         "1", "--threads", "1"]
+
+
+def flags_in(tmp_path) -> list[str]:
+    return [*FLAGS, "--output-dir", str(tmp_path / "out")]
+
+
+def check(outcomes, code: int, *words: str) -> None:
+    """Every rank ended with `code` and said one sentence that holds all the words."""
+    for outcome in outcomes:
+        errors = [line for line in outcome.output.splitlines() if line.startswith("error: ")]
+        assert outcome.code == code and len(errors) == 1, outcome.output
+        assert "Traceback" not in outcome.output
+        for word in words:
+            assert word in errors[0]
+
+
+def test_unresolvable_master(tmp_path):
+    command = ["-M", "no-such-host.invalid", "-N", "2", "-R", "0", *flags_in(tmp_path)]
+    check(run_programs([program("PartTwo", command, tmp_path, "a")]), 2, "no-such-host.invalid",
+          "cannot be resolved")
+
+
+def test_unreachable_master(tmp_path):
+    command = ["-M", "127.0.0.1", "-N", "2", "-R", "1", "--master-port", str(free_port()),
+               "--timeout", "1", *flags_in(tmp_path)]
+    check(run_programs([program("PartThree", command, tmp_path, "a")]), 75, "rank 1", "rank 0",
+          "cannot reach")
+
+
+def test_port_in_use(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        command = ["-M", "127.0.0.1", "-N", "2", "-R", "0", "--master-port",
+                   str(taken.getsockname()[1]), *flags_in(tmp_path)]
+        check(run_programs([program("PartTwo", command, tmp_path, "a")]), 2, "in use",
+              "--master-port")
+
+
+def test_the_leader_is_not_on_the_masters_machine(tmp_path):
+    command = ["-M", "192.0.2.1", "-N", "2", "-R", "0", *flags_in(tmp_path)]
+    outcome, = run_programs([program("PartTwo", command, tmp_path, "a")])
+    assert outcome.code in (2, 75)  # no such address here; or not even a route to it
+    check([outcome], outcome.code, "192.0.2.1")
+
+
+def test_a_rank_that_never_joins_is_named_while_waiting_and_at_the_end(tmp_path):
+    programs = cluster("PartTwo", 3, [*flags_in(tmp_path), "--timeout", "2.5"], tmp_path)
+    outcomes = run_programs(programs[:2])
+    check(outcomes, 75, "2 of 3 joined, waiting for rank 2")
+    assert "\n2 of 3 joined, waiting for rank 2\n" in "\n" + outcomes[0].output
+
+
+def test_two_processes_claim_one_rank(tmp_path):
+    programs = cluster("PartTwo", 3, flags_in(tmp_path), tmp_path,
+                       by_rank={2: ["--rank", "1"]})
+    check(run_programs(programs), 3, "two processes claim rank 1")
+
+
+def test_world_sizes_differ(tmp_path):
+    programs = cluster("PartTwo", 3, flags_in(tmp_path), tmp_path,
+                       by_rank={1: ["--num-nodes", "2"]})
+    check(run_programs(programs), 3, "2 nodes", "3")
+
+
+@pytest.mark.parametrize("flag, one, other, words", [
+    ("--learning-rate", "0.1", "0.2", ["learning_rate is 0.2", "0.1 on rank 0"]),
+    ("--seed", "1", "2", ["seed is 2 there and 1"]),
+    ("--sync", "all-reduce", "gather-scatter", ["sync", "gather-scatter"]),
+])
+def test_settings_differ(tmp_path, flag, one, other, words):
+    programs = cluster("PartTwo", 3, flags_in(tmp_path), tmp_path,
+                       by_rank={0: [flag, one], 1: [flag, one], 2: [flag, other]})
+    check(run_programs(programs), 3, "rank 2", *words)
+
+
+def test_nodes_may_differ_in_disk_and_threads(tmp_path):
+    programs = cluster("PartThree", 2, FLAGS, tmp_path, by_rank={
+        rank: ["--output-dir", str(tmp_path / str(rank)), "--threads", str(rank + 1)]
+        for rank in range(2)})
+    outcomes = run_programs(programs)
+    assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+    assert (tmp_path / "1" / "PartThree" / "metrics_rank1.jsonl").exists()
+
+
+def test_code_differs(tmp_path):
+    programs = cluster("PartTwo", 2, flags_in(tmp_path), tmp_path, before={1: other_code})
+    check(run_programs(programs), 3, "rank 1", "other code", "same commit")
+
+
+def other_code() -> None:
+    """One line more in one file, as far as the digest can see."""
+    plain = rendezvous.code_digest
+    with tempfile.TemporaryDirectory() as name:
+        copy = Path(name)
+        for folder in ("common", "PartOne", "PartTwo", "PartThree"):
+            shutil.copytree(ROOT / folder, copy / folder)
+        assert plain(copy) == plain()
+        with (copy / "common" / "world.py").open("a") as file:
+            file.write("# one line more\n")
+        digest = plain(copy)
+    rendezvous.code_digest = lambda: digest
+
+
+def write_images(folder, shade: int) -> None:
+    from PIL import Image
+    for split in ("train", "test"):
+        for name in ("a", "b"):
+            (folder / split / name).mkdir(parents=True)
+            for index in range(8):
+                Image.new("RGB", (32, 32), (shade, index, 0)).save(
+                    folder / split / name / f"{index}.png")
+
+
+def with_data(tmp_path, folders) -> list:
+    flags = ["--workload", "cifar10-vgg11", *flags_in(tmp_path)[2:]]
+    return cluster("PartThree", len(folders), flags, tmp_path, by_rank={
+        rank: ["--data-dir", str(folder)] for rank, folder in enumerate(folders)})
+
+
+def test_data_differ(tmp_path):
+    write_images(tmp_path / "one", 10)
+    write_images(tmp_path / "other", 20)
+    folders = [tmp_path / "one", tmp_path / "one", tmp_path / "other"]
+    check(run_programs(with_data(tmp_path, folders)), 3, "rank 2", "other data")
+
+
+def test_data_missing_on_one_rank(tmp_path):
+    write_images(tmp_path / "one", 10)
+    (tmp_path / "empty" / "train").mkdir(parents=True)
+    outcomes = run_programs(with_data(tmp_path, [tmp_path / "one", tmp_path / "empty"]))
+    check(outcomes, 4, "empty/train holds no images")
+
+
+def test_a_broken_image_on_one_rank(tmp_path):
+    for name in ("one", "other"):
+        write_images(tmp_path / name, 10)
+    (tmp_path / "other" / "test" / "b" / "3.png").write_bytes(b"not an image")
+    outcomes = run_programs(with_data(tmp_path, [tmp_path / "one", tmp_path / "other"]))
+    check(outcomes, 4, "b/3.png is not a readable image")
+
+
+def test_initial_weights_differ(tmp_path):
+    programs = cluster("PartTwo", 2, flags_in(tmp_path), tmp_path,
+                       before={1: other_initial_weights})
+    check(run_programs(programs), 3, "rank 1", "other initial weights")
+
+
+def other_initial_weights() -> None:
+    from torch import nn
+
+    from common import vgg11
+    plain = vgg11._initialise
+
+    def spoilt(layer: nn.Module) -> None:
+        plain(layer)
+        if isinstance(layer, nn.Linear):
+            layer.bias.data.fill_(1e-7)
+    vgg11._initialise = spoilt
+
+
+def test_output_cannot_be_written(tmp_path):
+    (tmp_path / "out").write_text("a file, not a folder")
+    outcomes = run_programs(cluster("PartTwo", 2, flags_in(tmp_path), tmp_path))
+    check(outcomes, 2, "output folder", "cannot be written")
+
+
+def test_a_second_run_into_the_same_folder_is_refused(tmp_path):
+    for code in (0, 2):
+        outcomes = run_programs(cluster("PartThree", 2, flags_in(tmp_path), tmp_path))
+        assert [outcome.code for outcome in outcomes] == [code] * 2, outcomes
+    check(outcomes, 2, "already holds a run", "--resume auto", "--resume replace")
+
+
+def test_an_unreadable_checkpoint(tmp_path):
+    (tmp_path / "junk.pt").write_bytes(b"junk")
+    command = [*flags_in(tmp_path), "--resume", str(tmp_path / "junk.pt")]
+    check(run_programs(cluster("PartTwo", 2, command, tmp_path)), 4, "junk.pt",
+          "is not a checkpoint")
