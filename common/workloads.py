@@ -69,7 +69,7 @@ _ROWS = (
     Workload(  # a six is no mirrored six: no flip
         name="digits-vgg11", load=_digits, build_model=_vgg11_for_a_small_rate,
         mean=(0.305,) * 3, std=(0.376,) * 3,
-        padding=2, flip=False, batch_size=64, epochs=3,
+        padding=1, flip=False, batch_size=64, epochs=3,
         learning_rate=0.01, momentum=0.9, weight_decay=1e-4,
     ),
 )

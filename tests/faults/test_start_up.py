@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from common import rendezvous
-
 from tests.ranks import ROOT, cluster, free_port, program, run_programs
 
 FLAGS = ["--workload", "digits-vgg11", "--max-iterations", "1", "--batch-size", "8", "--epochs",

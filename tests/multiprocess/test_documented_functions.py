@@ -1,0 +1,128 @@
+"""The course's documented functions: exactly its keywords, on one rank and on several."""
+
+import inspect
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import common
+from common import checkpoint
+from common.failures import UsageError
+from common.run_log import read_events
+from tests.ranks import run_ranks
+from tests.small import small_model
+
+SIGNATURES = {
+    "generate_eval_report": "ground_truth prediction test_loss report_path checkpoint_path",
+    "evaluate_model": "model device criterion test_loader report_path checkpoint_path",
+    "get_model_parameters": "model",
+    "prepare_model_for_evaluation": "model device checkpoint_path",
+    "prepare_model_for_training": "model device learning_rate momentum weight_decay continue_flag "
+                                  "continue_checkpoint_path distribute_flag",
+    "train_model": "model device criterion optimizer start_epoch end_epoch train_loader logs_path "
+                   "checkpoint_dir distribute_flag task_flag rank",
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_names_and_order_of_the_parameters(name):
+    parameters = inspect.signature(getattr(common, name)).parameters.values()
+    plain = [p.name for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+    assert plain == SIGNATURES[name].split()
+    defaults = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+    expected = {"prepare_model_for_training": {"continue_checkpoint_path": "",
+                                               "distribute_flag": False},
+                "train_model": {"task_flag": "", "rank": ""}}.get(name, {})
+    assert expected.items() <= defaults.items()
+
+
+def data() -> TensorDataset:
+    generator = torch.Generator().manual_seed(5)
+    return TensorDataset(torch.randn(24, 3, 8, 8, generator=generator, dtype=torch.float64),
+                         torch.randint(0, 3, (24,), generator=generator))
+
+
+def course(distribute_flag: bool, task_flag: str) -> dict[str, torch.Tensor]:
+    """The course's script, with nothing but documented keywords: the weights after two epochs."""
+    together = dist.get_world_size() > 1
+    rank = dist.get_rank() if together else ""
+    sampler = DistributedSampler(data(), shuffle=False) if together else None
+    loader = DataLoader(data(), batch_size=8 // dist.get_world_size(), sampler=sampler)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model, criterion, optimizer = common.prepare_model_for_training(
+            model=small_model(), device=torch.device("cpu"), learning_rate=0.1, momentum=0.9,
+            weight_decay=1e-4, continue_flag=False, continue_checkpoint_path="",
+            distribute_flag=distribute_flag)
+        assert isinstance(model, DistributedDataParallel) == distribute_flag
+        model = common.train_model(
+            model=model, device=torch.device("cpu"), criterion=criterion, optimizer=optimizer,
+            start_epoch=1, end_epoch=2, train_loader=loader,
+            logs_path=folder / f"logs_rank{rank}.txt", checkpoint_dir=folder / "checkpoints",
+            distribute_flag=distribute_flag, task_flag=task_flag, rank=rank)
+        first = (folder / f"logs_rank{rank}.txt").read_text().splitlines()[0]
+        assert first.startswith("Batch Idx: 0" if rank == "" else f"Rank: {rank}, Batch Idx: 0")
+        if rank in ("", 0):
+            names = sorted(path.name for path in (folder / "checkpoints").iterdir())
+            assert names == ["Epoch_1.pt", "Epoch_2.pt"]
+            evaluate(folder, criterion)
+    return {key: tensor.detach() for key, tensor in
+            checkpoint.unwrapped(model).state_dict().items()}
+
+
+def evaluate(folder: Path, criterion: nn.Module) -> None:
+    path = folder / "checkpoints" / "Epoch_2.pt"
+    model = common.prepare_model_for_evaluation(
+        model=small_model(), device=torch.device("cpu"), checkpoint_path=path)
+    result = common.evaluate_model(
+        model=model, device=torch.device("cpu"), criterion=criterion,
+        test_loader=DataLoader(data(), batch_size=7), report_path=folder / "report.txt",
+        checkpoint_path=path)
+    inputs, targets = data().tensors
+    expected = nn.functional.cross_entropy(model(inputs), targets)
+    assert abs(result.loss - float(expected)) < 1e-12  # a mean over samples: 24 is no multiple of 7
+    assert f"Metrics for the checkpoint: {path}" in (folder / "report.txt").read_text()
+
+
+# Each global batch of 8 holds the same samples on 1, 2 and 4 ranks only as a set; batch norm is
+# frozen, so the order does not matter.
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("flags", [(False, "PartOne"), (False, "PartTwo"), (True, "")])
+def test_every_combination_of_flags_trains_what_one_node_trains(flags, world_size):
+    alone, = run_ranks(1, course, False, "")
+    for weights in run_ranks(world_size, course, *flags):
+        for name, tensor in weights.items():
+            assert torch.allclose(tensor, alone[name], rtol=0, atol=1e-12), name
+
+
+def test_without_the_flags_the_ranks_drift():
+    one, other = run_ranks(2, course, False, "")
+    assert any(not torch.allclose(one[name], other[name], atol=1e-3) for name in one)
+
+
+def test_training_continues_from_a_checkpoint(tmp_path):
+    def run(start: int, end: int, continue_flag: bool):
+        model, criterion, optimizer = common.prepare_model_for_training(
+            small_model(), "cpu", 0.1, 0.9, 1e-4, continue_flag, tmp_path / "c" / "Epoch_1.pt")
+        return common.train_model(model, "cpu", criterion, optimizer, start, end,
+                                  DataLoader(data(), batch_size=8), tmp_path / "log.txt",
+                                  tmp_path / "c", False)
+    whole = run(1, 2, False).state_dict()
+    resumed = run(2, 2, True).state_dict()
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    steps = [(event["epoch"], event["iteration"])
+             for event in read_events(tmp_path / "log.jsonl", "step")]
+    assert steps == [(epoch, iteration) for epoch in (1, 2) for iteration in range(3)]
+
+
+def test_flags_that_mean_nothing_are_refused():
+    with pytest.raises(UsageError, match="distribute_flag=True with task_flag='PartTwo'"):
+        common.train_model(small_model(), "cpu", nn.CrossEntropyLoss(),
+                           torch.optim.SGD(small_model().parameters(), 0.1), 1, 1, [], "log", "c",
+                           True, "PartTwo")

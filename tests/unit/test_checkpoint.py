@@ -1,0 +1,129 @@
+"""Checkpoints: whole or absent, verified before use, and never executed."""
+
+import os
+import pickle
+import random
+
+import pytest
+import torch
+
+from common import checkpoint
+from common.checkpoint import Position
+from common.failures import CheckpointError
+from tests.small import small_model
+
+
+@pytest.fixture
+def trained():
+    model = small_model(torch.float32)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    for _ in range(2):
+        model(torch.ones(2, 3, 8, 8)).sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@pytest.fixture
+def path(tmp_path, trained):
+    target = tmp_path / "Epoch_1.pt"
+    checkpoint.write(target, checkpoint.pack(*trained, Position(2, 0, 7), 0.5, settings={"a": 1}))
+    return target
+
+
+def test_what_is_written_is_read(path, trained):
+    contents = checkpoint.read(path)
+    assert (contents["epoch"], contents["loss"], contents["position"]) == (1, 0.5, [2, 0, 7])
+    assert contents["settings"] == {"a": 1}
+    for name, tensor in trained[0].state_dict().items():
+        assert torch.equal(contents["model_state_dict"][name], tensor)
+
+
+def test_plain_torch_load_reads_it_too(path):
+    assert torch.load(path, weights_only=True)["epoch"] == 1
+
+
+def test_restore_brings_back_weights_and_momentum_but_keeps_the_new_settings(path, trained):
+    model, optimizer = trained
+    fresh = small_model(torch.float32)
+    other = torch.optim.SGD(fresh.parameters(), 0.025, 0.8)
+    checkpoint.restore(checkpoint.read(path), path, fresh, other)
+    for mine, theirs in zip(fresh.parameters(), model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+        assert torch.equal(other.state[mine]["momentum_buffer"],
+                           optimizer.state[theirs]["momentum_buffer"])
+    assert other.param_groups[0]["lr"] == 0.025 and other.param_groups[0]["momentum"] == 0.8
+
+
+def test_another_architecture_is_refused_in_a_sentence(path):
+    with pytest.raises(CheckpointError, match="another architecture"):
+        checkpoint.restore(checkpoint.read(path), path, torch.nn.Linear(2, 2))
+
+
+def test_every_single_bit_flip_is_refused(path):
+    data = path.read_bytes()
+    generator = random.Random(0)
+    for _ in range(200):
+        bit = generator.randrange(8 * len(data))
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(CheckpointError, match=r"Epoch_1\.pt"):
+            checkpoint.read(path)
+
+
+def test_every_truncation_is_refused(path):
+    data = path.read_bytes()
+    for length in range(0, len(data), max(1, len(data) // 50)):
+        path.write_bytes(data[:length])
+        with pytest.raises(CheckpointError, match=r"Epoch_1\.pt"):
+            checkpoint.read(path)
+
+
+def test_a_missing_and_a_newer_file_are_named(path, trained):
+    with pytest.raises(CheckpointError, match="No such file"):
+        checkpoint.read(path.with_name("Epoch_9.pt"))
+    contents = checkpoint.pack(*trained, Position(), 0.0)
+    checkpoint.write(path, contents | {"format": checkpoint.FORMAT + 1})
+    with pytest.raises(CheckpointError, match="newer"):
+        checkpoint.read(path)
+
+
+class Hostile:
+    """Unpickling this creates a file."""
+
+    def __init__(self, trace) -> None:
+        self.trace = str(trace)
+
+    def __reduce__(self):
+        return os.mkdir, (self.trace,)
+
+
+def test_code_in_a_file_is_not_run(path, tmp_path):
+    trace = tmp_path / "executed"
+    checkpoint.write(path, {"format": 1, "model_state_dict": Hostile(trace)})
+    with pytest.raises(CheckpointError, match="cannot be loaded"):
+        checkpoint.read(path)
+    path.write_bytes(pickle.dumps(Hostile(trace)))
+    with pytest.raises(CheckpointError, match="not a checkpoint"):
+        checkpoint.read(path)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failing_disk_keeps_the_old_checkpoint(path, trained, monkeypatch, call):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+    before = path.read_bytes()
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        checkpoint.write(path, checkpoint.pack(*trained, Position(3, 0, 9), 0.1))
+    assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+
+
+def test_names_say_how_far_and_sort_so(tmp_path):
+    for position in (Position(2, 0), Position(2, 5), Position(2, 40), Position(3, 0),
+                     Position(11, 0)):
+        (tmp_path / checkpoint.file_name(position)).touch()
+    assert [path.name for path in checkpoint.newest(tmp_path)] == [
+        "Epoch_10.pt", "Epoch_2.pt", "Epoch_2_Iteration_40.pt", "Epoch_2_Iteration_5.pt",
+        "Epoch_1.pt"]

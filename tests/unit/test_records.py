@@ -1,0 +1,94 @@
+"""Logs, reports and the phase timer: the assignment's wording, and sums instead of batch means."""
+
+import json
+
+import pytest
+
+from common.checkpoint import Position
+from common.phase_timer import PHASES, PhaseTimer, Progress
+from common.report import generate_eval_report
+from common.run_log import RunLog, Step, Totals, read_events
+from common.world import World
+
+
+def step(epoch: int, iteration: int, loss: float = 2.3456, duration: float = 0.5) -> Step:
+    return Step(Position(epoch, iteration), loss, 3, 4, duration, dict.fromkeys(PHASES, 0.1), 99)
+
+
+def log_in(tmp_path, **more) -> RunLog:
+    return RunLog(tmp_path / "logs_rank0.txt", tmp_path / "metrics_rank0.jsonl", World(), **more)
+
+
+def test_lines_have_the_assignments_wording(tmp_path):
+    with log_in(tmp_path) as log:
+        log.open_bar(1, 0, 2)
+        log.step(step(1, 0, duration=9.0))
+        log.step(step(1, 1, duration=0.5))
+        log.epoch(1, Totals(20.0, 6, 8))
+    assert (tmp_path / "logs_rank0.txt").read_text() == (
+        "Batch Idx: 0, Batch Loss: 2.346, Batch Accuracy: 0.750, Batch Duration: 9.000 seconds\n"
+        "Epoch: 1, Train Loss: 2.500, Train Accuracy: 0.750, Avg Batch Duration: 0.500 seconds, "
+        "Epoch Duration: 9.500 seconds\n")
+
+
+def test_a_distributed_rank_says_who_it_is(tmp_path, capsys):
+    with RunLog(tmp_path / "l", tmp_path / "m", World(2, 4), distributed=True) as log:
+        log.step(step(1, 0))
+    assert (tmp_path / "l").read_text().startswith("Rank: 2, Batch Idx: 0, ")
+    assert capsys.readouterr().out.startswith("[rank 2 ")
+
+
+def test_every_step_is_in_the_json_lines_and_every_twentieth_in_words(tmp_path):
+    with log_in(tmp_path) as log:
+        for iteration in range(41):
+            log.step(step(1, iteration))
+    events = list(read_events(tmp_path / "metrics_rank0.jsonl", "step"))
+    assert [event["iteration"] for event in events] == list(range(41))
+    assert events[0]["seconds"].keys() == set(PHASES) and events[0]["bytes_sent"] == 99
+    words = (tmp_path / "logs_rank0.txt").read_text().splitlines()
+    assert [line.split(",")[0] for line in words] == [
+        "Batch Idx: 0", "Batch Idx: 20", "Batch Idx: 40"]
+
+
+def test_a_resumed_log_holds_each_step_once(tmp_path):
+    with log_in(tmp_path) as log:
+        for iteration in range(5):
+            log.step(step(1, iteration, loss=1.0))
+    with (tmp_path / "metrics_rank0.jsonl").open("a") as file:
+        file.write('{"event": "step", "epo')  # killed while writing
+    with log_in(tmp_path, start=Position(1, 3, 3)) as log:
+        for iteration in (3, 4):
+            log.step(step(1, iteration, loss=2.0))
+    losses = [event["loss"] for event in read_events(tmp_path / "metrics_rank0.jsonl", "step")]
+    assert losses == [1.0, 1.0, 1.0, 2.0, 2.0]
+
+
+def test_totals_are_means_over_samples_not_over_batches():
+    totals = Totals()
+    totals.add(1.0, 9, 9)
+    totals.add(11.0, 0, 1)
+    assert totals.means() == (2.0, 0.9)
+
+
+def test_the_timer_adds_up_and_tells_where_it_is():
+    progress = Progress()
+    timer = PhaseTimer(progress)
+    with pytest.raises(ValueError), timer("sync"):
+        assert progress.phase == "sync"
+        raise ValueError
+    assert progress.phase == "after sync"
+    first = timer.take()
+    assert first["sync"] > 0 and first["data"] == 0
+    assert timer.take() == dict.fromkeys(PHASES, 0.0)
+
+
+def test_the_report(tmp_path):
+    generate_eval_report([0, 1, 1, 2], [0, 1, 2, 2], 0.12345, tmp_path / "r" / "report.txt",
+                         "Epoch_3.pt", class_names=["ant", "bee", "cat"])
+    text = (tmp_path / "r" / "report.txt").read_text()
+    assert text.startswith("Metrics for the checkpoint: Epoch_3.pt\n"
+                           "Test Loss: 0.123, Test Accuracy: 0.750\n")
+    assert "Classification Report" in text and "Confusion Matrix" in text and "bee" in text
+    assert "[[1 0 0]\n [0 1 1]\n [0 0 1]]" in text
+    data = json.loads((tmp_path / "r" / "report.json").read_text())
+    assert data["test_accuracy"] == 0.75 and data["confusion_matrix"][1] == [0, 1, 1]

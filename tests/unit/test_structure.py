@@ -1,0 +1,86 @@
+"""The house rules: floors, one seam, short mains, no local paths."""
+
+import ast
+
+import pytest
+
+from tests.ranks import ROOT
+
+# A module imports only from lower floors; modules of one floor may build on those before them.
+FLOORS = (
+    ("failures", "settings", "epoch_plan", "phase_timer", "precision", "world", "console",
+     "datasets", "vgg11", "workloads", "loaders"),
+    ("batch_norm", "collectives", "gradient_sync", "checkpoint", "run_log", "rendezvous", "watch",
+     "process_group", "run"),
+    ("setup", "training", "evaluation"),
+    ("command_line", "report", "assignment"),
+)
+ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS)
+         for place, name in enumerate(names)}
+MAINS = ("PartOne", "PartTwo", "PartThree")
+
+
+def imports(path) -> set[str]:
+    """The names of this project's modules that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            package, _, module = node.module.partition(".")
+            names = [module] if module else [alias.name for alias in node.names]
+            found |= {f"{package}.{name}" for name in names
+                      if package in ("common", *MAINS, "scripts", "tests")}
+    return found
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "common").glob("*.py")), ids=lambda p: p.stem)
+def test_modules_import_only_from_lower_floors(path):
+    if path.stem == "__init__":
+        assert imports(path) == {"common.assignment"}  # on first use only
+        return
+    floor, place = ORDER[path.stem]
+    for name in imports(path):
+        package, _, module = name.partition(".")
+        if package != "common":
+            assert path.stem == "assignment", f"{path.stem} imports {name}"
+            continue
+        if floor == 0:
+            assert ORDER[module] < (floor, place), f"{path.stem} imports {name}"
+        else:
+            assert ORDER[module][0] <= floor and ORDER[module] != (floor, place), (
+                f"{path.stem} imports {name}")
+
+
+def test_imports_within_a_floor_make_no_circle():
+    graph = {path.stem: {name.partition(".")[2] for name in imports(path)
+                         if name.startswith("common.")}
+             for path in (ROOT / "common").glob("*.py") if path.stem != "__init__"}
+    settled: set[str] = set()
+    while graph:
+        free = {name for name, needs in graph.items() if needs <= settled}
+        assert free, f"a circle among {sorted(graph)}"
+        settled |= free
+        graph = {name: needs for name, needs in graph.items() if name not in free}
+
+
+@pytest.mark.parametrize("part", MAINS)
+def test_a_main_is_short_and_shows_its_wiring(part):
+    path = ROOT / part / "main.py"
+    tree = ast.parse(path.read_text())
+    functions = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    assert len(path.read_text().splitlines()) <= 60
+    assert functions == ["main"]
+    branches = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
+    assert len(branches) == 1  # if __name__ == "__main__"
+
+
+def test_there_is_one_training_loop():
+    callers = [path.relative_to(ROOT).as_posix()
+               for folder in ("common", *MAINS) for path in (ROOT / folder).glob("*.py")
+               if ".backward()" in path.read_text()]
+    assert callers == ["common/training.py"]
+
+
+def test_modules_are_short_and_lines_too():
+    for folder in ("common", *MAINS):
+        for path in (ROOT / folder).glob("*.py"):
+            assert len(path.read_text().splitlines()) <= 270, path
