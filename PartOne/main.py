@@ -19,7 +19,7 @@ def main() -> None:
     from common.gradient_sync import KeepLocal
     from common.process_group import lone_node
     from common.report import finish_run
-    from common.run import open_run
+    from common.resume import open_run
     from common.setup import announce, create_loader, create_training, load_datasets
     from common.training import train
 

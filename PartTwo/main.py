@@ -18,7 +18,7 @@ def main() -> None:
     from common.evaluation import evaluate
     from common.process_group import process_group
     from common.report import compare_runs, finish_run
-    from common.run import open_run
+    from common.resume import open_run
     from common.setup import announce, create_loader, create_training, load_datasets
     from common.training import train
     from PartTwo.synchronizers import create_synchronizer

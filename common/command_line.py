@@ -154,6 +154,9 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
                        help="resume although settings that matter have changed")
     group.add_argument("--checkpoint-every", type=_count, metavar="N",
                        help="also save every N iterations (default: at epoch ends)")
+    group.add_argument("--check-every", type=_whole, default=50, metavar="N",
+                       help="compare the replicas and count the samples every N iterations; 0 is "
+                       "never (default: 50)")
     group.add_argument("--log-every", type=_count, default=20, metavar="N",
                        help="iterations between log lines (default: 20)")
     group.add_argument("--dry-run", action="store_true",

@@ -7,7 +7,7 @@ of ranks, not on where the run was resumed, not on the version of a random-numbe
     python3 -c "from common.epoch_plan import EpochPlan; print(EpochPlan(10, 4).batch(0))"
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -37,6 +37,10 @@ class EpochPlan:
     smallest_batch: int = 1
     seed: int = 0
     epoch: int = 1
+
+    def at(self, epoch: int) -> "EpochPlan":
+        """The plan of another epoch of the same run."""
+        return replace(self, epoch=epoch)
 
     @cached_property
     def order(self) -> np.ndarray:
@@ -75,6 +79,11 @@ class EpochPlan:
     def _hash(self, purpose: int, indices: np.ndarray) -> np.ndarray:
         key = mix(self.seed, self.epoch, purpose)
         return _splitmix64(np.uint64(key) + np.asarray(indices).astype(np.uint64))
+
+
+def fingerprint(indices: np.ndarray) -> int:
+    """A 64-bit sum of hashes: equal for the same samples in any order, however they are cut up."""
+    return int(_splitmix64(np.asarray(indices).astype(np.uint64)).sum(dtype=np.uint64))
 
 
 def share_bounds(samples: int, rank: int, world_size: int) -> slice:

@@ -24,12 +24,14 @@ class Batch(NamedTuple):
 
     `inputs` are normalised images (n, channels, height, width), channels last in memory; `targets`
     int64 (n,). `weight` is n * world size / global batch: what the local mean loss is multiplied by
-    so that a plain mean over ranks is the mean over the global batch.
+    so that a plain mean over ranks is the mean over the global batch. `indices` are the samples'
+    numbers in the training set, int64 (n,), where the loader knows them.
     """
 
     inputs: Tensor
     targets: Tensor
     weight: float = 1.0
+    indices: np.ndarray | None = None
 
 
 class Loader(Protocol):
@@ -98,7 +100,7 @@ class InMemoryLoader:
             chosen = torch.from_numpy(share.indices)
             how = (torch.from_numpy(part).to(self.device) for part in share.augmentation)
             inputs = self.augment(images[chosen].to(self.device), *how)
-            yield Batch(inputs, labels[chosen].to(self.device), share.weight)
+            yield Batch(inputs, labels[chosen].to(self.device), share.weight, share.indices)
 
 
 class WorkerLoader:
@@ -123,7 +125,7 @@ class WorkerLoader:
         device = self._loader.device
         for share, (inputs, targets) in zip(planned, fetched, strict=True):
             inputs = inputs.to(device, memory_format=torch.channels_last)
-            yield Batch(inputs, targets.to(device), share.weight)
+            yield Batch(inputs, targets.to(device), share.weight, share.indices)
 
 
 class _Samples(torch.utils.data.Dataset):
@@ -151,8 +153,7 @@ class Share(NamedTuple):
 
 def shares(loader: InMemoryLoader, epoch: int, first_iteration: int = 0) -> Iterator[Share]:
     """The loader's rank's share of each global batch of `epoch`, from `first_iteration` on."""
-    plan = EpochPlan(loader.plan.samples, loader.plan.batch_size, loader.plan.smallest_batch,
-                     loader.plan.seed, epoch)
+    plan = loader.plan.at(epoch)
     for iteration in range(first_iteration, plan.iterations):
         indices = plan.share(iteration, loader.rank, loader.world_size)
         weight = len(indices) * loader.world_size / len(plan.batch(iteration))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 from tqdm import tqdm
 
 from common.checkpoint import Position
@@ -46,7 +47,10 @@ class Totals:
 
 @dataclass(frozen=True)
 class Step:
-    """One iteration of this rank: mean loss over its own samples, and where the time went."""
+    """One iteration of this rank: mean loss over its own samples, and where the time went.
+
+    `duration` and `seconds` are wall seconds; `indices` says which samples, where the loader knows.
+    """
 
     at: Position
     loss: float
@@ -55,6 +59,7 @@ class Step:
     duration: float
     seconds: dict[str, float]
     bytes_sent: int
+    indices: np.ndarray | None = None
 
 
 @dataclass

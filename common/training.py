@@ -35,7 +35,7 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
         for _ in run.iterations():
             started, bytes_before = time.perf_counter(), gradient_sync.bytes_sent
             with timer("data"):
-                inputs, targets, weight = next(batches)
+                inputs, targets, weight, indices = next(batches)
             with timer("forward"):
                 with precision.autocast(inputs.device):
                     outputs = model(inputs)
@@ -51,7 +51,8 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
             run.finish_step(
                 Step(at=run.position, loss=mean_loss, correct=_correct(outputs, targets),
                      samples=len(targets), duration=time.perf_counter() - started,
-                     seconds=timer.take(), bytes_sent=gradient_sync.bytes_sent - bytes_before),
+                     seconds=timer.take(), bytes_sent=gradient_sync.bytes_sent - bytes_before,
+                     indices=indices),
                 model, optimizer)
         run.finish_epoch(epoch, model, optimizer)
     return model

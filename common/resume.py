@@ -1,0 +1,143 @@
+"""How a run begins: fresh, resumed or replaced, and never mixed with another in one folder.
+
+    outputs/PartTwo/all-reduce/   logs_rankR.txt  metrics_rankR.jsonl  settings.json
+                                  checkpoints/  report.txt  report.json  summary.json
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from common import checkpoint
+from common.checkpoint import Position
+from common.collectives import broadcast_bytes
+from common.epoch_plan import EpochPlan
+from common.failures import CheckpointError, UsageError
+from common.process_group import Node
+from common.run import Run, ran_on
+from common.run_log import RunLog, Totals
+from common.sentinel import Sentinel
+from common.settings import Settings, differences
+
+
+@contextmanager
+def open_run(name: str, settings: Settings, node: Node, plan: EpochPlan,
+             model: nn.Module, optimizer: Optimizer) -> Iterator[Run]:
+    """Opens the output folder `name`, as --resume says: fresh, resumed, or replaced.
+
+    Resuming restores `model` and `optimizer`, in place. Every rank must enter. Raises UsageError
+    when the folder holds a run and must not be touched, or when the settings have changed;
+    CheckpointError when nothing sound is left to resume from.
+    """
+    folder = settings.output_dir / name
+    _prepare_folder(folder, settings, node)
+    source, contents = _find_checkpoint(folder, settings, node)
+    position, totals, remarks = Position(), Totals(), []
+    if contents is not None:
+        remarks = _check_settings(contents, settings)
+        checkpoint.restore(contents, source, model, optimizer)
+        position = Position(*contents["position"])
+        totals = _my_totals(contents["totals"], node)
+        remarks.append(f"resumed at {position} from {source} "
+                       f"(bit-exact: {_exactness(contents['ran_on'], settings, node)})")
+    if plan.left_out:
+        remarks.append(f"each epoch leaves out a last batch of {plan.left_out} samples, fewer than "
+                       f"--smallest-batch {settings.smallest_batch}")
+    text, metrics = _log_paths(folder, node)
+    with RunLog(text, metrics, node.world, position, settings.log_every,
+                node.world.size > 1) as log:
+        log.event("start", world_size=node.world.size, settings=settings.as_json(),
+                  ran_on=ran_on(settings, node))
+        for remark in remarks:
+            log.note(remark)
+        sentinel = Sentinel(plan, node, settings.check_every)
+        yield Run(folder, folder / "checkpoints", settings, node, log, plan.iterations, sentinel,
+                  position, totals)
+        log.event("end")
+
+
+def _log_paths(folder: Path, node: Node) -> tuple[Path, Path]:
+    rank = node.world.rank
+    return folder / f"logs_rank{rank}.txt", folder / f"metrics_rank{rank}.jsonl"
+
+
+def _prepare_folder(folder: Path, settings: Settings, node: Node) -> None:
+    mine = _log_paths(folder, node)
+    if settings.resume == "replace" and node.world.is_leader:
+        shutil.rmtree(folder, ignore_errors=True)
+    elif settings.resume == "replace":
+        for path in mine:
+            path.unlink(missing_ok=True)
+    elif settings.resume == "no" and any(path.exists() for path in mine):
+        raise UsageError(f"{folder} already holds a run: continue it with --resume auto, start "
+                         "over with --resume replace, or choose another --output-dir")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if node.world.is_leader:
+            (folder / "settings.json").write_text(json.dumps(settings.as_json(), indent=2) + "\n")
+    except OSError as error:
+        raise UsageError(f"the output folder {folder} cannot be written: {error.strerror}") \
+            from error
+
+
+def _find_checkpoint(folder: Path, settings: Settings,
+                     node: Node) -> tuple[str, dict[str, Any] | None]:
+    """Where the leader found a sound checkpoint, and its contents; on every rank."""
+    path, data = Path(), b""
+    if node.world.is_leader:
+        path, data = _leaders_checkpoint(folder, settings.resume)
+    source = broadcast_bytes(str(path).encode(), node.device).decode()
+    data = broadcast_bytes(data, node.device)
+    return source, checkpoint.parse(data, Path(source)) if data else None
+
+
+def _leaders_checkpoint(folder: Path, resume: str) -> tuple[Path, bytes]:
+    if resume in ("no", "replace"):
+        return Path(), b""
+    candidates = (checkpoint.newest(folder / "checkpoints") if resume == "auto"
+                  else [Path(resume)])
+    complaint: CheckpointError | None = None
+    for path in candidates:
+        try:
+            data = checkpoint.read_bytes(path)
+            checkpoint.parse(data, path)
+            return path, data
+        except CheckpointError as error:
+            print(f"warning: {error}", flush=True)
+            complaint = error
+    if complaint is not None:
+        raise complaint
+    return Path(), b""
+
+
+def _check_settings(contents: dict[str, Any], settings: Settings) -> list[str]:
+    """Remarks on accepted changes. Raises UsageError for changes that were not accepted."""
+    before, now = contents["settings"], settings.trajectory()
+    changed = [f"{name} was {before.get(name)} and is {now[name]}"
+               for name in differences({key: before.get(key) for key in now}, now)]
+    if changed and not settings.accept_changes:
+        raise UsageError("the run to resume had other settings: " + "; ".join(changed) +
+                         ". Give the old ones, or --accept-changes")
+    return [f"continuing with changed settings: {change}" for change in changed]
+
+
+def _my_totals(rows: list[list[float]], node: Node) -> Totals:
+    """This rank's sums; on another world size the leader carries them all."""
+    if len(rows) == node.world.size:
+        return Totals(*rows[node.world.rank])
+    if rows and node.world.is_leader:
+        return Totals(*(sum(column) for column in zip(*rows, strict=True)))
+    return Totals()
+
+
+def _exactness(before: dict[str, Any], settings: Settings, node: Node) -> str:
+    now = ran_on(settings, node)
+    changed = [f"{name} was {before.get(name)} and is {now[name]}"
+               for name in differences(before, now)]
+    return "no, because " + ", ".join(changed) if changed else "yes"

@@ -1,0 +1,201 @@
+"""A run that was killed and resumed is the run that was never stopped: bit for bit.
+
+Mutations that turn this red: leave the momentum out of restore; start the epoch anew in
+InMemoryLoader.batches; forget `totals`; do not call settle_buckets in PartThree/main.py.
+"""
+
+import random
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from common import checkpoint
+from common.run_log import read_events
+from tests.ranks import cluster, program, run_programs
+from tests.workload import SMALL, plant
+
+STEPS = 18
+KILLED = -9
+RUNS = {"PartOne": "PartOne", "gather-scatter": "PartTwo/gather-scatter",
+        "all-reduce": "PartTwo/all-reduce", "PartThree": "PartThree"}
+
+
+class Case(NamedTuple):
+    """Which run to kill, on how many ranks, after which step, and how often it saves."""
+
+    run: str
+    world_size: int
+    loader: str
+    every: int
+    kill_at: int
+
+
+def launch(case: Case, folder: Path, resume: str, world_size: int | None = None, before=plant,
+           more=(), code: int = 0) -> None:
+    """Runs the literal main of the case's part on all its ranks; each must end with `code`."""
+    part = RUNS[case.run].split("/")[0]
+    world_size = world_size or case.world_size
+    flags = [*SMALL, "--output-dir", str(folder), "--checkpoint-every", str(case.every), "--resume",
+             resume, "--loader", case.loader, "--num-workers", "1", *more]
+    flags += ["--sync", case.run] if part == "PartTwo" else []
+    programs = ([program(part, flags, folder, "rank0", before=before)] if part == "PartOne" else
+                cluster(part, world_size, flags, folder, before=dict.fromkeys(range(9), before)))
+    outcomes = run_programs(programs)
+    assert [outcome.code for outcome in outcomes] == [code] * len(programs), outcomes
+
+
+class End(NamedTuple):
+    """What a finished run has come to."""
+
+    weights: dict
+    optimizer: dict
+    losses: list[list[tuple]]
+    epochs: list[tuple]
+
+
+def end_of(case: Case, folder: Path, world_size: int | None = None) -> End:
+    run = folder / RUNS[case.run]
+    contents = checkpoint.read(run / "checkpoints" / "Epoch_2.pt")
+    logs = [run / f"metrics_rank{rank}.jsonl" for rank in range(world_size or case.world_size)]
+    losses = [[(event["epoch"], event["iteration"], event["loss"])
+               for event in read_events(log, "step")] for log in logs]
+    epochs = [(event["epoch"], event["loss"], event["accuracy"])
+              for event in read_events(logs[0], "epoch")]
+    return End(contents["model_state_dict"], contents["optimizer_state_dict"]["state"], losses,
+               epochs)
+
+
+def same_bits(one: End, other: End) -> bool:
+    tensors = [(one.weights[name], other.weights[name]) for name in one.weights]
+    tensors += [(state["momentum_buffer"], other.optimizer[key]["momentum_buffer"])
+                for key, state in one.optimizer.items()]
+    return (all(torch.equal(a, b) for a, b in tensors) and one.losses == other.losses
+            and one.epochs == other.epochs)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The end of the run that was never stopped, made once for each kind of run."""
+    ends: dict[tuple, End] = {}
+
+    def end(case: Case) -> End:
+        key = case.run, case.world_size
+        if key not in ends:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            launch(case, folder, "no")
+            ends[key] = end_of(case, folder)
+            assert [len(losses) for losses in ends[key].losses] == [STEPS] * case.world_size
+        return ends[key]
+    return end
+
+
+def random_cases(count: int, seed: int) -> list[Case]:
+    """Kill points spread over parts, world sizes, loaders and checkpoint intervals."""
+    generator = random.Random(seed)
+    runs = [("PartOne", 1)] + [(run, size) for run in list(RUNS)[1:] for size in (1, 2, 3, 4)]
+    cases = []
+    for number in range(count):
+        run, size = runs[number % len(runs)]
+        cases.append(Case(run, size, generator.choice(["memory", "memory", "workers"]),
+                          generator.randint(1, 5), generator.randint(1, STEPS - 1)))
+    return cases
+
+
+def check_case(case: Case, tmp_path: Path, undisturbed) -> None:
+    launch(case, tmp_path, "no", before=partial(plant, kill_at=case.kill_at), code=KILLED)
+    launch(case, tmp_path, "auto")
+    assert same_bits(end_of(case, tmp_path), undisturbed(case))
+    saved = case.kill_at // case.every * case.every
+    text = (tmp_path / RUNS[case.run] / "logs_rank0.txt").read_text()
+    if saved:
+        iteration = f"epoch {saved // 9 + 1} iteration {saved % 9}"
+        assert f"resumed at {iteration} from" in text and "(bit-exact: yes)" in text
+
+
+@pytest.mark.parametrize("case", random_cases(20, seed=1), ids=str)
+def test_a_killed_run_resumes_bit_for_bit(case, tmp_path, undisturbed):
+    check_case(case, tmp_path, undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", random_cases(100, seed=2), ids=str)
+def test_many_killed_runs_resume_bit_for_bit(case, tmp_path, undisturbed):
+    check_case(case, tmp_path, undisturbed)
+
+
+def plant_unsettled(kill_at: int | None = None) -> None:
+    from PartThree import ddp
+
+    plant(kill_at)
+    ddp.settle_buckets = lambda replica, example: None
+
+
+def test_without_settled_buckets_ddp_drifts_on_three_ranks(tmp_path):
+    case = Case("PartThree", 3, "memory", 4, 6)
+    folders = [tmp_path / name for name in ("whole", "resumed")]
+    for folder in folders:
+        folder.mkdir()
+    launch(case, folders[0], "no", before=plant_unsettled)
+    launch(case, folders[1], "no", before=partial(plant_unsettled, 6), code=KILLED)
+    launch(case, folders[1], "auto", before=plant_unsettled)
+    whole, resumed = (end_of(case, folder) for folder in folders)
+    assert not same_bits(whole, resumed)
+
+
+@pytest.mark.parametrize("sizes", [(4, 1), (1, 3), (2, 4)])
+def test_another_world_size_continues_the_same_run_to_rounding(sizes, tmp_path):
+    run = "all-reduce"
+    case = Case(run, sizes[0], "memory", 4, 6)
+    exact = ["--precision", "float64", "--batch-norm", "synchronised"]
+    for name in ("whole", "resumed"):
+        (tmp_path / name).mkdir()
+    launch(case, tmp_path / "whole", "no", more=exact)
+    launch(case, tmp_path / "resumed", "no", before=partial(plant, kill_at=6), code=KILLED,
+           more=exact)
+    launch(case, tmp_path / "resumed", "auto", sizes[1], more=exact)
+    whole, resumed = end_of(case, tmp_path / "whole"), end_of(case, tmp_path / "resumed")
+    for name, tensor in whole.weights.items():
+        assert torch.allclose(tensor.double(), resumed.weights[name].double(), rtol=0, atol=1e-12)
+    for before, after in zip(whole.epochs, resumed.epochs, strict=True):
+        assert before == pytest.approx(after, abs=1e-12)
+    text = (tmp_path / "resumed" / RUNS[run] / "logs_rank0.txt").read_text()
+    assert (f"(bit-exact: no, because world_size was {sizes[0]} and is {sizes[1]})") in text
+
+
+def test_changed_settings_are_refused_with_their_names_or_accepted_by_a_flag(tmp_path):
+    case = Case("PartOne", 1, "memory", 4, 6)
+    launch(case, tmp_path, "no", before=partial(plant, kill_at=6), code=KILLED)
+    changed = [*SMALL, "--output-dir", str(tmp_path), "--resume", "auto", "--learning-rate", "0.2"]
+    outcome, = run_programs([program("PartOne", changed, tmp_path, "rank0", before=plant)])
+    assert outcome.code == 2 and "learning_rate was 0.1 and is 0.2" in outcome.output
+    assert "--accept-changes" in outcome.output and "Traceback" not in outcome.output
+    changed.append("--accept-changes")
+    outcome, = run_programs([program("PartOne", changed, tmp_path, "rank0", before=plant)])
+    assert outcome.code == 0 and "continuing with changed settings" in outcome.output
+
+
+def test_any_part_continues_any_parts_checkpoint(tmp_path):
+    (tmp_path / "one").mkdir()
+    first = Case("PartOne", 1, "memory", 4, 9)
+    launch(first, tmp_path / "one", "no", before=partial(plant, kill_at=10), code=KILLED)
+    path = str(tmp_path / "one" / "PartOne" / "checkpoints" / "Epoch_1.pt")
+    for run in list(RUNS)[1:]:
+        (tmp_path / run).mkdir()
+        case = Case(run, 2, "memory", 4, 0)
+        launch(case, tmp_path / run, path)
+        steps = end_of(case, tmp_path / run).losses[0]
+        assert [step[:2] for step in steps] == [(2, iteration) for iteration in range(9)]
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, undisturbed):
+    case = Case("all-reduce", 2, "memory", 4, 14)
+    launch(case, tmp_path, "no", before=partial(plant, kill_at=14), code=KILLED)
+    newest = checkpoint.newest(tmp_path / RUNS[case.run] / "checkpoints")
+    assert len(newest) == 2
+    newest[0].write_bytes(newest[0].read_bytes()[:-1])
+    launch(case, tmp_path, "auto")
+    assert same_bits(end_of(case, tmp_path), undisturbed(case))
+    assert f"{newest[0]} is" in (tmp_path / "rank0.out").read_text()
