@@ -85,8 +85,12 @@ def _dataset(images: np.ndarray, labels: np.ndarray, class_names: list[str]) -> 
 
 
 def _read_cifar10_archive(split: str, data_dir: Path) -> Arrays:
-    from torchvision.datasets import CIFAR10
-
+    try:
+        from torchvision.datasets import CIFAR10
+    except Exception as error:
+        raise DataError(f"torchvision cannot be imported ({first_line(error)}): torch and "
+                        "torchvision do not fit together, so install both at once, as "
+                        "requirements.txt does") from error
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         archive = CIFAR10(str(data_dir), train=split == "train", download=True)

@@ -52,6 +52,9 @@ def generate_eval_report(ground_truth: Sequence[int] | np.ndarray,
 def finish_run(run: Run, result: Evaluation, model: nn.Module) -> None:
     """Writes report and summary, on the leader, and says how it went. Every rank may call."""
     run.log.event("evaluation", test_loss=result.loss, test_accuracy=result.accuracy)
+    if run.settings.dry_run:
+        run.log.say(_dry_run_sentence(run))
+        return
     if not run.node.world.is_leader:
         return
     generate_eval_report(result.truth, result.predictions, result.loss, run.folder / "report.txt",
@@ -60,6 +63,16 @@ def finish_run(run: Run, result: Evaluation, model: nn.Module) -> None:
     (run.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     run.log.note(f"Test Loss: {result.loss:.3f}, Test Accuracy: {result.accuracy:.3f} "
                  f"({run.folder / 'report.txt'})")
+
+
+def _dry_run_sentence(run: Run) -> str:
+    step = next(read_events(run.log.metrics_path, "step"))
+    settings, ranks = run.settings, run.node.world.size
+    return (f"dry run: {ranks} rank{'s agree' if ranks > 1 else ' is ready'}, and the first step "
+            f"took {step['duration']:.2f} s; a real run would train {settings.epochs} epochs of "
+            f"{run.iterations_per_epoch} iterations"
+            + (f", at most {settings.max_iterations} in all" if settings.max_iterations else "")
+            + "; nothing was kept")
 
 
 def summarise(run: Run, result: Evaluation, model: nn.Module) -> dict:

@@ -6,8 +6,10 @@
 
 import json
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,8 @@ def open_run(name: str, settings: Settings, node: Node, plan: EpochPlan,
     when the folder holds a run and must not be touched, or when the settings have changed;
     CheckpointError when nothing sound is left to resume from.
     """
+    if settings.dry_run:
+        settings = _in_a_temporary_folder(settings)
     folder = settings.output_dir / name
     _prepare_folder(folder, settings, node)
     source, contents = _find_checkpoint(folder, settings, node)
@@ -60,6 +64,13 @@ def open_run(name: str, settings: Settings, node: Node, plan: EpochPlan,
         yield Run(folder, folder / "checkpoints", settings, node, log, plan.iterations, sentinel,
                   position, totals)
         log.event("end")
+    if settings.dry_run:
+        shutil.rmtree(settings.output_dir, ignore_errors=True)
+
+
+def _in_a_temporary_folder(settings: Settings) -> Settings:
+    """A dry run starts fresh beside whatever is there, and leaves nothing behind."""
+    return replace(settings, output_dir=Path(tempfile.mkdtemp(prefix="dry-run-")), resume="no")
 
 
 def _log_paths(folder: Path, node: Node) -> tuple[Path, Path]:

@@ -71,7 +71,7 @@ class Run:
             progress.settled = True
 
     def _is_over(self) -> bool:
-        limit = self.settings.max_iterations
+        limit = 1 if self.settings.dry_run else self.settings.max_iterations
         return (self.position.epoch > self.settings.epochs
                 or (limit is not None and self.position.step >= limit))
 

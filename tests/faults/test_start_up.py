@@ -13,6 +13,7 @@ import pytest
 
 from common import rendezvous
 from tests.ranks import ROOT, cluster, free_port, program, run_programs
+from tests.workload import SMALL, plant
 
 FLAGS = ["--workload", "digits-vgg11", "--max-iterations", "1", "--batch-size", "8", "--epochs",
          "1", "--threads", "1"]
@@ -195,3 +196,15 @@ def test_an_unreadable_checkpoint(tmp_path):
     command = [*flags_in(tmp_path), "--resume", str(tmp_path / "junk.pt")]
     check(run_programs(cluster("PartTwo", 2, command, tmp_path)), 4, "junk.pt",
           "is not a checkpoint")
+
+
+@pytest.mark.parametrize("part", ["PartOne", "PartTwo", "PartThree"])
+def test_a_dry_run_takes_one_step_and_leaves_nothing(part, tmp_path):
+    flags = [*SMALL, "--dry-run", "--output-dir", str(tmp_path / "out")]
+    programs = ([program(part, flags, tmp_path, "rank0", before=plant)] if part == "PartOne" else
+                cluster(part, 2, flags, tmp_path, before=dict.fromkeys(range(2), plant)))
+    for outcome in run_programs(programs):
+        assert outcome.code == 0, outcome.output
+        assert "a real run would train 2 epochs of 9 iterations" in outcome.output
+        assert outcome.output.count("Epoch: 1, ") == 1 + (part == "PartTwo")
+    assert not (tmp_path / "out").exists()
