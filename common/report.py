@@ -110,7 +110,7 @@ def _mean_phases(steps: list[dict]) -> dict[str, float]:
 
 def compare_runs(runs: Sequence[Run]) -> None:
     """Says how this rank's losses and times in `runs` compare, each with the one before it."""
-    for before, after in pairwise(runs):
+    for before, after in pairwise(run for run in runs if not run.settings.dry_run):
         old, new = (list(read_events(run.log.metrics_path, "step")) for run in (before, after))
         gaps = [abs(one["loss"] - other["loss"]) for one, other in zip(old, new, strict=False)]
         first, second = (statistics.fmean(step["duration"] for step in steps[1:] or steps)
