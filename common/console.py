@@ -5,6 +5,7 @@
 """
 
 import socket
+import sys
 from collections.abc import Callable
 
 from tqdm import tqdm
@@ -17,6 +18,8 @@ def console(world: World) -> Callable[[str], None]:
     mark = "" if world.is_leader else f"[rank {world.rank} {socket.gethostname()}] "
 
     def say(text: str) -> None:
-        tqdm.write("\n".join(mark + line for line in text.split("\n")))
+        # One write a line: ranks that share a terminal must not break into each other's lines.
+        tqdm.write("".join(f"{mark}{line}\n" for line in text.split("\n")), end="")
+        sys.stdout.flush()
 
     return say

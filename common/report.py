@@ -52,10 +52,10 @@ def generate_eval_report(ground_truth: Sequence[int] | np.ndarray,
 def finish_run(run: Run, result: Evaluation, model: nn.Module) -> None:
     """Writes report and summary, on the leader, and says how it went. Every rank may call."""
     run.log.event("evaluation", test_loss=result.loss, test_accuracy=result.accuracy)
+    if not run.node.world.is_leader:
+        return
     if run.settings.dry_run:
         run.log.say(_dry_run_sentence(run))
-        return
-    if not run.node.world.is_leader:
         return
     generate_eval_report(result.truth, result.predictions, result.loss, run.folder / "report.txt",
                          str(run.last_checkpoint), class_names=result.class_names)
