@@ -1,0 +1,59 @@
+"""Evaluation: every test sample once on any number of ranks, means over samples, leader's buffers.
+
+Mutations that turn this red: evaluate rank 0's share everywhere; do not share the buffers; add up
+batch means.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from common.evaluation import Evaluation, evaluate
+from common.process_group import Node
+from common.run import Run
+from common.run_log import RunLog
+from common.settings import Settings
+from common.world import World
+from tests.ranks import run_ranks
+from tests.small import small_dataset, small_model
+from tests.workload import plant
+
+SAMPLES = 307  # more than one batch of 250 on one rank, and no multiple of 2, 3 or 4
+
+
+def evaluated(folder: str) -> Evaluation:
+    """The evaluation of one model, after the ranks' running statistics have drifted apart."""
+    plant()
+    rank = dist.get_rank()
+    model = small_model(torch.float64, nn.BatchNorm2d)
+    model.layers[1].running_mean.add_(rank)
+    settings = Settings("small", Path(), Path(), epochs=1, batch_size=10, learning_rate=0.1,
+                        momentum=0.9, weight_decay=0.0, precision="float64")
+    node = Node(World(rank, dist.get_world_size()), torch.device("cpu"), 1)
+    log = RunLog(Path(folder) / f"log{rank}", Path(folder) / f"jsonl{rank}", node.world)
+    run = Run(Path(folder), Path(folder), settings, node, log, 1)
+    return evaluate(model, nn.CrossEntropyLoss(), small_dataset(SAMPLES), run)
+
+
+def test_one_rank_gives_the_mean_over_samples(tmp_path):
+    result, = run_ranks(1, evaluated, str(tmp_path))
+    model = small_model(torch.float64, nn.BatchNorm2d).eval()
+    dataset = small_dataset(SAMPLES)
+    images = (torch.from_numpy(dataset.images).double() / 255 - 0.5) / 0.25
+    outputs = model(images.permute(0, 3, 1, 2))
+    expected = nn.functional.cross_entropy(outputs, torch.from_numpy(dataset.labels))
+    assert result.loss == pytest.approx(float(expected), abs=1e-12)
+    assert result.predictions.tolist() == outputs.argmax(1).tolist()
+    assert result.accuracy == (result.predictions == dataset.labels).mean()
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_any_number_of_ranks_gives_the_same(world_size, tmp_path):
+    alone, = run_ranks(1, evaluated, str(tmp_path))
+    for result in run_ranks(world_size, evaluated, str(tmp_path)):
+        assert result.loss == pytest.approx(alone.loss, abs=1e-12)
+        assert result.predictions.tolist() == alone.predictions.tolist()
+        assert result.truth.tolist() == small_dataset(SAMPLES).labels.tolist()
