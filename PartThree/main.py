@@ -22,13 +22,7 @@ def main() -> None:
     from common.process_group import process_group
     from common.report import finish_run
     from common.resume import open_run
-    from common.setup import (
-        announce,
-        create_loader,
-        create_training,
-        example_inputs,
-        load_datasets,
-    )
+    from common.setup import announce, create_loader, create_training, load_datasets
     from common.training import train
     from PartThree.ddp import OWN_BUFFERS, counted_all_reduce, settle_buckets
 
@@ -43,7 +37,7 @@ def main() -> None:
             gradient_sync = KeepLocal()
             replica = DistributedDataParallel(model, **OWN_BUFFERS)
             replica.register_comm_hook(gradient_sync, counted_all_reduce)
-            settle_buckets(replica, example_inputs(settings, train_set, node))
+            settle_buckets(replica, loader.example())
             train(replica, criterion, optimizer, loader, gradient_sync, run)
             finish_run(run, evaluate(model, criterion, test_set, run), model)
 

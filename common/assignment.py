@@ -98,7 +98,7 @@ def train_model(
     start = Position(start_epoch, 0, (start_epoch - 1) * loader.iterations)
     with RunLog(logs, logs.with_suffix(".jsonl"), node.world, start, log_every,
                 distributed=rank != "") as log:
-        run = Run(logs.parent, Path(checkpoint_dir), settings, node, log, loader.iterations,
+        run = Run("", logs.parent, Path(checkpoint_dir), settings, node, log, loader.iterations,
                   position=start)
         return training.train(model, criterion, optimizer, loader, seam, run)
 

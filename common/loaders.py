@@ -92,6 +92,10 @@ class InMemoryLoader:
     world_size: int = 1
     device: torch.device = torch.device("cpu")
 
+    def example(self) -> Tensor:
+        """Two images as the model will see them, (2, channels, height, width): for dry passes."""
+        return self.augment.normalise(torch.from_numpy(self.dataset.images[:2]).to(self.device))
+
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
         """This rank's batches of `epoch` from `first_iteration` to the end."""
         images = torch.from_numpy(self.dataset.images)
@@ -114,6 +118,7 @@ class WorkerLoader:
         self.plan = loader.plan
         self._loader = loader
         self._workers = workers
+        self.example = loader.example
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
         """This rank's batches of `epoch` from `first_iteration` to the end."""

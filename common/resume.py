@@ -42,14 +42,14 @@ def open_run(name: str, settings: Settings, node: Node, plan: EpochPlan,
     folder = settings.output_dir / name
     _prepare_folder(folder, settings, node)
     source, contents = _find_checkpoint(folder, settings, node)
-    position, totals, remarks = Position(), Totals(), []
+    position, totals, remarks, last = Position(), Totals(), [], None
     if contents is not None:
         remarks = _check_settings(contents, settings)
         checkpoint.restore(contents, source, model, optimizer)
-        position = Position(*contents["position"])
+        position, last = Position(*contents["position"]), Path(source)
         totals = _my_totals(contents["totals"], node)
         remarks.append(f"resumed at {position} from {source} "
-                       f"(bit-exact: {_exactness(contents['ran_on'], settings, node)})")
+                       f"(bit-exact: {_exactness(contents['ran_on'], ran_on(name, node))})")
     if plan.left_out:
         remarks.append(f"each epoch leaves out a last batch of {plan.left_out} samples, fewer than "
                        f"--smallest-batch {settings.smallest_batch}")
@@ -57,12 +57,12 @@ def open_run(name: str, settings: Settings, node: Node, plan: EpochPlan,
     with RunLog(text, metrics, node.world, position, settings.log_every,
                 node.world.size > 1) as log:
         log.event("start", world_size=node.world.size, settings=settings.as_json(),
-                  ran_on=ran_on(settings, node))
+                  ran_on=ran_on(name, node))
         for remark in remarks:
             log.note(remark)
         sentinel = Sentinel(plan, node, settings.check_every)
-        yield Run(folder, folder / "checkpoints", settings, node, log, plan.iterations, sentinel,
-                  position, totals)
+        yield Run(name, folder, folder / "checkpoints", settings, node, log, plan.iterations,
+                  sentinel, position, totals, last)
         log.event("end")
     if settings.dry_run:
         shutil.rmtree(settings.output_dir, ignore_errors=True)
@@ -85,7 +85,7 @@ def _prepare_folder(folder: Path, settings: Settings, node: Node) -> None:
     elif settings.resume == "replace":
         for path in mine:
             path.unlink(missing_ok=True)
-    elif settings.resume == "no" and any(path.exists() for path in mine):
+    elif _is_another_run(folder, settings.resume) and any(path.exists() for path in mine):
         raise UsageError(f"{folder} already holds a run: continue it with --resume auto, start "
                          "over with --resume replace, or choose another --output-dir")
     try:
@@ -95,6 +95,12 @@ def _prepare_folder(folder: Path, settings: Settings, node: Node) -> None:
     except OSError as error:
         raise UsageError(f"the output folder {folder} cannot be written: {error.strerror}") \
             from error
+
+
+def _is_another_run(folder: Path, resume: str) -> bool:
+    """Whether what is about to start must not be mixed with what the folder holds."""
+    return resume == "no" or (resume != "auto" and
+                              folder.resolve() not in Path(resume).resolve().parents)
 
 
 def _find_checkpoint(folder: Path, settings: Settings,
@@ -147,8 +153,7 @@ def _my_totals(rows: list[list[float]], node: Node) -> Totals:
     return Totals()
 
 
-def _exactness(before: dict[str, Any], settings: Settings, node: Node) -> str:
-    now = ran_on(settings, node)
+def _exactness(before: dict[str, Any], now: dict[str, Any]) -> str:
     changed = [f"{name} was {before.get(name)} and is {now[name]}"
                for name in differences(before, now)]
     return "no, because " + ", ".join(changed) if changed else "yes"

@@ -30,9 +30,11 @@ KEPT_CHECKPOINTS = 2
 class Run:
     """Where a run stands and what it leaves behind. Made by `open_run`; every rank has one.
 
-    `position` is the next batch to train on, `totals` this rank's sums over the epoch so far.
+    `name` is its folder's below --output-dir, such as "PartTwo/all-reduce". `position` is the next
+    batch to train on, `totals` this rank's sums over the epoch so far.
     """
 
+    name: str
     folder: Path
     checkpoint_dir: Path
     settings: Settings
@@ -108,13 +110,13 @@ class Run:
         if self.node.world.is_leader:
             checkpoint.write(path, checkpoint.pack(
                 model, optimizer, self.position, loss, totals=totals,
-                settings=self.settings.as_json(), ran_on=ran_on(self.settings, self.node)))
+                settings=self.settings.as_json(), ran_on=ran_on(self.name, self.node)))
             for old in checkpoint.newest(path.parent)[KEPT_CHECKPOINTS:]:
                 old.unlink()
         self.last_checkpoint = path
 
 
-def ran_on(settings: Settings, node: Node) -> dict[str, Any]:
+def ran_on(name: str, node: Node) -> dict[str, Any]:
     """What must stay the same for a resumed run to be bit for bit the same run."""
-    return {"world_size": node.world.size, "sync": list(settings.sync), "threads": node.threads,
+    return {"run": name, "world_size": node.world.size, "threads": node.threads,
             "device": node.device.type, **versions()}

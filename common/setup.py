@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, Optimizer
 
 from common.batch_norm import synchronize_batch_norm
@@ -71,12 +71,6 @@ def create_loader(settings: Settings, dataset: ImageDataset,
     loader = InMemoryLoader(dataset, plan, create_augment(settings), node.world.rank,
                             node.world.size, node.device)
     return loader if settings.loader == "memory" else WorkerLoader(loader, settings.num_workers)
-
-
-def example_inputs(settings: Settings, dataset: ImageDataset, node: Node) -> Tensor:
-    """Two images as the model will see them, (2, channels, height, width): for dry passes."""
-    images = torch.from_numpy(dataset.images[:2]).to(node.device)
-    return create_augment(settings).normalise(images)
 
 
 def create_training(settings: Settings, dataset: ImageDataset,

@@ -34,7 +34,7 @@ def evaluated(folder: str) -> Evaluation:
                         momentum=0.9, weight_decay=0.0, precision="float64")
     node = Node(World(rank, dist.get_world_size()), torch.device("cpu"), 1)
     log = RunLog(Path(folder) / f"log{rank}", Path(folder) / f"jsonl{rank}", node.world)
-    run = Run(Path(folder), Path(folder), settings, node, log, 1)
+    run = Run("", Path(folder), Path(folder), settings, node, log, 1)
     return evaluate(model, nn.CrossEntropyLoss(), small_dataset(SAMPLES), run)
 
 

@@ -65,7 +65,7 @@ def trained(strategy: str) -> tuple[list[list[Tensor]], list[Tensor]]:
                             momentum=0.9, weight_decay=1e-4, precision="float64")
         world = World(rank, world_size)
         with RunLog(folder / "log", folder / "jsonl", world) as log:
-            run = Run(folder, folder, settings, Node(world, torch.device("cpu"), 1), log,
+            run = Run("", folder, folder, settings, Node(world, torch.device("cpu"), 1), log,
                       loader.plan.iterations)
             train(model, nn.CrossEntropyLoss(), optimizer, loader, sync, run)
     return sync.kept, [parameter.detach() for parameter in model.parameters()]

@@ -199,3 +199,12 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, undi
     launch(case, tmp_path, "auto")
     assert same_bits(end_of(case, tmp_path), undisturbed(case))
     assert f"{newest[0]} is" in (tmp_path / "rank0.out").read_text()
+
+
+def test_a_folder_with_a_run_takes_no_other_runs_checkpoint(tmp_path):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        launch(Case("PartOne", 1, "memory", 4, 9), tmp_path / name, "no")
+    path = str(tmp_path / "one" / "PartOne" / "checkpoints" / "Epoch_1_Iteration_7.pt")
+    launch(Case("PartOne", 1, "memory", 4, 9), tmp_path / "other", path, code=2)
+    assert "already holds a run" in (tmp_path / "other" / "rank0.out").read_text()
