@@ -58,8 +58,9 @@ echo "cluster of $NODES nodes at $RATE; logs in $LOG_DIR; to look into node 0:" 
     "nsenter --target $outside --net --mount ip netns exec node0 bash" >&2
 
 pass_on() {
-    read -r inside < "/proc/$outside/task/$outside/children" 2> /dev/null &&
-        kill -"$1" "$inside" 2> /dev/null
+    local inside=""
+    read -r inside 2> /dev/null < "/proc/$outside/task/$outside/children"  # a line without its end
+    [ -z "$inside" ] || kill -"$1" "$inside" 2> /dev/null
 }
 trap 'pass_on TERM' TERM HUP
 trap 'pass_on INT' INT
