@@ -158,8 +158,8 @@ def versions() -> dict[str, str]:
     """The versions that results depend on."""
     import numpy
 
-    return {"python": platform.python_version(), "torch": torch.__version__,
-            "numpy": numpy.__version__}
+    return {"python": platform.python_version(), "torch": str(torch.__version__),
+            "numpy": str(numpy.__version__)}
 
 
 def code_digest(root: Path = ROOT) -> str:

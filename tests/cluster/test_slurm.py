@@ -41,6 +41,9 @@ def test_an_interrupted_job_goes_back_into_the_queue_and_resumes(queue, tmp_path
     wait_until(lambda: any(checkpoints.glob("*.pt")), seconds=120)
     ask(queue, "scancel", "--signal=TERM", job)  # as two minutes before the time limit
     said = tmp_path / "said.txt"
+    wait_until(lambda: "back into the queue" in said.read_text())
+    wait_until(lambda: "JobState=PENDING" in ask(queue, "scontrol", "show", "job", job))
+    ask(queue, "scontrol", "update", f"JobId={job}", "StartTime=now")  # else it waits two minutes
     state = wait_for_job(queue, job)
     assert state == "COMPLETED", said.read_text()
     words = said.read_text()
