@@ -29,7 +29,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tuple[Settings, World]:
-    """The settings and the world of `part` ("PartOne", "PartTwo" or "PartThree").
+    """The settings and the world of `part` ("PartOne", "PartTwo", "PartThree", "Preflight").
 
     Raises UsageError, in one sentence, for whatever cannot be meant.
     """
@@ -59,8 +59,8 @@ def _settings(flags: dict[str, Any]) -> Settings:
 
 
 def _parser(part: str) -> argparse.ArgumentParser:
-    parser = _Parser(prog=f"{part}/main.py", epilog=EXAMPLES, allow_abbrev=False,
-                     description=PARTS[part],
+    parser = _Parser(prog=PROGRAMS.get(part, f"{part}/main.py"), description=PARTS[part],
+                     epilog=EXAMPLES, allow_abbrev=False,
                      formatter_class=argparse.RawDescriptionHelpFormatter)
     if part != "PartOne":
         _add_cluster_flags(parser)
@@ -69,7 +69,7 @@ def _parser(part: str) -> argparse.ArgumentParser:
     _add_machine_flags(parser)
     _add_run_flags(parser)
     parser.set_defaults(sync=())
-    if part == "PartTwo":
+    if part in ("PartTwo", "Preflight"):
         parser.add_argument("--sync", type=_sync_list, default="gather-scatter,all-reduce",
                             metavar="NAME[,NAME]", help="how to average gradients: "
                             f"{', '.join(SYNC_NAMES)}; several run one after the other "
@@ -81,7 +81,9 @@ PARTS = {
     "PartOne": "Part One: trains on one node.",
     "PartTwo": "Part Two: trains on N nodes and averages gradients by hand.",
     "PartThree": "Part Three: trains on N nodes with DistributedDataParallel.",
+    "Preflight": "Checks N nodes before a run of Part Two or Three; takes the flags of the run.",
 }
+PROGRAMS = {"Preflight": "scripts/preflight.py"}
 
 
 def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:

@@ -1,29 +1,42 @@
 #!/usr/bin/env bash
-# N ranks of one part on this machine, without root:
+# N ranks of one part, or of another program with the cluster flags, on this machine, without root:
 #   scripts/local_cluster.sh 4 PartTwo --workload digits-vgg11
-# Shows the leader's output; the others' lands in OUTPUT/rankR.out (LOG_DIR, default a temporary
-# folder). Ends with the exit code of the first rank that failed; stops every rank when interrupted.
+#   scripts/local_cluster.sh 4 scripts/preflight.py --workload digits-vgg11
+# Shows the leader's output; the others' lands in LOG_DIR/rankR.out (default: a temporary folder).
+# Ends with the exit code of the rank that failed first. Interrupted, it passes the signal on,
+# waits GRACE seconds (default 15) for the ranks to stop by themselves, and leaves none behind.
 set -uo pipefail
 . "$(dirname "$0")/environment.sh"
 [ -x "$PYTHON" ] || PYTHON=python3
-if [ $# -lt 2 ] || ! [ -f "$ROOT/$2/main.py" ] || ! [ "$1" -ge 1 ] 2>/dev/null; then
-    echo "usage: scripts/local_cluster.sh N PartTwo|PartThree [flags]" >&2
+program="$ROOT/${2:-}"
+[ ! -f "$program/main.py" ] || program="$program/main.py"
+if [ $# -lt 2 ] || [ ! -f "$program" ] || ! [ "$1" -ge 1 ] 2>/dev/null; then
+    echo "usage: scripts/local_cluster.sh N PartTwo|PartThree|PROGRAM.py [flags]" >&2
     exit 2
 fi
-ranks=$1 part=$2
+ranks=$1
 shift 2
 logs="${LOG_DIR:-$(mktemp -d)}"
-mkdir -p "$logs"
+mkdir -p "$logs" || exit 2
 port="${MASTER_PORT:-$("$PYTHON" -c \
     'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')}"
 
 pids=()
-trap 'kill "${pids[@]}" 2>/dev/null' EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+stop_all() {
+    trap '' INT TERM
+    kill -"$1" "${pids[@]}" 2>/dev/null
+    for ((tenth = 0; tenth < 10 * ${GRACE:-15}; tenth++)); do
+        kill -0 "${pids[@]}" 2>/dev/null || break  # fails only when none is left
+        sleep 0.1
+    done
+    kill -KILL "${pids[@]}" 2>/dev/null
+}
+trap 'stop_all KILL' EXIT
+trap 'stop_all INT; exit 130' INT
+trap 'stop_all TERM; exit 143' TERM
 for ((rank = ranks - 1; rank >= 0; rank--)); do
-    command=("$PYTHON" "$ROOT/$part/main.py" --master-ip 127.0.0.1 --num-nodes "$ranks"
-        --rank "$rank" --master-port "$port" "$@")
+    command=("$PYTHON" "$program" --master-ip 127.0.0.1 --num-nodes "$ranks" --rank "$rank"
+        --master-port "$port" "$@")
     if [ "$rank" -eq 0 ]; then
         "${command[@]}" &
     else
@@ -33,10 +46,13 @@ for ((rank = ranks - 1; rank >= 0; rank--)); do
 done
 
 status=0
-for pid in "${pids[@]}"; do
-    wait "$pid"
+while [ ${#pids[@]} -gt 0 ]; do
+    wait -n -p ended "${pids[@]}"
     code=$?
     [ "$status" -ne 0 ] || status=$code
+    for index in "${!pids[@]}"; do
+        [ "${pids[index]}" != "$ended" ] || unset "pids[index]"
+    done
 done
 [ "$status" -eq 0 ] || echo "exit code $status; the other ranks' output is in $logs" >&2
 exit "$status"

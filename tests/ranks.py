@@ -133,11 +133,13 @@ def program(part: str, flags: Sequence[str], folder: Path, name: str,
             before: Callable[[], None] | None = None) -> Program:
     """`python3 part/main.py flags`, ready to start; its output goes to `folder/name.out`.
 
-    `before` is called in the new process first, to plant a fault.
+    `part` may also be a program's file, as "scripts/preflight.py". `before` is called in the new
+    process first, to plant a fault.
     """
     path = folder / f"{name}.out"
-    process = CONTEXT.Process(target=_main, args=(str(root / part / "main.py"), list(flags),
-                                                  str(path), dict(environment or {}), before))
+    main = root / part if part.endswith(".py") else root / part / "main.py"
+    process = CONTEXT.Process(target=_main, args=(str(main), list(flags), str(path),
+                                                  dict(environment or {}), before))
     return Program(process, path)
 
 

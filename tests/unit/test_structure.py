@@ -11,9 +11,10 @@ FLOORS = (
     ("failures", "settings", "epoch_plan", "phase_timer", "precision", "world", "console",
      "datasets", "vgg11", "workloads", "loaders"),
     ("batch_norm", "collectives", "gradient_sync", "checkpoint", "run_log", "rendezvous", "watch",
-     "process_group", "sentinel", "run", "resume"),
-    ("setup", "training", "evaluation"),
-    ("command_line", "report", "assignment"),
+     "process_group", "sentinel", "run", "resume", "links", "node_facts", "all_reduce_speed",
+     "board", "findings"),
+    ("setup", "training", "evaluation", "preflight"),
+    ("command_line", "report", "assignment", "preflight_page"),
 )
 ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS)
          for place, name in enumerate(names)}

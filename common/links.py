@@ -1,0 +1,173 @@
+"""Does each rank reach each other one, how quickly, and how much goes through? Plain sockets only.
+
+Every rank serves one ephemeral port on its own address, as gloo will, and probes the others' ports
+by a schedule in which each rank takes part in one probe at a time.
+
+    with LinkServer("127.0.0.1") as server:
+        print(probe("127.0.0.1", server.port, seconds=0.2))
+"""
+
+import contextlib
+import select
+import socket
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from statistics import median
+
+PINGS = 20
+CONNECT_SECONDS = 2.0
+STALL_SECONDS = 2.0
+WARM_UP_SECONDS = 0.1  # a rate limiter lets its first burst through at full speed
+BLOCK = 1 << 18
+_PING, _STREAM = b"p", b"s"
+_NUMBER = struct.Struct("!d")
+
+
+@dataclass(frozen=True)
+class Link:
+    """What one rank found when it connected to another.
+
+    `round_trip` and `clock_ahead` (their clock minus ours) are seconds, `bandwidth` is bytes a
+    second towards the other rank; None where `error` says why there is no value.
+    """
+
+    round_trip: float | None = None
+    bandwidth: float | None = None
+    clock_ahead: float | None = None
+    error: str = ""
+
+    @property
+    def connects(self) -> bool:
+        return self.round_trip is not None
+
+
+class LinkServer:
+    """Answers probes on an ephemeral port of `address` from threads of its own, until the end.
+
+    It sends back the time of day and counts what it is sent; it keeps nothing.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._listener = socket.create_server((address, 0), backlog=128)
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+
+    def __enter__(self) -> "LinkServer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
+        self._listener.close()
+        self._thread.join(timeout=2)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=_answer, args=(connection,), daemon=True).start()
+
+
+def _answer(connection: socket.socket) -> None:
+    """Serves one caller until it hangs up or falls silent."""
+    with connection, contextlib.suppress(OSError):
+        _prepare(connection)
+        while request := connection.recv(1):
+            if request == _PING:
+                connection.sendall(_NUMBER.pack(time.time()))
+                continue
+            seconds = _receive_number(connection)
+            _receive_for(WARM_UP_SECONDS, connection)
+            start = time.perf_counter()
+            received = _receive_for(seconds, connection)
+            rate = received / (time.perf_counter() - start)
+            connection.sendall(_NUMBER.pack(rate))
+            _receive_for(STALL_SECONDS, connection)  # what is still under way, until it hangs up
+
+
+def _receive_for(seconds: float, connection: socket.socket) -> int:
+    """Counts the bytes that arrive in `seconds`; ends early when the other side hangs up."""
+    buffer, received, end = bytearray(BLOCK), 0, time.perf_counter() + seconds
+    while time.perf_counter() < end and (count := connection.recv_into(buffer)):
+        received += count
+    return received
+
+
+def probe(address: str, port: int, seconds: float) -> Link:
+    """Connects to a LinkServer, pings it, and sends to it for about `seconds`.
+
+    Never raises for a link that does not work: the Link says how far it got.
+    """
+    try:
+        connection = socket.create_connection((address, port), timeout=CONNECT_SECONDS)
+    except OSError as error:
+        return Link(error=error.strerror or str(error))
+    with connection:
+        _prepare(connection)
+        try:
+            pings = sorted(_ping(connection) for _ in range(PINGS))
+        except OSError as error:
+            return Link(error=f"connected, then {error.strerror or error}")
+        round_trip = median(trip for trip, _ in pings)
+        try:
+            return Link(round_trip, _stream(connection, seconds), pings[0][1])
+        except OSError as error:
+            return Link(round_trip, None, pings[0][1],
+                        f"small messages pass, large ones do not ({error.strerror or error})")
+
+
+def _prepare(connection: socket.socket) -> None:
+    connection.settimeout(STALL_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _ping(connection: socket.socket) -> tuple[float, float]:
+    """(round trip, their clock ahead of ours), in seconds; best known for the shortest trip."""
+    asked, start = time.time(), time.perf_counter()
+    connection.sendall(_PING)
+    theirs = _receive_number(connection)
+    trip = time.perf_counter() - start
+    return trip, theirs - (asked + trip / 2)
+
+
+def _stream(connection: socket.socket, seconds: float) -> float:
+    """Sends until the other side answers with the rate at which it received, bytes a second."""
+    connection.sendall(_STREAM + _NUMBER.pack(seconds))
+    block = bytes(BLOCK)
+    while not select.select([connection], [], [], 0)[0]:
+        connection.send(block)
+    rate = _receive_number(connection)
+    # Hang up at once: what is still in the send buffer would disturb the next measurement.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return rate
+
+
+def _receive_number(connection: socket.socket) -> float:
+    data = b""
+    while len(data) < _NUMBER.size:
+        more = connection.recv(_NUMBER.size - len(data))
+        if not more:
+            raise ConnectionError("the other side hung up")
+        data += more
+    return _NUMBER.unpack(data)[0]
+
+
+def meetings(size: int) -> list[list[tuple[int, int]]]:
+    """Rounds of pairs: each pair of `size` ranks meets once, no rank is in two pairs of a round.
+
+    The circle method of chess tournaments: one stays, the others move on by one seat a round.
+    """
+    seats: list[int | None] = [*range(size), *([None] if size % 2 else [])]
+    rounds = []
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        pairs = zip(seats[:half], reversed(seats[half:]), strict=True)
+        rounds.append([(min(a, b), max(a, b)) for a, b in pairs
+                       if a is not None and b is not None])
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return rounds

@@ -1,0 +1,127 @@
+"""The ssh launcher against a real sshd: starts, follows, stops, collects; leaves nothing running.
+
+Mutations that turn this red: drop check_code; drop signal_all from stop_all; let `code_of` say 0
+for a rank that vanished; drop collect; drop the trap for TERM.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.box import wait_until
+from tests.cluster.ssh_server import needs_sshd, ssh_server
+from tests.ranks import ROOT, free_port
+
+pytestmark = needs_sshd
+FLAGS = ["--workload", "digits-vgg11", "--batch-size", "8", "--max-iterations", "1", "--epochs",
+         "1", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def ssh(tmp_path_factory):
+    with ssh_server(tmp_path_factory.mktemp("sshd")) as command:
+        yield command
+
+
+def launch(ssh, folder: Path, *arguments: str, **environment: str) -> subprocess.Popen:
+    """The launcher for two ranks on this machine; LOG_DIR is folder/logs."""
+    (folder / "hosts.txt").write_text("# two ranks\n127.0.0.1\nlocalhost 127.0.0.1")
+    return subprocess.Popen(
+        [ROOT / "scripts" / "ssh_cluster.sh", folder / "hosts.txt", *arguments],
+        env={**os.environ, "SSH": ssh, "PYTHON": sys.executable, "LOG_DIR": str(folder / "logs"),
+             **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def program_in(folder: Path, text: str) -> Path:
+    """A small copy of the project whose PartTwo is `text`: rank is sys.argv[6]."""
+    for name in ("common", "PartOne", "PartTwo", "PartThree", "scripts"):
+        (folder / name).mkdir(parents=True)
+    (folder / "PartTwo" / "main.py").write_text(f"import os, sys, time\nrank = sys.argv[6]\n{text}")
+    (folder / "scripts" / "ssh_cluster.sh").symlink_to(ROOT / "scripts" / "ssh_cluster.sh")
+    return folder
+
+
+def launch_copy(ssh, copy: Path, folder: Path) -> subprocess.Popen:
+    """Runs the launcher of a project folder of its own."""
+    (folder / "hosts.txt").write_text("127.0.0.1\nlocalhost 127.0.0.1")
+    return subprocess.Popen(
+        [copy / "scripts" / "ssh_cluster.sh", folder / "hosts.txt", "PartTwo"],
+        env={**os.environ, "SSH": ssh, "PYTHON": sys.executable, "LOG_DIR": str(folder / "logs"),
+             "GRACE": "2"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_code_is_copied_a_run_is_followed_and_its_results_come_back(ssh, tmp_path):
+    launcher = launch(ssh, tmp_path, "PartTwo", *FLAGS, "--master-port", str(free_port()),
+                      "--sync", "all-reduce", COPY="1", REMOTE_DIR=str(tmp_path / "there"))
+    said, errors = launcher.communicate(timeout=200)
+    assert launcher.returncode == 0, said + errors
+    assert "2 ranks" in said and said == (tmp_path / "logs" / "node0.out").read_text()
+    for rank in range(2):
+        results = tmp_path / "logs" / f"node{rank}" / "PartTwo" / "all-reduce"
+        assert (results / f"metrics_rank{rank}.jsonl").exists()
+        assert not (results / "checkpoints").exists()
+    assert (tmp_path / "there" / "outputs" / "PartTwo" / "all-reduce" / "checkpoints").exists()
+    assert not list((tmp_path / "there" / "outputs").glob(".ssh-*"))
+
+
+def test_other_code_on_a_node_is_refused(ssh, tmp_path):
+    (tmp_path / "there" / "common").mkdir(parents=True)
+    launcher = launch(ssh, tmp_path, "PartTwo", REMOTE_DIR=str(tmp_path / "there"))
+    _, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 3 and "rank 0: 127.0.0.1:" in errors and "other code" in errors
+
+
+def test_a_node_that_does_not_answer(ssh, tmp_path):
+    launcher = launch(f"{ssh} -p {free_port()}", tmp_path, "PartTwo")
+    _, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 75 and "127.0.0.1 does not answer ssh" in errors
+
+
+def test_all_are_stopped_when_one_fails(ssh, tmp_path):
+    copy = program_in(tmp_path / "copy", f"open({str(tmp_path)!r} + '/pid' + rank, 'w')"
+                      ".write(str(os.getpid()))\nprint('hello', rank, flush=True)\n"
+                      "time.sleep(1)\nsys.exit(5) if rank == '1' else time.sleep(1000)\n")
+    launcher = launch_copy(ssh, copy, tmp_path)
+    said, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 5 and said == "hello 0\n"
+    assert "rank 1 on localhost ended with exit code 5" in errors
+    assert (tmp_path / "logs" / "node1.out").read_text() == "hello 1\n"
+    assert not any(is_running(tmp_path / f"pid{rank}") for rank in range(2))
+
+
+def test_a_signal_to_the_launcher_stops_all(ssh, tmp_path):
+    copy = program_in(tmp_path / "copy", f"open({str(tmp_path)!r} + '/pid' + rank, 'w')"
+                      ".write(str(os.getpid()))\ntime.sleep(1000)\n")
+    launcher = launch_copy(ssh, copy, tmp_path)
+    wait_until(lambda: all((tmp_path / f"pid{rank}").exists() for rank in range(2)))
+    time.sleep(0.2)
+    launcher.send_signal(signal.SIGTERM)
+    launcher.communicate(timeout=60)
+    assert launcher.returncode == 143
+    assert not any(is_running(tmp_path / f"pid{rank}") for rank in range(2))
+
+
+def test_a_rank_that_vanishes_without_an_exit_code(ssh, tmp_path):
+    copy = program_in(tmp_path / "copy", "time.sleep(0.5)\nif rank == '1':\n"
+                      "    os.killpg(0, 9)\n")
+    launcher = launch_copy(ssh, copy, tmp_path)
+    _, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 75 and "rank 1 on localhost ended with exit code 75" in errors
+
+
+def is_running(path: Path) -> bool:
+    return Path(f"/proc/{path.read_text()}").exists()
+
+
+@pytest.mark.parametrize("hosts, part, words", [
+    ("", "PartTwo", "names no host"), ("a", "PartSeven", "no program PartSeven")])
+def test_mistakes_are_told_in_a_sentence(tmp_path, hosts, part, words):
+    (tmp_path / "hosts.txt").write_text(hosts)
+    done = subprocess.run([ROOT / "scripts" / "ssh_cluster.sh", tmp_path / "hosts.txt", part],
+                          capture_output=True, text=True)
+    assert done.returncode == 2 and words in done.stderr

@@ -1,0 +1,78 @@
+"""Merging the ranks' logs: losses weighted by samples, skew by phase, and the true straggler.
+
+Mutations that turn this red: leave `samples` out of the loss's sum; use max instead of the spread;
+count `sync`, or Part Three's backward, as own work; compare with the mean that the straggler is in.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from scripts.merge_logs import merge, read_steps, straggler
+from tests.ranks import ROOT
+
+SHARES = {0: 3, 1: 2, 2: 2}
+
+
+def write(folder, work: dict[int, float], steps: int = 4, in_backward: bool = False) -> None:
+    """Logs of ranks that compute for `work` seconds a step, then wait for the slowest."""
+    end = max(work.values()) + 0.1
+    for rank, busy in work.items():
+        folder.mkdir(exist_ok=True)
+        with (folder / f"metrics_rank{rank}.jsonl").open("w") as file:
+            file.write(json.dumps({"event": "start"}) + "\n")
+            for iteration in range(steps):
+                backward = end - busy / 2 if in_backward else busy / 2
+                seconds = {"data": 0.0, "forward": busy / 2, "backward": backward,
+                           "sync": 0.0 if in_backward else end - busy, "update": 0.001 * rank}
+                file.write(json.dumps({
+                    "event": "step", "epoch": 1, "iteration": iteration, "loss": float(rank),
+                    "accuracy": 0.5, "samples": SHARES[rank], "duration": end,
+                    "seconds": seconds, "bytes_sent": 100}) + "\n")
+
+
+def test_the_loss_is_a_mean_over_samples_and_skew_is_by_phase(tmp_path):
+    write(tmp_path, {0: 0.2, 1: 0.2, 2: 0.4})
+    steps = read_steps(tmp_path)
+    one = merge((1, 0), steps[1, 0])
+    assert one["samples"] == 7 and one["ranks"] == [0, 1, 2]
+    assert one["loss"] == pytest.approx((0 * 3 + 1 * 2 + 2 * 2) / 7)
+    assert one["skew"] == pytest.approx({"data": 0, "forward": 0.1, "backward": 0.1, "sync": 0.2,
+                                         "update": 0.002})
+    assert one["slowest"] == 2
+
+
+@pytest.mark.parametrize("in_backward", [False, True])
+def test_the_straggler_is_who_works_longest_not_who_waits_longest(tmp_path, in_backward):
+    write(tmp_path, {0: 0.2, 1: 0.4, 2: 0.21}, in_backward=in_backward)
+    assert straggler(read_steps(tmp_path)).startswith("rank 1 is the straggler")
+
+
+def test_one_slow_rank_of_two_is_named(tmp_path):
+    write(tmp_path, {0: 0.2, 1: 0.23})
+    assert "slowest in 3 of 3 iterations" in straggler(read_steps(tmp_path))
+
+
+def test_equal_ranks_have_no_straggler(tmp_path):
+    write(tmp_path, {0: 0.2, 1: 0.21, 2: 0.2})
+    assert straggler(read_steps(tmp_path)).startswith("no straggler")
+
+
+def test_the_command_writes_a_merged_file_and_tells_of_missing_ranks(tmp_path):
+    for rank in (0, 1):
+        write(tmp_path / f"node{rank}", {rank: 0.2}, steps=4 - rank)
+    merged = tmp_path / "merged.jsonl"
+    done = subprocess.run([sys.executable, "scripts/merge_logs.py", tmp_path, "--json", merged,
+                           "--every", "1"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["iteration"] for line in merged.read_text().splitlines()] == [
+        0, 1, 2, 3]
+    assert "only ranks 0" in done.stdout
+
+
+def test_a_folder_without_logs(tmp_path):
+    done = subprocess.run([sys.executable, "scripts/merge_logs.py", tmp_path], cwd=ROOT,
+                          capture_output=True, text=True)
+    assert done.returncode == 4 and done.stderr.startswith("error: ")
