@@ -8,10 +8,10 @@ from tests.ranks import ROOT
 
 # A module imports only from lower floors; modules of one floor may build on those before them.
 FLOORS = (
-    ("failures", "settings", "epoch_plan", "phase_timer", "precision", "world", "console",
-     "datasets", "vgg11", "workloads", "loaders"),
-    ("batch_norm", "collectives", "gradient_sync", "checkpoint", "run_log", "rendezvous", "watch",
-     "process_group", "sentinel", "run", "resume"),
+    ("phase_timer", "signals", "failures", "settings", "epoch_plan", "precision", "world",
+     "console", "datasets", "vgg11", "workloads", "loaders"),
+    ("batch_norm", "collectives", "gradient_sync", "checkpoint", "run_log", "rendezvous",
+     "agreement", "watch", "process_group", "sentinel", "run", "resume"),
     ("setup", "training", "evaluation"),
     ("command_line", "report", "assignment"),
 )
