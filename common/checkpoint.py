@@ -6,9 +6,11 @@ end: one file, one rename, and plain torch.load reads it too.
     python3 -c "from common.checkpoint import read; print(read('Epoch_1.pt').keys())"
 """
 
+import contextlib
 import hashlib
 import io
 import os
+import shutil
 import struct
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +22,7 @@ from torch.optim import Optimizer
 from common.failures import CheckpointError, first_line
 
 FORMAT = 1
+_LAYOUT = {"position": list, "model_state_dict": dict, "optimizer_state_dict": dict}
 _END_RECORD = b"PK\x05\x06"
 _MARK = b"sha256:"
 _TRAILER = len(_MARK) + 64
@@ -136,12 +139,24 @@ def parse(data: bytes, path: Path) -> dict[str, Any]:
         contents = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
         raise CheckpointError(f"{path} cannot be loaded: {first_line(error)}") from error
-    if not isinstance(contents, dict) or "format" not in contents:
+    if not isinstance(contents, dict) or not isinstance(contents.get("format"), int):
         raise CheckpointError(f"{path} is not a checkpoint of this project")
     if contents["format"] > FORMAT:
         raise CheckpointError(f"{path} has format {contents['format']}, newer than this program's "
                               f"{FORMAT}: update the program")
+    _require_layout(contents, path)
     return contents
+
+
+def _require_layout(contents: dict[str, Any], path: Path) -> None:
+    """Raises CheckpointError naming the first entry that is missing or of another kind."""
+    for name, kind in _LAYOUT.items():
+        if not isinstance(contents.get(name), kind):
+            raise CheckpointError(f"{path} has no usable entry {name!r}: it is not a checkpoint of "
+                                  "this project")
+    position = contents["position"]
+    if len(position) != 3 or not all(type(n) is int and n >= 0 for n in position):
+        raise CheckpointError(f"{path} says it was saved at {position}, which is no position")
 
 
 def restore(contents: dict[str, Any], path: Path | str, model: nn.Module,
@@ -153,13 +168,17 @@ def restore(contents: dict[str, Any], path: Path | str, model: nn.Module,
     """
     try:
         unwrapped(model).load_state_dict(contents["model_state_dict"])
-    except (RuntimeError, KeyError) as error:
+    except (RuntimeError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} holds another architecture than this run's "
                               f"{type(unwrapped(model)).__name__}") from error
     if optimizer is not None:
         chosen = [{k: v for k, v in group.items() if k != "params"}
                   for group in optimizer.param_groups]
-        optimizer.load_state_dict(contents["optimizer_state_dict"])
+        try:
+            optimizer.load_state_dict(contents["optimizer_state_dict"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{path} holds the state of another optimiser than this run's "
+                                  f"{type(optimizer).__name__}") from error
         for group, settings in zip(optimizer.param_groups, chosen, strict=True):
             group.update(settings)
 
@@ -174,6 +193,40 @@ def _trained_to(path: Path) -> tuple[int, float]:
     words = path.stem.split("_")
     whole = len(words) == 2
     return int(words[1]), float("inf") if whole else int(words[3])
+
+
+def prune(path: Path, kept: int) -> None:
+    """Deletes what is older than `path` and the `kept` - 1 checkpoints before it.
+
+    What is ahead of `path`, a damaged file or another line of training that was given up, would be
+    taken for the newest: it gets `.aside` behind its name. A failing disk changes nothing.
+    """
+    every = newest(path.parent)
+    place = every.index(path)
+    with contextlib.suppress(OSError):
+        for ahead in every[:place]:
+            ahead.rename(ahead.with_name(ahead.name + ".aside"))
+        for old in every[place + kept:]:
+            old.unlink()
+
+
+def remove_partial_files(folder: Path) -> None:
+    """Removes what a run that was killed while it wrote has left in `folder`."""
+    for path in folder.glob("*.partial"):
+        path.unlink(missing_ok=True)
+
+
+def require_space(folder: Path, model: nn.Module, files: int) -> None:
+    """Raises CheckpointError when the disk of `folder` cannot take `files` checkpoints of `model`.
+
+    A checkpoint holds the state and, for SGD with momentum, the parameters' size once more.
+    """
+    state = sum(tensor.nbytes for tensor in model.state_dict().values())
+    needed = files * (state + sum(parameter.nbytes for parameter in model.parameters()))
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise CheckpointError(f"the disk of {folder} has {free / 1e6:.0f} MB free, too little for "
+                              f"{files} checkpoints of {needed / files / 1e6:.0f} MB each")
 
 
 def file_name(position: Position) -> str:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
+from common.signals import listen_for_signals, process_stop, tell
+
 
 class Failure(Exception):
     """An expected failure. Its text is the one sentence that the user reads, without traceback."""
@@ -67,16 +69,15 @@ def run_program(main: Callable[[], None]) -> NoReturn:
     """Calls `main` and exits: 0, or a failure's one sentence on standard error and its exit code.
 
     `--debug` anywhere on the command line lets the traceback through. An exception that is no
-    `Failure` is a fault of this program and always shows its traceback.
+    `Failure` is a fault of this program and always shows its traceback. Signals: common/signals.py.
     """
+    stop = process_stop()
+    listen_for_signals(stop)
     try:
         main()
     except Failure as failure:
         if "--debug" in sys.argv:
             raise
-        print(f"error: {failure}", file=sys.stderr, flush=True)
+        tell(str(failure), failure.exit_code, stop.progress.saved)
         sys.exit(failure.exit_code)
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr, flush=True)
-        sys.exit(130)
     sys.exit(0)

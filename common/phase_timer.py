@@ -21,6 +21,8 @@ class Progress:
     phase: str = "start"
     settled: bool = False
     """True once a first step has ended: from then on the shorter patience applies."""
+    saved: str | None = None
+    """The leader's last good checkpoint: "" when there is none yet, None before a run begins."""
 
     def place(self) -> str:
         """In words: "at epoch 1 iteration 137", or "during start"."""

@@ -21,7 +21,8 @@ from common import rendezvous
 from common.console import console
 from common.failures import Failure, PeerLost, RanksDisagree, UsageError, first_line
 from common.settings import Settings
-from common.watch import FINISHED, SILENCE_SECONDS, Progress, Watch
+from common.signals import Stop, process_stop
+from common.watch import FINISHED, SILENCE_AFTER_ERROR_SECONDS, Progress, Watch
 from common.world import World
 
 START_FACTOR = 2.0
@@ -37,9 +38,12 @@ class Node:
     threads: int
     backend: str = "none"
     cards: list[dict] = field(default_factory=list)
-    progress: Progress = field(default_factory=Progress)
-    watch: Watch | None = None
+    stop: Stop = field(default_factory=Stop)
     store: Store | None = None
+
+    @property
+    def progress(self) -> Progress:
+        return self.stop.progress
 
     def agree(self, topic: str, value: str) -> None:
         """Returns when every rank has said the same `value`. Every rank must call.
@@ -61,7 +65,8 @@ class Node:
 def lone_node(settings: Settings) -> Node:
     """One node that needs no others: no store, no process group, no port."""
     device = choose_device(settings.device, 0)
-    return Node(World(), device, _use_threads(settings.threads, ranks_here=1))
+    return Node(World(), device, _use_threads(settings.threads, ranks_here=1),
+                stop=process_stop())
 
 
 @contextmanager
@@ -76,7 +81,8 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
     address = rendezvous.resolve(world.master_address)
     place = rendezvous.choose_interface(settings.interface, address, world.master_port)
     store = rendezvous.open_store(world, address, deadline, say)
-    watch = Watch(partial(rendezvous.connect_store, world, address), world, settings.timeout)
+    watch = Watch(partial(rendezvous.connect_store, world, address), world, settings.timeout,
+                  process_stop())
     watch.start()
     try:
         cards = _join(store, world, settings, place, deadline, say)
@@ -121,7 +127,7 @@ def _form_group(store: Store, world: World, settings: Settings, cards: list[dict
                        f"but cannot connect to them ({first_line(error)}): open the ports "
                        "between the nodes, not only the master's, or choose --interface") from error
     threads = _use_threads(settings.threads, len(neighbours))
-    return Node(world, device, threads, backend, cards, watch.progress, watch, store)
+    return Node(world, device, threads, backend, cards, process_stop(), store)
 
 
 def choose_device(wanted: str, index_on_host: int) -> torch.device:
@@ -181,7 +187,7 @@ def _share_failure(error: BaseException, store: Store, world: World, watch: Watc
     """
     if broken := _is_broken_collective(error):
         watch.collective_failed = True
-        time.sleep(SILENCE_SECONDS + LINGER_SECONDS)
+        time.sleep(SILENCE_AFTER_ERROR_SECONDS + LINGER_SECONDS)
     watch.stop()
     here = f"rank {world.rank} on {socket.gethostname()}"
     told = error if isinstance(error, Failure) else PeerLost(f"{here} failed: {first_line(error)}")

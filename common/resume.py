@@ -22,7 +22,7 @@ from common.collectives import broadcast_bytes
 from common.epoch_plan import EpochPlan
 from common.failures import CheckpointError, UsageError
 from common.process_group import Node
-from common.run import Run, ran_on
+from common.run import KEPT_CHECKPOINTS, Run, ran_on
 from common.run_log import RunLog, Totals
 from common.sentinel import Sentinel
 from common.settings import Settings, differences
@@ -40,16 +40,18 @@ def open_run(name: str, settings: Settings, node: Node, plan: EpochPlan,
     if settings.dry_run:
         settings = _in_a_temporary_folder(settings)
     folder = settings.output_dir / name
-    _prepare_folder(folder, settings, node)
+    node.progress.saved = None
+    _prepare_folder(folder, settings, node, model)
     source, contents = _find_checkpoint(folder, settings, node)
     position, totals, remarks, last = Position(), Totals(), [], None
     if contents is not None:
         remarks = _check_settings(contents, settings)
         checkpoint.restore(contents, source, model, optimizer)
         position, last = Position(*contents["position"]), Path(source)
-        totals = _my_totals(contents["totals"], node)
-        remarks.append(f"resumed at {position} from {source} "
-                       f"(bit-exact: {_exactness(contents['ran_on'], ran_on(name, node))})")
+        totals = _my_totals(contents.get("totals", []), node)
+        remarks.append(f"resumed at {position} from {source} (bit-exact: "
+                       f"{_exactness(contents.get('ran_on', {}), ran_on(name, node))})")
+    node.progress.saved = str(last or "")
     if plan.left_out:
         remarks.append(f"each epoch leaves out a last batch of {plan.left_out} samples, fewer than "
                        f"--smallest-batch {settings.smallest_batch}")
@@ -78,7 +80,7 @@ def _log_paths(folder: Path, node: Node) -> tuple[Path, Path]:
     return folder / f"logs_rank{rank}.txt", folder / f"metrics_rank{rank}.jsonl"
 
 
-def _prepare_folder(folder: Path, settings: Settings, node: Node) -> None:
+def _prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Module) -> None:
     mine = _log_paths(folder, node)
     if settings.resume == "replace" and node.world.is_leader:
         shutil.rmtree(folder, ignore_errors=True)
@@ -92,6 +94,8 @@ def _prepare_folder(folder: Path, settings: Settings, node: Node) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if node.world.is_leader:
             (folder / "settings.json").write_text(json.dumps(settings.as_json(), indent=2) + "\n")
+            checkpoint.remove_partial_files(folder / "checkpoints")
+            checkpoint.require_space(folder, model, KEPT_CHECKPOINTS + 1)
     except OSError as error:
         raise UsageError(f"the output folder {folder} cannot be written: {error.strerror}") \
             from error
@@ -135,7 +139,7 @@ def _leaders_checkpoint(folder: Path, resume: str) -> tuple[Path, bytes]:
 
 def _check_settings(contents: dict[str, Any], settings: Settings) -> list[str]:
     """Remarks on accepted changes. Raises UsageError for changes that were not accepted."""
-    before, now = contents["settings"], settings.trajectory()
+    before, now = contents.get("settings", {}), settings.trajectory()
     changed = [f"{name} was {before.get(name)} and is {now[name]}"
                for name in differences({key: before.get(key) for key in now}, now)]
     if changed and not settings.accept_changes:

@@ -16,6 +16,7 @@ from common import checkpoint
 from common.checkpoint import Position
 from common.collectives import gather_rows, share_leaders_buffers
 from common.epoch_plan import mix
+from common.failures import CheckpointError
 from common.precision import Precision
 from common.process_group import Node
 from common.rendezvous import versions
@@ -69,6 +70,7 @@ class Run:
             progress.epoch, progress.iteration = here.epoch, here.iteration
             torch.manual_seed(mix(self.settings.seed, here.epoch, here.iteration,
                                   self.node.world.rank))
+            self.node.stop.begin_step()
             yield here.iteration
             progress.settled = True
 
@@ -86,6 +88,8 @@ class Run:
         every = self.settings.checkpoint_every
         if every and self.position.step % every == 0 and self.position.iteration:
             self.save(model, optimizer, self._gathered_totals())
+        if self.position.iteration:  # else finish_epoch comes next, and saves
+            self._stop_if_asked(model, optimizer)
 
     def finish_epoch(self, epoch: int, model: nn.Module, optimizer: Optimizer) -> None:
         """Logs the epoch's means over all ranks and saves. Every rank must call it."""
@@ -95,6 +99,14 @@ class Run:
         if self.position.epoch > epoch:
             self.totals, rows = Totals(), []
         self.save(model, optimizer, rows, totals.means()[0])
+        self._stop_if_asked(model, optimizer)
+
+    def _stop_if_asked(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Ends the process here, with all saved, when a signal came and all ranks agreed on it."""
+        if self.node.stop.boundary():
+            if self.node.stop.needs_saving:
+                self.save(model, optimizer, self._gathered_totals(), is_last=True)
+            self.node.stop.end()
 
     def _gathered_totals(self) -> list[list[float]]:
         row = torch.tensor([self.totals.loss, self.totals.correct, self.totals.samples],
@@ -102,18 +114,32 @@ class Run:
         return gather_rows(row).tolist()
 
     def save(self, model: nn.Module, optimizer: Optimizer, totals: list[list[float]],
-             loss: float = float("nan")) -> None:
-        """Every rank must call it; the leader writes, and keeps the last two checkpoints."""
+             loss: float = float("nan"), is_last: bool = False) -> None:
+        """Every rank must call it; the leader writes, and keeps the last two checkpoints.
+
+        A disk that does not take it draws a warning, and the checkpoint before stays; only at the
+        end of the run, or when `is_last`, it raises CheckpointError.
+        """
         self.node.progress.phase = "saving"
         share_leaders_buffers(model)
         path = self.checkpoint_dir / checkpoint.file_name(self.position)
-        if self.node.world.is_leader:
-            checkpoint.write(path, checkpoint.pack(
-                model, optimizer, self.position, loss, totals=totals,
-                settings=self.settings.as_json(), ran_on=ran_on(self.name, self.node)))
-            for old in checkpoint.newest(path.parent)[KEPT_CHECKPOINTS:]:
-                old.unlink()
-        self.last_checkpoint = path
+        try:
+            if self.node.world.is_leader:
+                self._write(path, checkpoint.pack(
+                    model, optimizer, self.position, loss, totals=totals,
+                    settings=self.settings.as_json(), ran_on=ran_on(self.name, self.node)))
+            self.last_checkpoint = path
+        except CheckpointError as error:
+            if is_last or self._is_over():
+                raise
+            self.log.note(f"warning: {error}; training goes on, and the last good checkpoint is "
+                          f"{self.last_checkpoint or 'none'}")
+        self.node.stop.saved()
+
+    def _write(self, path: Path, contents: dict[str, Any]) -> None:
+        checkpoint.write(path, contents)
+        self.node.progress.saved = str(path)
+        checkpoint.prune(path, KEPT_CHECKPOINTS)
 
 
 def ran_on(name: str, node: Node) -> dict[str, Any]:

@@ -63,8 +63,7 @@ def _finite(loss: Tensor, run: Run) -> float:
     value = loss.item()
     if not math.isfinite(value):
         raise NonFiniteLoss(f"the loss became {value} on rank {run.node.world.rank} at "
-                            f"{run.position}; the last good checkpoint is "
-                            f"{run.last_checkpoint or 'none'}; try a smaller --learning-rate")
+                            f"{run.position}; try a smaller --learning-rate")
     return value
 
 

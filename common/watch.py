@@ -6,8 +6,6 @@ The first verdict that anyone publishes is everybody's verdict.
 """
 
 import json
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,11 +13,14 @@ from dataclasses import dataclass
 
 from torch.distributed import PrefixStore, Store
 
+from common.agreement import StopAgreement
 from common.failures import Failure, PeerLost, Verdict, first_line
 from common.phase_timer import Progress
+from common.signals import Stop
 from common.world import World
 
 BEAT_SECONDS = 0.5
+STOPPING_BEAT_SECONDS = 0.05
 SILENCE_SECONDS = 6.0
 SILENCE_AFTER_ERROR_SECONDS = 2.0
 FIRST_STEP_FACTOR = 5.0
@@ -41,31 +42,37 @@ class Watch:
     """Started before anything that may block, stopped after it. Every rank must run one.
 
     `connect` opens a new store connection; `names` says who each rank is, once they are known;
-    `patience` is how many seconds a rank may stay in one place while training.
+    `patience` is how many seconds a rank may stay in one place while training; `stop` says where
+    this rank is, and whether a signal has come.
     """
 
-    def __init__(self, connect: Callable[[], Store], world: World, patience: float) -> None:
-        self.progress = Progress()
+    def __init__(self, connect: Callable[[], Store], world: World, patience: float,
+                 stop: Stop) -> None:
+        self.progress = stop.progress
         self.names: list[str] = []
         self.collective_failed = False
-        self.last_words: Callable[[str], None] = lambda sentence: None
+        self._stop = stop
+        self._agreement = StopAgreement(stop, world)
         self._connect = connect
         self._world = world
         self._patience = patience
         self._pulses: dict[int, Pulse] = {}
         self._stopping = threading.Event()
-        self._answered = time.monotonic()
+        self._answered = self._listened = time.monotonic()
         self._threads = [threading.Thread(target=self._beat, name="watch", daemon=True),
                          threading.Thread(target=self._guard, name="guard", daemon=True)]
 
     def start(self) -> None:
         """Starts the heartbeat; from now on a verdict ends this process."""
+        self._stop.in_group = True
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
         """Ends the heartbeat; from now on a verdict is the caller's business."""
         self._stopping.set()
+        self._stop.wake.set()
+        self._stop.in_group = False
         for thread in self._threads:
             thread.join(timeout=2)
 
@@ -74,15 +81,34 @@ class Watch:
         try:
             store = PrefixStore(f"attempt{self._world.attempt}", self._connect())
             count = 0
-            while not self._stopping.wait(BEAT_SECONDS):
+            while not self._pause():
                 count += 1
                 self._publish_beat(store, count)
                 self._listen(store)
                 self._answered = time.monotonic()
+                self._excuse_absence()
                 self._judge(store)
         except Exception as error:
             if not self._stopping.is_set():
                 self._leave(self._leader_lost(f"its store broke off: {first_line(error)}"))
+
+    def _pause(self) -> bool:
+        """Waits for the next beat, less long when a signal comes; true when the watch must end."""
+        if self._agreement.is_going_on:
+            self._stopping.wait(STOPPING_BEAT_SECONDS)
+        else:
+            self._stop.wake.wait(BEAT_SECONDS)
+        return self._stopping.is_set()
+
+    def _excuse_absence(self) -> None:
+        """Counts no silence against the others for a time in which this rank did not listen."""
+        now = time.monotonic()
+        absence = now - self._listened
+        if absence > 4 * BEAT_SECONDS:
+            for pulse in self._pulses.values():
+                pulse.heard = min(now, pulse.heard + absence)
+                pulse.moved = min(now, pulse.moved + absence)
+        self._listened = now
 
     def _guard(self) -> None:
         """Leaves when the store stays silent: a stopped leader closes no connection."""
@@ -97,25 +123,26 @@ class Watch:
 
     def _publish_beat(self, store: Store, count: int) -> None:
         here = self.progress
-        beat = [count, here.epoch, here.iteration, here.phase, here.settled]
+        beat = [count, here.epoch, here.iteration, here.phase, here.settled, here.saved]
         store.set(f"beat/{self._world.rank}", json.dumps(beat))
 
     def _listen(self, store: Store) -> None:
         now = time.monotonic()
         for rank in range(len(self.names)):
-            if not store.check([f"beat/{rank}"]):
-                continue
-            text = store.get(f"beat/{rank}").decode()
+            text = store.get(f"beat/{rank}").decode() if store.check([f"beat/{rank}"]) else "[0]"
             progress = Progress(*json.loads(text)[1:])
             last = self._pulses.get(rank)
             if last is None or progress != last.progress:
                 self._pulses[rank] = Pulse(text, progress, now, now)
             elif text != last.text:
                 self._pulses[rank] = Pulse(text, progress, now, last.moved)
+        if 0 in self._pulses and not self._world.is_leader:
+            self.progress.saved = self._pulses[0].progress.saved
 
     def _judge(self, store: Store) -> None:
         """Publishes a verdict when there is cause, and leaves when there is a verdict."""
-        failure = self._silent_rank() or self._stuck_rank()
+        failure = (self._silent_rank() or self._stuck_rank()
+                   or self._agreement.advance(store, self.names))
         if failure:
             mine = json.dumps({"sentence": str(failure), "exit_code": failure.exit_code})
             store.compare_set("verdict", "", mine)
@@ -132,21 +159,25 @@ class Watch:
             time.sleep(0.1)
             left = store.add("left", 0)
 
-    def _silent_rank(self) -> PeerLost | None:
+    def _silent_rank(self) -> Failure | None:
         limit = SILENCE_AFTER_ERROR_SECONDS if self.collective_failed else SILENCE_SECONDS
-        now = time.monotonic()
-        for rank, pulse in self._pulses.items():
-            if now - pulse.heard > limit and pulse.progress.phase != FINISHED:
-                return PeerLost(f"{self.names[rank]} stopped answering {pulse.progress.place()}, "
-                                f"last heard {now - pulse.heard:.1f} s ago")
-        return None
-
-    def _stuck_rank(self) -> PeerLost | None:
-        """The rank that is least far, when some rank has not moved for longer than patience."""
-        now = time.monotonic()
-        if not any(now - pulse.moved > self._limit(pulse) for pulse in self._pulses.values()):
+        running = [(pulse.heard, rank) for rank, pulse in self._pulses.items()
+                   if pulse.progress.phase != FINISHED]
+        heard, rank = min(running, default=(float("inf"), 0))
+        silence = time.monotonic() - heard
+        if silence < limit:
             return None
+        return PeerLost(f"{self.names[rank]} stopped answering "
+                        f"{self._pulses[rank].progress.place()}, last heard {silence:.1f} s ago")
+
+    def _stuck_rank(self) -> Failure | None:
+        """The rank that is least far, when it has not moved for longer than its patience."""
+        if not self._pulses:
+            return None
+        now = time.monotonic()
         rank, pulse = min(self._pulses.items(), key=lambda item: item[1].progress.order())
+        if now - pulse.moved < self._limit(pulse):
+            return None
         if pulse.progress.phase == "sync":
             return PeerLost(f"all ranks wait for each other {pulse.progress.place()} for "
                             f"{now - pulse.moved:.0f} s: the network between them fails")
@@ -154,9 +185,11 @@ class Watch:
                         f"{now - pulse.moved:.0f} s (--timeout allows more)")
 
     def _limit(self, pulse: Pulse) -> float:
-        if pulse.progress.phase == FINISHED or pulse.progress.epoch == 0:
-            return float("inf")  # decoding data and saving end by themselves or by silence
-        return self._patience * (1 if pulse.progress.settled else FIRST_STEP_FACTOR)
+        here = pulse.progress
+        if here.phase == FINISHED or here.epoch == 0:
+            return float("inf")  # decoding data takes what it takes, and ends by itself
+        slow = not here.settled or here.phase == "saving"
+        return self._patience * (FIRST_STEP_FACTOR if slow else 1)
 
     def _leader_lost(self, how: str) -> PeerLost:
         name = self.names[0] if self.names else "rank 0"
@@ -166,8 +199,5 @@ class Watch:
         """Ends this process at once: its main thread may be blocked where nothing can wake it."""
         if self._stopping.is_set():
             return
-        self.last_words(str(failure))
-        print(f"error: {failure}", file=sys.stderr, flush=True)
-        sys.stdout.flush()
-        os._exit(failure.exit_code)
+        self._stop.leave(str(failure), failure.exit_code)
 

@@ -1,0 +1,205 @@
+"""SIGINT, SIGTERM and SIGUSR1: all ranks stop after one and the same step, save, and leave.
+
+Python runs its signal handlers on the main thread, and not while that is blocked in a collective.
+So a thread of its own reads the pipe that the interpreter writes each signal's number to. Here is
+what one process knows; common/agreement.py finds, through the store, the step that all can reach.
+
+    kill -TERM PID        # exit code 143; SIGINT 130; SIGUSR1, a scheduler's preemption, 75
+"""
+
+import functools
+import multiprocessing
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from common.phase_timer import Progress
+
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
+GRACE_SECONDS = 20.0
+SAME_SIGNAL_SECONDS = 0.5
+RESUMABLE = (5, 75, 130, 143)
+
+
+class Stop:
+    """Whether, and after which step, this process must stop; and what it has to say then.
+
+    A boundary is an instant between two steps, or after an epoch, where all replicas are equal. All
+    ranks pass the same boundaries in the same order, so their count says where a rank is.
+    """
+
+    def __init__(self) -> None:
+        self.progress = Progress()
+        self.signal: signal.Signals | None = None
+        self.in_group = False
+        self.wake = threading.Event()
+        self._change = threading.Condition()
+        self._passed = 0
+        self._unsaved = False
+        self._passed_when_frozen: int | None = None
+        self._target: int | None = None
+        self._done = False
+
+    def begin_step(self) -> None:
+        """From now on there is something to save. Main thread only, as the next three."""
+        with self._change:
+            self._unsaved = True
+
+    def saved(self) -> None:
+        """A checkpoint was written or at least tried; call it on every rank, at the same step."""
+        with self._change:
+            self._unsaved = False
+
+    def boundary(self) -> bool:
+        """Counts a boundary; true where all ranks stop. May wait, a second or so, for the others.
+
+        The caller saves if `needs_saving`, and then calls `end`.
+        """
+        with self._change:
+            self._passed += 1
+            self._change.wait_for(lambda: self._passed_when_frozen is None
+                                  or self._target is not None)
+            if self._target is not None and self._passed > self._target:
+                self._change.wait()  # the others have stopped: the watch ends this process too
+            return self._target == self._passed
+
+    @property
+    def needs_saving(self) -> bool:
+        return self._unsaved
+
+    def end(self) -> NoReturn:
+        """Leaves, now that all is saved; in a group the watch ends all ranks when all are here."""
+        with self._change:
+            self._done = True
+            while self.in_group:
+                self._change.wait()
+        sentence, code = self.why()
+        tell(f"{sentence} at {self.progress.place()}", code, self.progress.saved)
+        sys.exit(code)
+
+    def why(self) -> tuple[str, int]:
+        """What to say about the signal, and the exit code that goes with it."""
+        assert self.signal is not None
+        return f"stopped by {self.signal.name}", EXIT_CODES[self.signal]
+
+    def freeze(self) -> int:
+        """From now on at most one more boundary is passed before `settle`.
+
+        Returns the first boundary at which this process has nothing to lose. Watch thread only, as
+        the next two; or, for a process alone, the thread that reads signals.
+        """
+        with self._change:
+            self._passed_when_frozen = self._passed
+            return self._passed + int(self._unsaved)
+
+    def settle(self, target: int) -> None:
+        """All ranks stop at the boundary `target`, which must not be before anyone's `freeze`."""
+        with self._change:
+            self._target = target
+            self._change.notify_all()
+
+    def is_done(self) -> bool:
+        """Whether this process has reached the boundary, and saved what had to be saved there."""
+        frozen, target = self._passed_when_frozen, self._target
+        return self._done or (frozen is not None and target is not None and frozen >= target)
+
+    def ask(self, number: int) -> None:
+        """A signal has come. A group agrees on what to do; alone, the next boundary will do."""
+        self.signal = signal.Signals(number)
+        self.wake.set()
+        if self.in_group:
+            return
+        target = self.freeze()
+        sentence, code = self.why()
+        self.settle(target)
+        if self.is_done():
+            self.leave(f"{sentence} {self.progress.place()}, with nothing to save", code)
+        time.sleep(GRACE_SECONDS)
+        self.leave(f"{sentence}, and {GRACE_SECONDS:.0f} s were too short to save", code)
+
+    def leave(self, sentence: str, code: int) -> NoReturn:
+        """Ends this process and its workers at once: the main thread may be blocked for good."""
+        tell(sentence, code, self.progress.saved)
+        for child in multiprocessing.active_children():
+            child.kill()
+        sys.stdout.flush()
+        os._exit(code)
+
+
+@functools.cache
+def process_stop() -> Stop:
+    """The one Stop of this process: signals belong to processes."""
+    return Stop()
+
+
+def listen_for_signals(stop: Stop) -> None:
+    """Hands the three signals to `stop` from now on. Main thread only; once per process.
+
+    A second signal ends the process at once, unless it comes within half a second of the first:
+    launchers pass on what the terminal has sent to everyone already.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in EXIT_CODES:
+        signal.signal(number, _do_nothing)
+    os.register_at_fork(after_in_child=_forget_signals)
+    threading.Thread(target=_read, args=(reader, stop), name="signals", daemon=True).start()
+
+
+def _do_nothing(number: int, frame: object) -> None:
+    """Python writes to the wake-up pipe only for signals that have a handler."""
+
+
+def _forget_signals() -> None:
+    """In a forked worker: it shares the pipe, and a signal to it is none to us."""
+    signal.set_wakeup_fd(-1)
+    for number in EXIT_CODES:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; we end the workers
+
+
+def _read(reader: int, stop: Stop) -> None:
+    first: float | None = None
+    while True:
+        for number in os.read(reader, 64):
+            if number not in EXIT_CODES:
+                continue
+            if first is None:
+                first = time.monotonic()
+                threading.Thread(target=stop.ask, args=(number,), name="stop", daemon=True).start()
+            elif time.monotonic() - first > SAME_SIGNAL_SECONDS:
+                stop.leave("a second signal: leaving at once", EXIT_CODES[signal.Signals(number)])
+
+
+def tell(sentence: str, code: int, saved: str | None) -> None:
+    """Prints a failure's one line: what happened, and how to go on where that is of use."""
+    print(f"error: {sentence}{advice(code, saved, sys.argv, os.environ)}", file=sys.stderr,
+          flush=True)
+
+
+def advice(code: int, saved: str | None, arguments: Sequence[str],
+           environment: Mapping[str, str]) -> str:
+    """The last good checkpoint and the command that resumes; nothing before a run has begun.
+
+    `saved` is the checkpoint's path, "" when there is none yet, None when no run has begun.
+    """
+    if code not in RESUMABLE or saved is None:
+        return ""
+    return (f". Last good checkpoint: {saved or 'none'}. "
+            f"Resume with: {resume_command(arguments, environment)}")
+
+
+def resume_command(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
+    """This process's own command, with --resume auto; under a launcher, what to tell that."""
+    for variable, launcher in (("TORCHELASTIC_RUN_ID", "torchrun"), ("SLURM_STEP_ID", "srun")):
+        if variable in environment and "--rank" not in arguments and "-R" not in arguments:
+            return f"the same {launcher} command with --resume auto"
+    kept = [word for before, word in zip(["", *arguments], arguments, strict=False)
+            if "--resume" not in (before, word) and not word.startswith("--resume=")]
+    return f"python3 {shlex.join(kept)} --resume auto"

@@ -1,0 +1,22 @@
+"""The end of the run that nothing disturbed, made once for each kind of run."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.multiprocess.test_resume import Case, End, end_of, launch
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory) -> Callable[[Case], End]:
+    """A function from a case to the end of its run without any fault."""
+    ends: dict[tuple[str, int], End] = {}
+
+    def end(case: Case) -> End:
+        key = case.run, case.world_size
+        if key not in ends:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            launch(case, folder, "no")
+            ends[key] = end_of(case, folder)
+        return ends[key]
+    return end

@@ -1,0 +1,91 @@
+"""Runs of the literal mains, slowed down a little, that can be met in a chosen phase and disturbed.
+
+    with running(case, folder, "no") as programs:
+        wait_for(folder, "training", 5)
+        os.kill(programs[1].process.pid, signal.SIGSTOP)
+"""
+
+import contextlib
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.multiprocess.test_resume import RUNS, Case
+from tests.ranks import Program, cluster, program, started
+from tests.workload import SMALL, plant
+
+PAUSE = 0.05
+LONG_PAUSE = 0.5
+
+
+def plant_phases(folder: Path, pause: float = PAUSE) -> None:
+    """The small workload, whose phases each leave a file `met_PHASE_N` and then pause.
+
+    N is the step in training, where a step takes `pause` seconds longer; else it counts, and the
+    pause is a long one. "saving" is met between writing and renaming.
+    """
+    from common import checkpoint, evaluation, run, setup
+
+    plant()
+
+    def meet(owner: Any, name: str, phase: str, number: Callable[..., int]) -> None:
+        plain = getattr(owner, name)
+
+        def met(*arguments: Any, **more: Any) -> Any:
+            (folder / f"met_{phase}_{number(*arguments)}").touch()
+            time.sleep(pause if phase in ("training", "saving") else LONG_PAUSE)
+            return plain(*arguments, **more)
+        setattr(owner, name, met)
+
+    counts = iter(range(1000))
+    meet(setup, "load_datasets", "start-up", lambda *_: 0)
+    meet(run.Run, "finish_step", "training", lambda self, *_: self.position.step)
+    meet(evaluation, "predict", "evaluation", lambda *_: 0)
+    meet(checkpoint, "_verify", "saving", lambda *_: next(counts))
+
+
+def wait_for(folder: Path, phase: str, number: int = 0, seconds: float = 60) -> None:
+    """Returns when some rank is in that phase."""
+    deadline = time.monotonic() + seconds
+    while not (folder / f"met_{phase}_{number}").exists():
+        assert time.monotonic() < deadline, f"no rank came to {phase} {number}"
+        time.sleep(0.002)
+
+
+@contextlib.contextmanager
+def running(case: Case, folder: Path, resume: str = "no", pause: float = PAUSE,
+            more: tuple[str, ...] = (), plants: dict[int, Callable[[], None]] | None = None,
+            ) -> Iterator[list[Program]]:
+    """The case's part on all its ranks, started; waits for them all at the end.
+
+    `plants` replaces what is called first in a rank.
+    """
+    part = RUNS[case.run].split("/")[0]
+    flags = [*SMALL, "--output-dir", str(folder), "--checkpoint-every", str(case.every), "--resume",
+             resume, "--loader", case.loader, "--num-workers", "1", *more]
+    flags += ["--sync", case.run] if part == "PartTwo" else []
+    before = {rank: partial(plant_phases, folder, pause) for rank in range(case.world_size)}
+    before |= plants or {}
+    programs = ([program(part, flags, folder, "rank0", before=before[0])] if part == "PartOne" else
+                cluster(part, case.world_size, flags, folder, before=before))
+    with started([each.process for each in programs]):
+        yield programs
+    assert not multiprocessing.active_children()
+
+
+def joined(programs: list[Program], seconds: float) -> tuple[list[int | None], float]:
+    """Waits for the programs to end: their exit codes, and how many seconds the last one took."""
+    begun = time.monotonic()
+    for each in programs:
+        each.process.join(max(0.01, begun + seconds - time.monotonic()))
+    return [each.process.exitcode for each in programs], time.monotonic() - begun
+
+
+def error_lines(each: Program) -> list[str]:
+    """The errors that a program printed; there must be no traceback."""
+    output = each.output()
+    assert "Traceback" not in output, output
+    return [line for line in output.splitlines() if line.startswith("error: ")]

@@ -1,0 +1,179 @@
+"""SIGTERM, SIGINT and SIGUSR1 in any phase: out within the grace period, and nothing lost.
+
+Mutations that turn this red: `return self._passed` in Stop.freeze (ranks leave with unsaved work);
+`min` for `max` in StopAgreement._settle (a rank has passed the target, and time runs out); leave
+SIGUSR1 out of EXIT_CODES; drop `set_wakeup_fd` (nobody hears the signal); drop `self._done or` in
+Stop.is_done; drop `_forget_signals` (a signal to a forked worker stops the run).
+"""
+
+import os
+import random
+import signal
+import time
+from functools import partial
+
+import pytest
+
+from common import checkpoint, signals
+from common.run_log import read_events
+from common.signals import advice
+from tests.faults.disturbed import error_lines, joined, running, wait_for
+from tests.multiprocess.test_resume import RUNS, Case, end_of, launch, same_bits
+from tests.workload import plant
+
+SIGNALS = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 75}
+KINDS = [("PartOne", 1), ("gather-scatter", 3), ("all-reduce", 2), ("PartThree", 3)]
+PHASES = ("start-up", "training", "evaluation", "saving")
+
+
+def cases(count: int, seed: int) -> list[tuple]:
+    """Every phase with every kind of run and signal in turn; who is told, and when, by chance."""
+    chance = random.Random(seed)
+    drawn = []
+    for number in range(count):
+        run, size = KINDS[(number + number // 4) % 4]
+        phase = PHASES[number % 4]
+        case = Case(run, size, "memory", chance.randint(2, 5), chance.randint(0, 16))
+        told = chance.choice([None, chance.randrange(size)])
+        drawn.append((case, phase, list(SIGNALS)[number % 3], told))
+    return drawn
+
+
+def check(case: Case, phase: str, number: signal.Signals, told: int | None, folder,
+          undisturbed) -> None:
+    with running(case, folder) as programs:
+        wait_for(folder, phase, case.kill_at if phase == "training" else 0)
+        for rank, each in enumerate(programs):
+            if told in (None, rank):
+                os.kill(each.process.pid, number)
+        codes, seconds = joined(programs, signals.GRACE_SECONDS)
+        assert codes == [SIGNALS[number]] * len(programs), [each.output() for each in programs]
+        assert seconds < 10
+        for each in programs:
+            line, = error_lines(each)
+            assert f"stopped by {number.name}" in line
+            assert "too short" not in line
+    if phase == "training":
+        steps = [len(losses) for losses in steps_of(case, folder)]
+        assert len(set(steps)) == 1 and case.kill_at < steps[0]
+        newest = checkpoint.read(checkpoint.newest(folder / RUNS[case.run] / "checkpoints")[0])
+        assert newest["position"][2] == steps[0]  # all that was trained was saved
+    launch(case, folder, "auto")
+    assert same_bits(end_of(case, folder), undisturbed(case))
+
+
+def steps_of(case: Case, folder) -> list[list]:
+    return [list(read_events(folder / RUNS[case.run] / f"metrics_rank{rank}.jsonl", "step"))
+            for rank in range(case.world_size)]
+
+
+@pytest.mark.parametrize("case, phase, number, told", cases(8, seed=1), ids=str)
+def test_a_signal_stops_all_ranks_after_one_step(case, phase, number, told, tmp_path, undisturbed):
+    check(case, phase, number, told, tmp_path, undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case, phase, number, told", cases(40, seed=2), ids=str)
+def test_many_signals(case, phase, number, told, tmp_path, undisturbed):
+    check(case, phase, number, told, tmp_path, undisturbed)
+
+
+def test_a_signal_while_the_others_are_missing(tmp_path):
+    case = Case("all-reduce", 3, "memory", 3, 0)
+    with running(case, tmp_path) as programs:
+        programs[2].process.kill()
+        programs[2].process.join()
+        time.sleep(1)
+        for each in programs[:2]:
+            os.kill(each.process.pid, signal.SIGTERM)
+        codes, seconds = joined(programs[:2], 20)
+    assert codes == [143, 143] and seconds < 10
+
+
+def test_a_signal_while_all_wait_in_a_collective(tmp_path, undisturbed):
+    """Rank 1 is stopped in mid-step, so rank 0 is blocked inside gloo when its signal comes."""
+    case = Case("all-reduce", 2, "memory", 4, 6)
+    with running(case, tmp_path) as programs:
+        wait_for(tmp_path, "training", 6)
+        os.kill(programs[1].process.pid, signal.SIGSTOP)
+        time.sleep(0.5)
+        os.kill(programs[0].process.pid, signal.SIGTERM)
+        time.sleep(1)
+        os.kill(programs[1].process.pid, signal.SIGCONT)
+        codes, _ = joined(programs, 20)
+        assert codes == [143, 143], [each.output() for each in programs]
+    launch(case, tmp_path, "auto")
+    assert same_bits(end_of(case, tmp_path), undisturbed(case))
+
+
+def test_a_second_signal_ends_the_process_at_once(tmp_path):
+    case = Case("PartOne", 1, "memory", 4, 6)
+    with running(case, tmp_path, pause=3.0) as programs:
+        wait_for(tmp_path, "training", 0)
+        pid = programs[0].process.pid
+        os.kill(pid, signal.SIGINT)
+        os.kill(pid, signal.SIGINT)  # a launcher passing on what the terminal has sent already
+        time.sleep(1)
+        assert programs[0].process.is_alive()
+        os.kill(pid, signal.SIGTERM)
+        codes, seconds = joined(programs, 20)
+    assert codes == [143] and seconds < 1
+    assert "a second signal" in error_lines(programs[0])[0]
+
+
+@pytest.mark.parametrize("run, size", [("PartOne", 1), ("all-reduce", 2)])
+def test_when_the_grace_period_is_too_short_the_last_checkpoint_is_named(run, size, tmp_path):
+    plants = {rank: partial(plant_sleeper, tmp_path) for rank in range(size)}
+    with running(Case(run, size, "memory", 2, 0), tmp_path, plants=plants) as programs:
+        wait_for(tmp_path, "asleep")
+        os.kill(programs[0].process.pid, signal.SIGTERM)
+        codes, seconds = joined(programs, 20)
+    assert codes == [143] * size and seconds < 8
+    for each in programs:
+        line, = error_lines(each)
+        assert "1 s were too short" in line
+        assert "Last good checkpoint: " in line and "Epoch_1_Iteration_2.pt. Resume with: " in line
+
+
+def plant_sleeper(folder) -> None:
+    """The small workload, with a grace period of one second and a third step that takes forever."""
+    from common import run
+
+    plant()
+    signals.GRACE_SECONDS = 1.0
+    finish_step = run.Run.finish_step
+
+    def sleep_in_the_third(self: run.Run, *arguments) -> None:
+        if self.position.step == 2:
+            time.sleep(1)  # the watch passes on what was saved
+            (folder / "met_asleep_0").touch()
+            time.sleep(1000)
+        finish_step(self, *arguments)
+    run.Run.finish_step = sleep_in_the_third
+
+
+def test_a_signal_to_a_forked_worker_is_none_to_the_run(tmp_path):
+    case = Case("PartOne", 1, "workers", 4, 6)
+    with running(case, tmp_path, pause=0.2) as programs:
+        wait_for(tmp_path, "training", 3)
+        parent = programs[0].process.pid
+        children = [int(word) for word in
+                    open(f"/proc/{parent}/task/{parent}/children").read().split()]
+        assert children
+        for child in children:
+            os.kill(child, signal.SIGINT)
+        codes, _ = joined(programs, 30)
+    assert codes == [0], programs[0].output()
+
+
+@pytest.mark.parametrize("arguments, environment, expected", [
+    (["PartTwo/main.py", "-R", "1", "--resume", "replace"], {}, "python3 PartTwo/main.py -R 1"),
+    (["PartOne/main.py", "--resume=no", "--data-dir", "my data"], {},
+     "python3 PartOne/main.py --data-dir 'my data'"),
+    (["PartThree/main.py"], {"TORCHELASTIC_RUN_ID": "x"}, "the same torchrun command with"),
+])
+def test_the_resume_command_is_this_ranks_own(arguments, environment, expected):
+    told = advice(75, "c/Epoch_1.pt", arguments, environment)
+    assert told == (f". Last good checkpoint: c/Epoch_1.pt. Resume with: {expected} --resume auto")
+    assert advice(75, None, arguments, environment) == ""
+    assert advice(2, "c/Epoch_1.pt", arguments, environment) == ""
