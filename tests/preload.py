@@ -2,6 +2,7 @@
 
 import sklearn.metrics  # noqa: F401
 import torch
+import torch._dynamo  # noqa: F401  the first optimiser imports it: 2 s of every rank
 import torch.distributed  # noqa: F401
 
 import common.report  # noqa: F401

@@ -1,0 +1,79 @@
+"""The proof in words: a Markdown table while it runs, and files to keep."""
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from common.rendezvous import code_digest, versions
+from scripts.proof.comparison import QUANTITIES, Gap
+from scripts.proof.experiment import Case, Reference
+
+HEAD = (f"| ranks | gradients averaged by | {' | '.join(QUANTITIES)} | verdict |\n"
+        f"|--:|---|{'--:|' * len(QUANTITIES)}---|")
+
+
+def title(reference: Reference) -> str:
+    """The heading of one precision's table, and its first rows."""
+    settings = reference.problem.settings
+    allowed = " | ".join(f"{reference.allowed[name]:.0e}" for name in QUANTITIES)
+    return "\n".join([
+        "", f"## {settings.precision}", "",
+        f"{settings.workload}, {settings.max_iterations} steps of {settings.batch_size} samples "
+        f"out of {reference.problem.samples or 'all'}, batch-norm statistics "
+        f"{settings.batch_norm}. Cells: largest absolute difference from one rank, and in brackets "
+        "its ratio to the largest element.",
+        "", HEAD, *map(row, reference.perturbed), f"| | **bound** | {allowed} | |"])
+
+
+def row(case: Case) -> str:
+    """One line of the table."""
+    cells = " | ".join(_cell(case.gaps[name]) for name in QUANTITIES)
+    return f"| {case.world_size} | {case.name} | {cells} | {case.verdict} |"
+
+
+def _cell(gap: Gap) -> str:
+    return "0" if gap.absolute == 0 else f"{gap.absolute:.1e} ({gap.relative:.0e})"
+
+
+def provenance(arguments: Sequence[str]) -> dict[str, Any]:
+    """The command, and what its numbers depend on."""
+    return {"command": " ".join(["python3 scripts/prove.py", *arguments]), **versions(),
+            "code": code_digest(), "processor": _processor(),
+            "cores": len(os.sched_getaffinity(0))}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def write_report(output: Path, tables: Sequence[tuple[Reference, list[Case]]],
+                 arguments: Sequence[str]) -> None:
+    """Writes `output`.md and `output`.json: all tables, and what they depend on."""
+    source = provenance(arguments)
+    markdown = ["# N ranks learn what one rank learns", "", "    " + source["command"], "",
+                ", ".join(f"{name} {source[name]}" for name in source if name != "command") + ".",
+                "", "The bounds are derived in scripts/proof/comparison.py; the rows above each "
+                "bound show one rank against itself when nothing but rounding changes."]
+    for reference, cases in tables:
+        markdown += [title(reference), *map(row, cases)]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.with_name(output.name + ".md").write_text("\n".join(markdown) + "\n")
+    data = {**source, "tables": [_as_json(reference, cases) for reference, cases in tables]}
+    output.with_name(output.name + ".json").write_text(json.dumps(data, indent=1) + "\n")
+
+
+def _as_json(reference: Reference, cases: Sequence[Case]) -> dict[str, Any]:
+    settings = reference.problem.settings
+    return {"settings": settings.trajectory(), "steps": settings.max_iterations,
+            "samples": reference.problem.samples, "bounds": reference.allowed,
+            "cases": [{"ranks": case.world_size, "name": case.name, "verdict": case.verdict,
+                       "gaps": {name: gap._asdict() for name, gap in case.gaps.items()}}
+                      for case in (*reference.perturbed, *cases)]}

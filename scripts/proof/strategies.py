@@ -1,0 +1,91 @@
+"""What may stand in the seam: one rank alone, the strategies, and perturbations that only round.
+
+A strategy wires a model and this rank's loader as one of the three mains does.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from common.gradient_sync import GradientSync, KeepLocal
+from common.loaders import Batch, Loader
+from PartThree.ddp import OWN_BUFFERS, counted_all_reduce
+from PartTwo.synchronizers import SYNCHRONIZERS, create_synchronizer
+
+
+class Wiring(NamedTuple):
+    """What the training loop is given: model, this rank's batches, and the seam."""
+
+    model: nn.Module
+    loader: Loader
+    gradient_sync: GradientSync
+
+
+Strategy = Callable[[nn.Module, Loader], Wiring]
+
+
+def alone(model: nn.Module, loader: Loader) -> Wiring:
+    """Part One. On several ranks this is what must be caught: nobody averages."""
+    return Wiring(model, loader, KeepLocal())
+
+
+def by_hand(name: str, model: nn.Module, loader: Loader) -> Wiring:
+    """Part Two with the synchroniser called `name`."""
+    return Wiring(model, loader, create_synchronizer(name))
+
+
+def by_ddp(model: nn.Module, loader: Loader) -> Wiring:
+    """Part Three."""
+    counter = KeepLocal()
+    replica = DistributedDataParallel(model, **OWN_BUFFERS)
+    replica.register_comm_hook(counter, counted_all_reduce)
+    return Wiring(replica, loader, counter)
+
+
+STRATEGIES: Mapping[str, Strategy] = {
+    **{name: partial(by_hand, name) for name in SYNCHRONIZERS}, "ddp": by_ddp}
+
+
+@dataclass(frozen=True)
+class Reversed:
+    """A loader's batches, the samples of each in reverse order: the same sums, added otherwise."""
+
+    loader: Loader
+
+    def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
+        """The loader's batches of `epoch`."""
+        for inputs, targets, weight in self.loader.batches(epoch, first_iteration):
+            yield Batch(inputs.flip(0), targets.flip(0), weight)
+
+
+def batches_reversed(model: nn.Module, loader: Loader) -> Wiring:
+    """One rank that meets each batch back to front: mathematically the same training."""
+    return Wiring(model, Reversed(loader), KeepLocal())
+
+
+def weights_nudged(model: nn.Module, loader: Loader) -> Wiring:
+    """One rank whose initial weights are each off by the last bit, up or down."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        sign = torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1
+        parameter.data.mul_(1 + sign.to(parameter.dtype) * torch.finfo(parameter.dtype).eps)
+    return Wiring(model, loader, KeepLocal())
+
+
+class Perturbation(NamedTuple):
+    """A way to train that differs from one rank's by rounding alone."""
+
+    strategy: Strategy
+    changed_settings: dict[str, str]
+
+
+PERTURBATIONS: Mapping[str, Perturbation] = {
+    "batches reversed": Perturbation(batches_reversed, {}),
+    "weights nudged": Perturbation(weights_nudged, {}),
+    "in float64": Perturbation(alone, {"precision": "float64"}),
+}

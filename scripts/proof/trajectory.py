@@ -1,0 +1,122 @@
+"""What one rank learns: the real loop over the real loaders, whatever stands in the seam."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from common.batch_norm import freeze_batch_norm
+from common.collectives import sum_over_ranks, world_size
+from common.datasets import ImageDataset
+from common.gradient_sync import GradientSync
+from common.process_group import Node
+from common.run import open_run
+from common.run_log import read_events
+from common.settings import Settings
+from common.setup import create_loader, create_training
+from common.training import train
+from common.workloads import WORKLOADS, Workload, find_workload
+from common.world import World
+from scripts.proof.strategies import Strategy
+
+
+class Recorder:
+    """Passes everything on to a synchroniser; keeps what it made of the first and last gradients.
+
+    With DDP the inner one has nothing to do, and what is kept is what DDP left.
+    """
+
+    def __init__(self, inner: GradientSync) -> None:
+        self.first: list[Tensor] = []
+        self.last: list[Tensor] = []
+        self._inner = inner
+
+    @property
+    def bytes_sent(self) -> int:
+        return self._inner.bytes_sent
+
+    def prepare(self, model: nn.Module) -> None:
+        """Prepares the inner synchroniser."""
+        self._inner.prepare(model)
+
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        """Replaces each gradient, in place, by its mean over all ranks. Every rank must call it."""
+        self._inner.average(gradients)
+        self.last = [gradient.clone() for gradient in gradients]
+        self.first = self.first or self.last
+
+
+Trajectory = dict[str, list[Tensor]]
+"""Lists of tensors by quantity: "loss" (the global mean of each step), "first gradients" and "last
+gradients" as the optimiser met them, "weights", and "statistics" (the leader's buffers)."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is trained: `settings`, and the workload that they name.
+
+    `settings.batch_norm` may also be "frozen". `samples` thins the training set out to so many;
+    `row` is for a workload that is not in the table, and must be importable as every argument.
+    """
+
+    settings: Settings
+    samples: int | None = None
+    row: Workload | None = None
+
+    def load(self) -> ImageDataset:
+        """The training set. Enters `row` into this process's table."""
+        if self.row is not None:
+            WORKLOADS[self.row.name] = self.row
+        return thinned(find_workload(self.settings.workload).load("train", self.settings.data_dir),
+                       self.samples)
+
+
+def trajectory(problem: Problem, strategy: Strategy) -> Trajectory:
+    """Trains as `problem` and `strategy` say, and tells what was learned. On the CPU.
+
+    Every rank of the process group must call it. Raises what training raises.
+    """
+    settings, dataset = problem.settings, problem.load()
+    torch.set_num_threads(settings.threads or torch.get_num_threads())
+    node = Node(World(dist.get_rank(), world_size()), torch.device("cpu"),
+                torch.get_num_threads())
+    loader = create_loader(settings, dataset, node)
+    model, criterion, optimizer = create_training(settings, dataset, node)
+    if settings.batch_norm == "frozen":
+        freeze_batch_norm(model)
+    wiring = strategy(model, loader)
+    recorder = Recorder(wiring.gradient_sync)
+    recorder.prepare(model)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = replace(settings, output_dir=Path(folder))
+        with open_run("proof", settings, node, loader.plan, model, optimizer) as run:
+            train(wiring.model, criterion, optimizer, wiring.loader, recorder, run)
+        losses = global_losses(run.log.metrics_path)
+    return {"loss": [losses], "first gradients": recorder.first, "last gradients": recorder.last,
+            "weights": [parameter.detach() for parameter in model.parameters()],
+            "statistics": list(model.buffers())}
+
+
+def thinned(dataset: ImageDataset, samples: int | None) -> ImageDataset:
+    """`samples` of the data set, evenly spread over it; all of it for None or too many."""
+    if samples is None or samples >= len(dataset):
+        return dataset
+    chosen = np.linspace(0, len(dataset) - 1, samples).astype(np.int64)
+    return ImageDataset(dataset.images[chosen], dataset.labels[chosen], dataset.class_names,
+                        f"{samples} of {dataset.digest}")
+
+
+def global_losses(metrics_path: Path) -> Tensor:
+    """The mean loss of each step over all ranks' samples, float64 (steps,). Every rank must call.
+
+    `metrics_path` is this rank's JSON lines.
+    """
+    rows = [(step["loss"] * step["samples"], step["samples"])
+            for step in read_events(metrics_path, "step")]
+    totals = sum_over_ranks(torch.tensor(rows, dtype=torch.float64))
+    return totals[:, 0] / totals[:, 1]

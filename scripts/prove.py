@@ -1,0 +1,133 @@
+"""Proves that N ranks learn what one rank learns, however their gradients are averaged.
+
+    python3 scripts/prove.py --workload digits-vgg11 --batch-size 35 --steps 10 --samples 130
+
+The same global batches go through one rank, and through every synchroniser and DDP on 1, 2, 3 and 4
+local ranks, in float64 and float32, by the training loop of the three parts. Ends with status 0
+when every difference is within its bound (see scripts/proof/comparison.py), with 1 when one is not.
+"""
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.command_line import parse_command_line
+from common.failures import UsageError, run_program
+from common.settings import SYNC_NAMES, Settings
+
+if TYPE_CHECKING:
+    from scripts.proof.experiment import Case, Reference
+
+PRECISIONS = ("float64", "float32")
+STRATEGY_NAMES = (*SYNC_NAMES, "ddp")
+EPILOG = """All flags of PartOne/main.py that say what is trained (--workload, --data-dir,
+--batch-size, --learning-rate, --seed, ...) hold here too. A batch size that the numbers of ranks do
+not divide, and a number of samples that it does not divide, put uneven shares and a short last
+batch to the proof: 35 and 515, say."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (--help lists all flags)")
+
+
+def _some_of(kind: Callable[[str], Any], known: Sequence[Any]) -> Callable[[str], tuple]:
+    """A type for argparse: a list of known values, with commas."""
+    def parse(text: str) -> tuple:
+        try:
+            chosen = tuple(kind(word) for word in text.split(","))
+        except ValueError:
+            chosen = (text,)
+        if unknown := [value for value in chosen if value not in known]:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of "
+                                             f"{', '.join(map(str, known))}")
+        return chosen
+    return parse
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="scripts/prove.py", epilog=EPILOG, allow_abbrev=False,
+                     description="Proves that N ranks learn what one rank learns.")
+    parser.add_argument("--steps", type=int, default=40, metavar="N",
+                        help="iterations to compare (default: 40)")
+    parser.add_argument("--samples", type=int, metavar="N",
+                        help="thin the training set out to so many, evenly (default: all)")
+    parser.add_argument("--sizes", type=_some_of(int, range(1, 17)), default=(1, 2, 3, 4),
+                        metavar="N[,N]", help="numbers of ranks (default: 1,2,3,4)")
+    parser.add_argument("--strategies", type=_some_of(str, STRATEGY_NAMES), default=STRATEGY_NAMES,
+                        metavar="NAME[,NAME]", help="default: every one there is")
+    parser.add_argument("--precisions", type=_some_of(str, PRECISIONS), default=PRECISIONS,
+                        metavar="NAME[,NAME]", help="default: float64,float32")
+    parser.add_argument("--batch-norm", choices=("synchronised", "frozen"), default="synchronised",
+                        help="statistics that allow agreement: of the global batch, or constant; "
+                        "the gap that each rank's own leave is measured beside the former")
+    parser.add_argument("--float64-limit", type=float, default=1e-9, metavar="X",
+                        help="no float64 difference may be larger, whatever the bounds allow "
+                        "(default: 1e-9)")
+    parser.add_argument("--output", type=Path, metavar="PATH",
+                        help="also write PATH.md and PATH.json")
+    return parser
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Settings]:
+    """This program's own flags, and the settings of the training. Raises UsageError."""
+    options, rest = _parser().parse_known_args(arguments)
+    settings, _ = parse_command_line("PartOne", rest)
+    if options.steps < 1 or (options.samples or 1) < 1:
+        raise UsageError("--steps and --samples must be at least 1")
+    return options, replace(settings, epochs=options.steps, max_iterations=options.steps,
+                            batch_norm=options.batch_norm, device="cpu", resume="no",
+                            checkpoint_every=None)
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the ranks are ended too
+    options, settings = parse(sys.argv[1:])
+    # torch is imported only now: --help and a mistyped flag have been answered already
+    from scripts.proof.ranks import preload
+    from scripts.proof.report import write_report
+
+    # the first optimiser of a process imports torch._dynamo, which takes longer than a short run
+    preload("torch._dynamo", "scripts.proof.experiment")
+    tables = []
+    for precision in options.precisions:
+        with tempfile.TemporaryDirectory() as folder:
+            tables.append(prove(options, replace(settings, precision=precision), Path(folder)))
+        if options.output:
+            write_report(options.output, tables, sys.argv[1:])
+    failed = [case for _, cases in tables for case in cases if case.beyond]
+    print(f"\n{len(failed)} cases FAILED" if failed else "\nall cases agree with one rank")
+    sys.exit(1 if failed else 0)
+
+
+def prove(options: argparse.Namespace, settings: Settings,
+          folder: Path) -> tuple["Reference", list["Case"]]:
+    """Compares in one precision, and prints the table as it grows."""
+    from scripts.proof import experiment, report
+    from scripts.proof.strategies import STRATEGIES
+    from scripts.proof.trajectory import Problem
+
+    limit = options.float64_limit if settings.precision == "float64" else float("inf")
+    reference = experiment.create_reference(Problem(settings, options.samples),
+                                            folder / "reference.pt", limit)
+    print(report.title(reference), flush=True)
+    chosen = {name: STRATEGIES[name] for name in options.strategies}
+    cases = []
+    for case in chain(experiment.judged(reference, chosen, options.sizes),
+                      experiment.local_statistics(reference, options.sizes)
+                      if settings.batch_norm == "synchronised" else ()):
+        print(report.row(case), flush=True)
+        cases.append(case)
+    return reference, cases
+
+
+if __name__ == "__main__":
+    run_program(main)

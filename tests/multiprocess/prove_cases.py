@@ -1,0 +1,94 @@
+"""A small workload to prove on, and five ways of getting data-parallel training wrong."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from common.collectives import sum_over_ranks
+from common.datasets import ImageDataset
+from common.gradient_sync import KeepLocal
+from common.loaders import Batch, Loader
+from common.settings import Settings
+from common.workloads import Workload
+from PartTwo.synchronizers import create_synchronizer
+from scripts.proof.strategies import Wiring
+from scripts.proof.trajectory import Problem
+from tests.small import SmallNet, small_dataset
+
+
+def load(split: str, data_dir: Path) -> ImageDataset:
+    return small_dataset()
+
+
+def build_model(classes: int) -> nn.Module:
+    return SmallNet(nn.BatchNorm2d)
+
+
+ROW = Workload("small", load, build_model, (0.5,) * 3, (0.25,) * 3, padding=1, flip=True,
+               batch_size=10, epochs=1, learning_rate=0.1, momentum=0.9, weight_decay=1e-4)
+
+
+def small_problem(precision: str, batch_norm: str = "synchronised", steps: int = 7) -> Problem:
+    """Seven batches of an epoch and a half: nine times 10 samples, and the fifth batch of 5.
+
+    Shares are uneven on 3 and 4 ranks, and in the fifth batch on 2.
+    """
+    return Problem(Settings("small", Path(), Path(), epochs=steps, batch_size=10,
+                            learning_rate=0.1, momentum=0.9, weight_decay=1e-4, smallest_batch=4,
+                            max_iterations=steps, precision=precision, batch_norm=batch_norm,
+                            threads=1),
+                   row=ROW)
+
+
+class SumInsteadOfMean(KeepLocal):
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        for gradient in gradients:
+            sum_over_ranks(gradient)
+
+
+class OneTensorSkipped(KeepLocal):
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        create_synchronizer("all-reduce").average(gradients[:-1])
+
+
+class ParametersAveraged(KeepLocal):
+    def prepare(self, model: nn.Module) -> None:
+        self._parameters = list(model.parameters())
+
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        create_synchronizer("all-reduce").average([p.data for p in self._parameters])
+
+
+class EveryShareCountsAlike:
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
+        for inputs, targets, _ in self._loader.batches(epoch, first_iteration):
+            yield Batch(inputs, targets, 1.0)
+
+
+def no_synchronisation(model: nn.Module, loader: Loader) -> Wiring:
+    return Wiring(model, loader, KeepLocal())
+
+
+def sum_not_divided(model: nn.Module, loader: Loader) -> Wiring:
+    return Wiring(model, loader, SumInsteadOfMean())
+
+
+def one_tensor_skipped(model: nn.Module, loader: Loader) -> Wiring:
+    return Wiring(model, loader, OneTensorSkipped())
+
+
+def parameters_averaged(model: nn.Module, loader: Loader) -> Wiring:
+    return Wiring(model, loader, ParametersAveraged())
+
+
+def weights_forced_to_one(model: nn.Module, loader: Loader) -> Wiring:
+    return Wiring(model, EveryShareCountsAlike(loader), create_synchronizer("all-reduce"))
+
+
+BROKEN = {function.__name__: function for function in (
+    no_synchronisation, sum_not_divided, one_tensor_skipped, parameters_averaged,
+    weights_forced_to_one)}

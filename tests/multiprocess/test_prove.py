@@ -1,0 +1,250 @@
+"""The proof must pass what is right and fail what is wrong, by the same comparison.
+
+Mutations that turn this red: `<=` to `>` or a plain `>` for `not <=` in comparison.beyond; `max` to
+`min` in comparison.largest; sum without `_gap`'s `.abs()`; `min(limit, ...)` dropped in bounds;
+FACTOR 1e9; the loss of rank 0 alone in global_losses; `.flip(0)` dropped from Reversed; only the
+leader's gaps in Reference.against; the first gradients kept at every step in Recorder; `return
+dataset` in thinned; Verdict not raised in ranks._results; main exiting with 0.
+"""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from common.failures import PeerLost, UsageError, Verdict
+from scripts import prove
+from scripts.proof.comparison import FACTOR, QUANTITIES, Gap, beyond, bounds, differences, worst
+from scripts.proof.experiment import Case, create_reference, judged, local_statistics
+from scripts.proof.ranks import run_ranks
+from scripts.proof.strategies import STRATEGIES, Reversed
+from scripts.proof.trajectory import thinned, trajectory
+from tests.multiprocess.prove_cases import BROKEN, no_synchronisation, small_problem
+from tests.ranks import ROOT
+from tests.small import small_dataset, small_loader
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory):
+    """One rank's training by (precision, statistics), each made once."""
+    folder = tmp_path_factory.mktemp("references")
+    return {case: create_reference(small_problem(*case), folder / "-".join(case))
+            for case in (("float64", "synchronised"), ("float32", "synchronised"),
+                         ("float64", "frozen"))}
+
+
+def verdicts(reference, strategies, sizes) -> dict[tuple[str, int], str]:
+    return {(case.name, case.world_size): case.verdict
+            for case in judged(reference, strategies, sizes)}
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_every_strategy_agrees_with_one_rank(world_size, references):
+    reference = references["float64", "synchronised"]
+    cases = list(judged(reference, STRATEGIES, [world_size]))
+    assert [case.name for case in cases] == list(STRATEGIES)
+    assert {case.verdict for case in cases} == {"agrees"}
+    assert all(case.gaps[name].absolute < 1e-12 for case in cases for name in QUANTITIES)
+
+
+@pytest.mark.parametrize("which", [("float32", "synchronised"), ("float64", "frozen")], ids=str)
+def test_they_agree_in_float32_and_with_frozen_statistics_too(which, references):
+    assert set(verdicts(references[which], STRATEGIES, [3]).values()) == {"agrees"}
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_synchroniser_is_caught(name, world_size, references):
+    reference = references["float64", "synchronised"]
+    [case] = judged(reference, {name: BROKEN[name]}, [world_size])
+    assert case.beyond, case.gaps
+    assert "weights" in case.beyond or "last gradients" in case.beyond
+    early = name != "weights_forced_to_one" or world_size == 3  # two ranks share 10 samples evenly
+    assert ("first gradients" in case.beyond) == early
+    assert max(gap.absolute / reference.allowed[quantity]
+               for quantity, gap in case.gaps.items()) > 1e6
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_it_is_caught_in_float32_too(name, references):
+    assert verdicts(references["float32", "synchronised"], {name: BROKEN[name]},
+                    [3])[name, 3].startswith("FAILED")
+
+
+def test_local_statistics_are_measured_and_not_judged(references):
+    [case] = local_statistics(references["float64", "synchronised"], [1, 2])
+    assert case.world_size == 2 and case.verdict == "measured"
+    assert case.gaps["weights"].absolute > 1e-3
+
+
+def test_the_bounds_are_tight_in_float64(references):
+    allowed = references["float64", "synchronised"].allowed
+    assert all(0 < allowed[name] < 1e-11 for name in QUANTITIES), allowed
+
+
+# The comparison by itself.
+
+
+def of(value: float, dtype=torch.float64) -> dict[str, list[torch.Tensor]]:
+    """A trajectory of two tensors a quantity, all zero but one element."""
+    return {name: [torch.zeros(2, 2, dtype=dtype), torch.tensor([0.0, value], dtype=dtype)]
+            for name in QUANTITIES}
+
+
+def test_a_gap_is_the_largest_of_either_sign():
+    assert set(differences(of(4.0), of(1.0)).values()) == {Gap(3.0, 0.75)}
+    assert set(differences(of(-4.0), of(-5.0)).values()) == {Gap(1.0, 0.25)}
+    assert set(differences(of(0.0), of(0.0)).values()) == {Gap(0.0, 0.0)}
+
+
+def test_other_shapes_do_not_compare():
+    with pytest.raises(ValueError, match="shapes"):
+        differences(of(1.0), {name: [torch.zeros(2)] for name in QUANTITIES})
+
+
+def test_not_a_number_is_out_of_every_bound():
+    gaps = worst([differences(of(1.0), of(1.0)), differences(of(1.0), of(float("nan")))])
+    assert beyond(gaps, dict.fromkeys(QUANTITIES, float("inf"))) == list(QUANTITIES)
+
+
+def test_the_worst_rank_counts():
+    gaps = worst([differences(of(1.0), of(value)) for value in (1.0, 3.0, 2.0)])
+    assert gaps["weights"].absolute == 2.0
+    assert beyond(gaps, dict.fromkeys(QUANTITIES, 2.0)) == []
+    assert beyond(gaps, {**dict.fromkeys(QUANTITIES, 2.0), "loss": 1.9}) == ["loss"]
+
+
+def test_bounds_come_from_rounding_or_from_measurement_and_have_a_limit():
+    a_priori = 2 * 1 * 30 * torch.finfo(torch.float64).eps * 5.0  # one layer, 900 summands
+    assert bounds(of(5.0), 900, [])["loss"] == pytest.approx(a_priori)
+    small, large = (differences(of(5.0), of(5.0 + gap)) for gap in (1e-9, 1e-7))
+    assert bounds(of(5.0), 900, [small, large])["loss"] == pytest.approx(FACTOR * 1e-7)
+    assert bounds(of(5.0), 900, [small, large], limit=1e-8)["loss"] == 1e-8
+    assert FACTOR <= 10
+
+
+# Its parts.
+
+
+def learned(steps: int) -> dict[str, list[torch.Tensor]]:
+    return {name: [each.detach() for each in tensors] for name, tensors in trajectory(
+        small_problem("float64", "frozen", steps), STRATEGIES["all-reduce"]).items()}
+
+
+def numbers(steps: int) -> list[list[float]]:
+    found = learned(steps)
+    return [found["loss"][0].tolist(), found["first gradients"][0].flatten().tolist(),
+            found["last gradients"][0].flatten().tolist()]
+
+
+def test_a_trajectory_has_the_global_losses_and_the_first_and_last_gradients():
+    [[losses, first, last]] = run_ranks(1, numbers, 5)
+    [[one_loss, only, same]] = run_ranks(1, numbers, 1)
+    assert len(losses) == 5 and losses[:1] == one_loss
+    assert first == only == same and last != first
+    for of_rank in run_ranks(3, numbers, 5):
+        assert of_rank[0] == pytest.approx(losses, abs=1e-14)
+
+
+def test_reversed_batches_hold_the_same_samples_back_to_front():
+    loader = small_loader(0, 1)
+    for before, after in zip(loader.batches(1, 3), Reversed(loader).batches(1, 3), strict=True):
+        assert torch.equal(after.inputs.flip(0), before.inputs)
+        assert torch.equal(after.targets.flip(0), before.targets)
+        assert not torch.equal(after.inputs, before.inputs) and after.weight == before.weight
+
+
+def test_thinning_spreads_over_the_whole_set():
+    dataset = small_dataset(45)
+    assert thinned(dataset, None) is dataset and thinned(dataset, 50) is dataset
+    thin = thinned(dataset, 12)
+    assert len(thin) == 12 and thin.digest != dataset.digest
+    assert (thin.images == dataset.images[::4]).all() and (thin.labels == dataset.labels[::4]).all()
+
+
+def disagree_on_rank_one() -> None:
+    if dist.get_rank() == 1:
+        raise UsageError("rank one is out of paper")
+    dist.barrier()
+
+
+def vanish_on_rank_one() -> None:
+    if dist.get_rank() == 1:
+        os._exit(9)
+    dist.barrier()
+
+
+@pytest.mark.parametrize("function, error, told", [
+    (disagree_on_rank_one, Verdict, "out of paper"), (vanish_on_rank_one, PeerLost, "ended")])
+def test_a_failing_rank_ends_all(function, error, told):
+    with pytest.raises(error, match=told):
+        run_ranks(2, function)
+    assert not multiprocessing.active_children()
+
+
+# The command.
+
+
+@pytest.mark.parametrize("flags, words", [
+    (["--steps", "0"], "at least 1"), (["--sizes", "2,none"], "none"),
+    (["--sizes", "0"], "0 is none of 1, 2"),
+    (["--strategies", "gossip"], "gossip"), (["--batch-norm", "local"], "synchronised"),
+    (["--batch-size", "x"], "'x'"), (["--no-such-flag"], "no-such-flag")])
+def test_mistakes_are_named(flags, words):
+    with pytest.raises(UsageError, match=words):
+        prove.parse(flags)
+
+
+def test_flags_of_the_training_are_passed_on():
+    options, settings = prove.parse(["--steps", "7", "--workload", "digits-vgg11", "--seed", "5",
+                                     "--sizes", "2,4", "--batch-norm", "frozen"])
+    assert options.sizes == (2, 4) and options.strategies == tuple(STRATEGIES)
+    assert (settings.workload, settings.seed, settings.max_iterations, settings.batch_norm,
+            settings.device) == ("digits-vgg11", 5, 7, "frozen", "cpu")
+
+
+@pytest.mark.parametrize("strategy, code", [(STRATEGIES["ddp"], 0), (no_synchronisation, 1)],
+                         ids=["right", "wrong"])
+def test_the_exit_status_and_the_files(strategy, code, references, tmp_path, monkeypatch, capsys):
+    reference = references["float64", "synchronised"]
+
+    def one_case(options, settings, folder):
+        return reference, list(judged(reference, {"mine": strategy}, [2]))
+
+    monkeypatch.setattr(prove, "prove", one_case)
+    monkeypatch.setattr(sys, "argv", ["prove.py", "--output", str(tmp_path / "d" / "proof"),
+                                      "--precisions", "float64"])
+    with pytest.raises(SystemExit) as raised:
+        prove.main()
+    assert raised.value.code == code
+    assert ("FAILED" in capsys.readouterr().out) == bool(code)
+    data = json.loads((tmp_path / "d" / "proof.json").read_text())
+    assert "--precisions float64" in data["command"] and data["torch"] == torch.__version__
+    last = data["tables"][0]["cases"][-1]
+    assert (last["name"], last["ranks"]) == ("mine", 2) and len(last["gaps"]) == len(QUANTITIES)
+    text = (tmp_path / "d" / "proof.md").read_text()
+    assert "| 2 | mine |" in text and "**bound**" in text and ("FAILED" in text) == bool(code)
+
+
+def test_a_case_says_what_failed():
+    gaps = dict.fromkeys(QUANTITIES, Gap(0.0, 0.0))
+    assert [Case("x", 2, gaps, names).verdict for names in (None, [], ["loss", "weights"])] == [
+        "measured", "agrees", "FAILED: loss, weights"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more, code, word", [([], 0, "all cases agree"),
+                                              (["--float64-limit", "1e-30"], 1, "FAILED")])
+def test_the_literal_command(more, code, word, tmp_path):
+    run = subprocess.run(
+        [sys.executable, ROOT / "scripts/prove.py", "--workload", "digits-vgg11", "--batch-size",
+         "5", "--samples", "11", "--steps", "2", "--sizes", "3", "--strategies", "all-reduce",
+         "--precisions", "float64", "--smallest-batch", "3", *more],
+        capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    assert run.returncode == code, run.stderr
+    assert word in run.stdout and run.stderr == ""
