@@ -13,7 +13,7 @@ from common.failures import run_program
 
 
 def main() -> None:
-    settings, world = parse_command_line("PartOne")
+    settings, _ = parse_command_line("PartOne")
     # torch is imported only now: --help and a mistyped flag have been answered already
     from common.evaluation import evaluate
     from common.gradient_sync import KeepLocal
@@ -28,7 +28,7 @@ def main() -> None:
     train_set, test_set = load_datasets(settings, node)
     loader = create_loader(settings, train_set, node)
     model, criterion, optimizer = create_training(settings, train_set, node)
-    with open_run("PartOne", settings, node, loader.plan, model, optimizer) as run:
+    with open_run("PartOne", settings, node, loader, model, optimizer) as run:
         gradient_sync = KeepLocal()
         train(model, criterion, optimizer, loader, gradient_sync, run)
         finish_run(run, evaluate(model, criterion, test_set, run), model)

@@ -31,7 +31,7 @@ def main() -> None:
         train_set, test_set = load_datasets(settings, node)
         loader = create_loader(settings, train_set, node)
         model, criterion, optimizer = create_training(settings, train_set, node)
-        with open_run("PartThree", settings, node, loader.plan, model, optimizer) as run:
+        with open_run("PartThree", settings, node, loader, model, optimizer) as run:
             # DDP averages during backward, so nothing is left for the seam; and we, not DDP,
             # share the buffers (see common/collectives.py), once when they are needed.
             gradient_sync = KeepLocal()

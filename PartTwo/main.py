@@ -30,7 +30,7 @@ def main() -> None:
         runs = []
         for name in settings.sync:
             model, criterion, optimizer = create_training(settings, train_set, node)
-            with open_run(f"PartTwo/{name}", settings, node, loader.plan, model, optimizer) as run:
+            with open_run(f"PartTwo/{name}", settings, node, loader, model, optimizer) as run:
                 gradient_sync = create_synchronizer(name)
                 gradient_sync.prepare(model)
                 train(model, criterion, optimizer, loader, gradient_sync, run)

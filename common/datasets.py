@@ -139,11 +139,23 @@ def _cached(data_dir: Path, name: str, source: Path, read: Callable[[], Arrays])
         with _locked(folder / f"{name}.lock"):
             cache = folder / f"{name}-{_fingerprint(source)}"  # another rank may have been first
             if not cache.is_dir():
-                dataset = _dataset(*read())
-                cache = folder / f"{name}-{_fingerprint(source)}"  # a download makes the source
+                dataset, state = _read_unchanged(source, read)
+                cache = folder / f"{name}-{state}"
                 _write_cache(dataset, cache)
                 _drop_other_caches(folder, name, keep=cache)
     return _open_cache(cache)
+
+
+def _read_unchanged(source: Path, read: Callable[[], Arrays]) -> tuple[ImageDataset, str]:
+    """The data set and its source's fingerprint, read again if the source changed meanwhile.
+
+    So a folder that is still being unpacked makes no cache that looks complete.
+    """
+    while True:
+        before = _fingerprint(source)
+        dataset = _dataset(*read())
+        if _fingerprint(source) == before:
+            return dataset, before
 
 
 def _cache_root(data_dir: Path) -> Path:

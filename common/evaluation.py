@@ -1,5 +1,6 @@
 """Evaluation over the whole test set, each sample exactly once, however many ranks share it."""
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from common.collectives import share_leaders_buffers, sum_over_ranks
 from common.datasets import ImageDataset
 from common.epoch_plan import share_bounds
+from common.failures import NonFiniteLoss
 from common.loaders import Augment, create_augment
 from common.phase_timer import Progress
 from common.precision import Precision
@@ -49,6 +51,9 @@ def evaluate(model: nn.Module, criterion: nn.Module, dataset: ImageDataset,
     gathered[1, share] = 1
     sum_over_ranks(gathered)
     loss = sum_over_ranks(torch.tensor(loss_sum, dtype=torch.float64, device=device)).item()
+    if not math.isfinite(loss):
+        raise NonFiniteLoss(f"the test loss is {loss / len(dataset)}: the last updates have "
+                            "spoilt the weights; try a smaller --learning-rate")
     if not bool((gathered[1] == 1).all()):
         raise AssertionError("the ranks did not evaluate every test sample exactly once")
     return Evaluation(loss / len(dataset), dataset.labels, gathered[0].cpu().numpy(),

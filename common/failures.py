@@ -4,6 +4,7 @@
 """
 
 import sys
+import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -68,7 +69,7 @@ def first_line(error: BaseException) -> str:
 def run_program(main: Callable[[], None]) -> NoReturn:
     """Calls `main` and exits: 0, or a failure's one sentence on standard error and its exit code.
 
-    `--debug` anywhere on the command line lets the traceback through. An exception that is no
+    `--debug` anywhere on the command line adds the traceback. An exception that is no
     `Failure` is a fault of this program and always shows its traceback. Signals: common/signals.py.
     """
     stop = process_stop()
@@ -77,7 +78,7 @@ def run_program(main: Callable[[], None]) -> NoReturn:
         main()
     except Failure as failure:
         if "--debug" in sys.argv:
-            raise
+            traceback.print_exc()
         tell(str(failure), failure.exit_code, stop.progress.saved)
         sys.exit(failure.exit_code)
     sys.exit(0)

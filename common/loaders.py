@@ -116,6 +116,7 @@ class WorkerLoader:
 
     def __init__(self, loader: InMemoryLoader, workers: int) -> None:
         self.plan = loader.plan
+        self.dataset = loader.dataset
         self._loader = loader
         self._workers = workers
         self.example = loader.example
@@ -126,7 +127,9 @@ class WorkerLoader:
         requests = [list(zip(share.indices.tolist(), *(a.tolist() for a in share.augmentation),
                              strict=True)) for share in planned]
         samples = _Samples(self._loader.dataset, self._loader.augment)
-        fetched = DataLoader(samples, batch_sampler=requests, num_workers=self._workers)
+        # A generator of its own: else the loader would draw from the one that dropout draws from.
+        fetched = DataLoader(samples, batch_sampler=requests, num_workers=self._workers,
+                             generator=torch.Generator())
         device = self._loader.device
         for share, (inputs, targets) in zip(planned, fetched, strict=True):
             inputs = inputs.to(device, memory_format=torch.channels_last)

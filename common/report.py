@@ -78,14 +78,14 @@ def _dry_run_sentence(run: Run) -> str:
 def summarise(run: Run, result: Evaluation, model: nn.Module) -> dict:
     """The figures of a run, from its own log: durations in seconds, without the first iteration."""
     steps = list(read_events(run.log.metrics_path, "step"))
-    durations = [step["duration"] for step in steps[1:]] or [float("nan")]
-    mean = statistics.fmean(durations)
+    durations = [step["duration"] for step in steps[1:]]
+    mean = statistics.fmean(durations) if durations else None
     return {
         "test_loss": result.loss, "test_accuracy": result.accuracy, "test_samples":
         len(result.truth), "iterations": len(steps), "mean_iteration_seconds": mean,
-        "median_iteration_seconds": statistics.median(durations),
+        "median_iteration_seconds": statistics.median(durations) if durations else None,
         "stdev_iteration_seconds": statistics.stdev(durations) if len(durations) > 1 else 0.0,
-        "images_per_second": run.settings.batch_size / mean,
+        "images_per_second": run.settings.batch_size / mean if mean else None,
         "phase_seconds": _mean_phases(steps[1:]), "parameters": count_parameters(model),
         "bytes_per_iteration": steps[-1]["bytes_sent"] if steps else 0,
         "world_size": run.node.world.size, "threads": run.node.threads,
@@ -108,13 +108,21 @@ def _mean_phases(steps: list[dict]) -> dict[str, float]:
             for phase in steps[0]["seconds"]}
 
 
+def _steps_by_place(run: Run) -> dict[tuple[int, int], dict]:
+    return {(step["epoch"], step["iteration"]): step
+            for step in read_events(run.log.metrics_path, "step")}
+
+
 def compare_runs(runs: Sequence[Run]) -> None:
     """Says how this rank's losses and times in `runs` compare, each with the one before it."""
     for before, after in pairwise(run for run in runs if not run.settings.dry_run):
-        old, new = (list(read_events(run.log.metrics_path, "step")) for run in (before, after))
-        gaps = [abs(one["loss"] - other["loss"]) for one, other in zip(old, new, strict=False)]
-        first, second = (statistics.fmean(step["duration"] for step in steps[1:] or steps)
-                         for steps in (old, new))
+        old, new = (_steps_by_place(run) for run in (before, after))
+        places = sorted(old.keys() & new.keys())
+        if not places:
+            continue
+        gaps = [abs(old[place]["loss"] - new[place]["loss"]) for place in places]
+        first, second = (statistics.fmean(steps[place]["duration"] for place in
+                                          places[1:] or places) for steps in (old, new))
         after.log.say(
             f"{before.folder.name} against {after.folder.name}, from the same weights:\n"
             f"  {first:.3f} and {second:.3f} seconds an iteration, {first / second:.2f} times as "

@@ -5,7 +5,6 @@
 """
 
 import json
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,33 +18,51 @@ from torch.optim import Optimizer
 from common import checkpoint
 from common.checkpoint import Position
 from common.collectives import broadcast_bytes
-from common.epoch_plan import EpochPlan
 from common.failures import CheckpointError, UsageError
+from common.loaders import InMemoryLoader, WorkerLoader
 from common.process_group import Node
 from common.run import KEPT_CHECKPOINTS, Run, ran_on
 from common.run_log import RunLog, Totals
 from common.sentinel import Sentinel
 from common.settings import Settings, differences
 
+LEADERS_FILES = ("settings.json", "summary.json", "report.txt", "report.json")
+
 
 @contextmanager
-def open_run(name: str, settings: Settings, node: Node, plan: EpochPlan,
+def open_run(name: str, settings: Settings, node: Node, loader: InMemoryLoader | WorkerLoader,
              model: nn.Module, optimizer: Optimizer) -> Iterator[Run]:
     """Opens the output folder `name`, as --resume says: fresh, resumed, or replaced.
 
     Resuming restores `model` and `optimizer`, in place. Every rank must enter. Raises UsageError
-    when the folder holds a run and must not be touched, or when the settings have changed;
-    CheckpointError when nothing sound is left to resume from.
+    when the folder holds a run and must not be touched, or when settings or data have changed;
+    CheckpointError when nothing sound is left to resume from. A dry run does all this in a
+    temporary folder, after it has looked at the real one.
     """
-    if settings.dry_run:
-        settings = _in_a_temporary_folder(settings)
-    folder = settings.output_dir / name
+    _refuse_other_runs(settings.output_dir / name, settings, node)
+    if not settings.dry_run:
+        with _opened(name, settings, node, loader, model, optimizer) as run:
+            yield run
+        return
+    with tempfile.TemporaryDirectory(prefix="dry-run-") as folder:
+        elsewhere = replace(settings, output_dir=Path(folder), resume="no")
+        with _opened(name, elsewhere, node, loader, model, optimizer) as run:
+            yield run
+
+
+@contextmanager
+def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | WorkerLoader,
+            model: nn.Module, optimizer: Optimizer) -> Iterator[Run]:
+    folder, plan, data = settings.output_dir / name, loader.plan, loader.dataset.digest
     node.progress.saved = None
     _prepare_folder(folder, settings, node, model)
     source, contents = _find_checkpoint(folder, settings, node)
     position, totals, remarks, last = Position(), Totals(), [], None
-    if contents is not None:
-        remarks = _check_settings(contents, settings)
+    if contents is None:
+        for path in _log_paths(folder, node):  # of a run that was lost before its first checkpoint
+            path.unlink(missing_ok=True)
+    else:
+        remarks = _check_settings(contents, settings, data)
         checkpoint.restore(contents, source, model, optimizer)
         position, last = Position(*contents["position"]), Path(source)
         totals = _my_totals(contents.get("totals", []), node)
@@ -64,15 +81,8 @@ def open_run(name: str, settings: Settings, node: Node, plan: EpochPlan,
             log.note(remark)
         sentinel = Sentinel(plan, node, settings.check_every)
         yield Run(name, folder, folder / "checkpoints", settings, node, log, plan.iterations,
-                  sentinel, position, totals, last)
+                  sentinel, position, totals, last, data)
         log.event("end")
-    if settings.dry_run:
-        shutil.rmtree(settings.output_dir, ignore_errors=True)
-
-
-def _in_a_temporary_folder(settings: Settings) -> Settings:
-    """A dry run starts fresh beside whatever is there, and leaves nothing behind."""
-    return replace(settings, output_dir=Path(tempfile.mkdtemp(prefix="dry-run-")), resume="no")
 
 
 def _log_paths(folder: Path, node: Node) -> tuple[Path, Path]:
@@ -80,17 +90,35 @@ def _log_paths(folder: Path, node: Node) -> tuple[Path, Path]:
     return folder / f"logs_rank{rank}.txt", folder / f"metrics_rank{rank}.jsonl"
 
 
+def _refuse_other_runs(folder: Path, settings: Settings, node: Node) -> None:
+    """Raises UsageError when a folder that this command will fill holds another run.
+
+    Part Two looks at all its folders before it trains into the first.
+    """
+    first = bool(settings.sync) and folder.name == settings.sync[0]
+    for name in settings.sync if first else (folder.name,):
+        other = folder.parent / name
+        if _is_another_run(other, settings.resume) and any(
+                path.exists() for path in _log_paths(other, node)):
+            raise UsageError(f"{other} already holds a run: continue it with --resume auto, start "
+                             "over with --resume replace, or choose another --output-dir")
+
+
+def _remove_run(folder: Path, node: Node) -> None:
+    """Deletes what a run writes, and nothing else: this rank's logs, and what the leader wrote."""
+    for path in _log_paths(folder, node):
+        path.unlink(missing_ok=True)
+    if node.world.is_leader:
+        for name in LEADERS_FILES:
+            (folder / name).unlink(missing_ok=True)
+        for path in checkpoint.newest(folder / "checkpoints"):
+            path.unlink()
+
+
 def _prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Module) -> None:
-    mine = _log_paths(folder, node)
-    if settings.resume == "replace" and node.world.is_leader:
-        shutil.rmtree(folder, ignore_errors=True)
-    elif settings.resume == "replace":
-        for path in mine:
-            path.unlink(missing_ok=True)
-    elif _is_another_run(folder, settings.resume) and any(path.exists() for path in mine):
-        raise UsageError(f"{folder} already holds a run: continue it with --resume auto, start "
-                         "over with --resume replace, or choose another --output-dir")
     try:
+        if settings.resume == "replace":
+            _remove_run(folder, node)
         folder.mkdir(parents=True, exist_ok=True)
         if node.world.is_leader:
             (folder / "settings.json").write_text(json.dumps(settings.as_json(), indent=2) + "\n")
@@ -103,8 +131,9 @@ def _prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modu
 
 def _is_another_run(folder: Path, resume: str) -> bool:
     """Whether what is about to start must not be mixed with what the folder holds."""
-    return resume == "no" or (resume != "auto" and
-                              folder.resolve() not in Path(resume).resolve().parents)
+    if resume in ("auto", "replace"):
+        return False
+    return resume == "no" or folder.resolve() not in Path(resume).resolve().parents
 
 
 def _find_checkpoint(folder: Path, settings: Settings,
@@ -137,9 +166,10 @@ def _leaders_checkpoint(folder: Path, resume: str) -> tuple[Path, bytes]:
     return Path(), b""
 
 
-def _check_settings(contents: dict[str, Any], settings: Settings) -> list[str]:
+def _check_settings(contents: dict[str, Any], settings: Settings, data: str) -> list[str]:
     """Remarks on accepted changes. Raises UsageError for changes that were not accepted."""
-    before, now = contents.get("settings", {}), settings.trajectory()
+    before = {**contents.get("settings", {}), "data": contents.get("data")}
+    now = {**settings.trajectory(), "data": data}
     changed = [f"{name} was {before.get(name)} and is {now[name]}"
                for name in differences({key: before.get(key) for key in now}, now)]
     if changed and not settings.accept_changes:

@@ -32,7 +32,8 @@ class Run:
     """Where a run stands and what it leaves behind. Made by `open_run`; every rank has one.
 
     `name` is its folder's below --output-dir, such as "PartTwo/all-reduce". `position` is the next
-    batch to train on, `totals` this rank's sums over the epoch so far.
+    batch to train on, `totals` this rank's sums over the epoch so far, `data` the training set's
+    digest. The last `kept` checkpoints stay; None keeps all.
     """
 
     name: str
@@ -46,6 +47,8 @@ class Run:
     position: Position = Position()
     totals: Totals = field(default_factory=Totals)
     last_checkpoint: Path | None = None
+    data: str = ""
+    kept: int | None = KEPT_CHECKPOINTS
 
     @property
     def precision(self) -> Precision:
@@ -92,7 +95,8 @@ class Run:
             self._stop_if_asked(model, optimizer)
 
     def finish_epoch(self, epoch: int, model: nn.Module, optimizer: Optimizer) -> None:
-        """Logs the epoch's means over all ranks and saves. Every rank must call it."""
+        """Checks, logs the epoch's means over all ranks, and saves. Every rank must call it."""
+        self.sentinel.check(self.position, model)
         rows = self._gathered_totals()
         totals = Totals(*(sum(column) for column in zip(*rows, strict=True)))
         self.log.epoch(epoch, totals)
@@ -127,7 +131,8 @@ class Run:
             if self.node.world.is_leader:
                 self._write(path, checkpoint.pack(
                     model, optimizer, self.position, loss, totals=totals,
-                    settings=self.settings.as_json(), ran_on=ran_on(self.name, self.node)))
+                    settings=self.settings.as_json(), ran_on=ran_on(self.name, self.node),
+                    data=self.data))
             self.last_checkpoint = path
         except CheckpointError as error:
             if is_last or self._is_over():
@@ -139,7 +144,8 @@ class Run:
     def _write(self, path: Path, contents: dict[str, Any]) -> None:
         checkpoint.write(path, contents)
         self.node.progress.saved = str(path)
-        checkpoint.prune(path, KEPT_CHECKPOINTS)
+        if self.kept is not None:
+            checkpoint.prune(path, self.kept)
 
 
 def ran_on(name: str, node: Node) -> dict[str, Any]:

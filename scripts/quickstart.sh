@@ -9,8 +9,7 @@ use_environment requirements.txt
 
 RANKS="${RANKS:-4}"
 flags=(--workload digits-vgg11 --output-dir outputs/quickstart --resume replace "$@")
-cd "$ROOT"
-"$PYTHON" PartOne/main.py "${flags[@]}"
-scripts/local_cluster.sh "$RANKS" PartTwo "${flags[@]}"
-scripts/local_cluster.sh "$RANKS" PartThree "${flags[@]}"
-"$PYTHON" scripts/table.py "${flags[@]}"
+"$PYTHON" "$ROOT/PartOne/main.py" "${flags[@]}"
+"$ROOT/scripts/local_cluster.sh" "$RANKS" PartTwo "${flags[@]}"
+"$ROOT/scripts/local_cluster.sh" "$RANKS" PartThree "${flags[@]}"
+"$PYTHON" "$ROOT/scripts/table.py" "${flags[@]}"

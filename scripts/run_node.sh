@@ -5,7 +5,7 @@ set -euo pipefail
 . "$(dirname "$0")/environment.sh"
 part=$1
 shift
-if [ $# -ge 3 ] && [[ "$1 $2 $3" != *-* ]]; then
+if [ $# -ge 3 ] && [[ $1 != -* && $2 != -* && $3 != -* ]]; then
     MASTER_IP=$1 NUM_NODES=$2 RANK=$3
     shift 3
 fi

@@ -26,9 +26,10 @@ def _runs_in(folder: Path) -> list[str]:
 
 def _row(folder: Path, name: str, summary: dict, base: float | None) -> tuple[str, ...]:
     mean = summary["mean_iteration_seconds"]
+    seconds = f"{mean:.3f} ± {summary['stdev_iteration_seconds']:.3f}" if mean else "-"
     return (name, str(summary["world_size"]),
-            f"{mean:.3f} ± {summary['stdev_iteration_seconds']:.3f}",
-            str(summary["iterations"] - 1), f"{base / mean:.2f}" if base else "-",
+            seconds, str(max(0, summary["iterations"] - 1)),
+            f"{base / mean:.2f}" if base and mean else "-",
             f"{100 * summary['test_accuracy']:.2f} %", str(folder / name / "report.txt"))
 
 

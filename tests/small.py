@@ -17,7 +17,7 @@ class FrozenBatchNorm(nn.BatchNorm2d):
 
 
 class SmallNet(nn.Module):
-    """8x8 images to 3 classes, with batch norm and an unused-by-default buffer's worth of state."""
+    """8x8 images to 3 classes, with two batch-norm layers of the given kind."""
 
     def __init__(self, norm: type[nn.Module] = FrozenBatchNorm) -> None:
         super().__init__()

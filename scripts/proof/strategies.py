@@ -59,8 +59,8 @@ class Reversed:
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
         """The loader's batches of `epoch`."""
-        for inputs, targets, weight in self.loader.batches(epoch, first_iteration):
-            yield Batch(inputs.flip(0), targets.flip(0), weight)
+        for batch in self.loader.batches(epoch, first_iteration):
+            yield Batch(batch.inputs.flip(0), batch.targets.flip(0), batch.weight)
 
 
 def batches_reversed(model: nn.Module, loader: Loader) -> Wiring:

@@ -15,7 +15,7 @@ from common.collectives import sum_over_ranks, world_size
 from common.datasets import ImageDataset
 from common.gradient_sync import GradientSync
 from common.process_group import Node
-from common.run import open_run
+from common.resume import open_run
 from common.run_log import read_events
 from common.settings import Settings
 from common.setup import create_loader, create_training
@@ -93,8 +93,8 @@ def trajectory(problem: Problem, strategy: Strategy) -> Trajectory:
     recorder = Recorder(wiring.gradient_sync)
     recorder.prepare(model)
     with tempfile.TemporaryDirectory() as folder:
-        settings = replace(settings, output_dir=Path(folder))
-        with open_run("proof", settings, node, loader.plan, model, optimizer) as run:
+        settings = replace(settings, output_dir=Path(folder), check_every=0)
+        with open_run("proof", settings, node, loader, model, optimizer) as run:
             train(wiring.model, criterion, optimizer, wiring.loader, recorder, run)
         losses = global_losses(run.log.metrics_path)
     return {"loss": [losses], "first gradients": recorder.first, "last gradients": recorder.last,
