@@ -65,8 +65,8 @@ class EveryShareCountsAlike:
         self._loader = loader
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
-        for inputs, targets, _ in self._loader.batches(epoch, first_iteration):
-            yield Batch(inputs, targets, 1.0)
+        for batch in self._loader.batches(epoch, first_iteration):
+            yield batch._replace(weight=1.0)
 
 
 def no_synchronisation(model: nn.Module, loader: Loader) -> Wiring:
