@@ -1,8 +1,9 @@
-"""A small workload to prove on, and five ways of getting data-parallel training wrong."""
+"""A small workload to prove on, and six ways of getting data-parallel training wrong."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from common.collectives import sum_over_ranks
@@ -60,6 +61,13 @@ class ParametersAveraged(KeepLocal):
         create_synchronizer("all-reduce").average([p.data for p in self._parameters])
 
 
+class MeanForTheLeaderOnly(KeepLocal):
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        leader = dist.get_rank() == 0
+        create_synchronizer("all-reduce").average(
+            gradients if leader else [gradient.clone() for gradient in gradients])
+
+
 class EveryShareCountsAlike:
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -85,10 +93,14 @@ def parameters_averaged(model: nn.Module, loader: Loader) -> Wiring:
     return Wiring(model, loader, ParametersAveraged())
 
 
+def mean_for_the_leader_only(model: nn.Module, loader: Loader) -> Wiring:
+    return Wiring(model, loader, MeanForTheLeaderOnly())
+
+
 def weights_forced_to_one(model: nn.Module, loader: Loader) -> Wiring:
     return Wiring(model, EveryShareCountsAlike(loader), create_synchronizer("all-reduce"))
 
 
 BROKEN = {function.__name__: function for function in (
     no_synchronisation, sum_not_divided, one_tensor_skipped, parameters_averaged,
-    weights_forced_to_one)}
+    mean_for_the_leader_only, weights_forced_to_one)}
