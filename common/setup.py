@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
 
+from common.all_reduce_speed import measure_all_reduce, speed_table
 from common.batch_norm import synchronize_batch_norm
 from common.collectives import digest_of
 from common.console import console
@@ -21,7 +22,11 @@ from common.workloads import find_workload
 
 
 def announce(part: str, settings: Settings, node: Node) -> None:
-    """The start-up banner, on the leader: who takes part, and with which settings."""
+    """The start-up banner, on the leader: who takes part, and with which settings.
+
+    Every rank must call: a dry run also measures how fast they all-reduce.
+    """
+    speeds = measure_all_reduce(node.device) if settings.dry_run and node.world.size > 1 else []
     if not node.world.is_leader:
         return
     world, size = node.world, settings.batch_size
@@ -37,6 +42,8 @@ def announce(part: str, settings: Settings, node: Node) -> None:
         f"  global batch {size} = {each}, learning rate {settings.learning_rate}, momentum "
         f"{settings.momentum}, weight decay {settings.weight_decay}, seed {settings.seed}",
         f"  output in {settings.output_dir / part}"]
+    if speeds:
+        lines += ["  all-reduce (scripts/preflight.py examines every link):", *speed_table(speeds)]
     console(world)("\n".join(lines))
 
 

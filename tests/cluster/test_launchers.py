@@ -1,0 +1,66 @@
+"""torchrun and the local cluster start the parts as they are, and end with the right exit code.
+
+Mutations that turn this red: ignore TORCHELASTIC_USE_AGENT_STORE in _from_torchrun (the port is
+taken); let local_cluster.sh keep the last status instead of the first; drop its trap for TERM;
+measure no speeds in announce.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cluster.box import wait_until
+from tests.ranks import ROOT, cluster, free_port, run_programs
+
+LOCAL = ROOT / "scripts" / "local_cluster.sh"
+FLAGS = ["--workload", "digits-vgg11", "--batch-size", "8", "--max-iterations", "1", "--epochs",
+         "1", "--threads", "1"]
+
+
+def test_torchrun_with_two_processes_a_node(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port",
+         str(free_port()), "PartThree/main.py", *FLAGS, "--output-dir", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 ranks (told by torchrun)" in done.stdout
+    assert (tmp_path / "PartThree" / "metrics_rank1.jsonl").exists()
+
+
+def test_a_dry_run_tells_how_fast_the_ranks_all_reduce(tmp_path):
+    outcomes = run_programs(cluster("PartThree", 2, [*FLAGS, "--dry-run", "--output-dir",
+                                                     str(tmp_path / "out")], tmp_path))
+    assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+    assert "all-reduce" in outcomes[0].output and "36.92 MB" in outcomes[0].output
+
+
+def local(program: str, folder: Path, **environment: str) -> subprocess.Popen:
+    """Three ranks of a small program; rank is sys.argv[6]."""
+    path = folder / "program.py"
+    path.write_text(f"import os, sys, time\nrank, folder = sys.argv[6], {str(folder)!r}\n"
+                    f"open(folder + '/pid' + rank, 'w').write(str(os.getpid()))\n{program}")
+    return subprocess.Popen([LOCAL, "3", os.path.relpath(path, ROOT)], stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True,
+                            env={**os.environ, "LOG_DIR": str(folder), **environment})
+
+
+def test_the_local_cluster_ends_with_the_first_failure(tmp_path):
+    process = local("print('rank', rank)\ntime.sleep(1 - int(rank) / 2)\nsys.exit(int(rank) + 3)",
+                    tmp_path)
+    said, errors = process.communicate(timeout=60)
+    assert process.returncode == 5 and said == "rank 0\n" and "exit code 5" in errors
+    assert (tmp_path / "rank1.out").read_text() == "rank 1\n"
+
+
+def test_a_signal_reaches_every_local_rank_and_none_is_left(tmp_path):
+    process = local("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+                    "print('ready', flush=True)\ntime.sleep(1000)", tmp_path, GRACE="1")
+    wait_until(lambda: all((tmp_path / f"rank{rank}.out").exists()
+                           and (tmp_path / f"rank{rank}.out").read_text() for rank in (1, 2)))
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    for rank in range(3):
+        assert not Path(f"/proc/{(tmp_path / f'pid{rank}').read_text()}").exists()
