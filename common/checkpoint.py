@@ -85,7 +85,8 @@ def write(path: Path, contents: dict[str, Any]) -> None:
         os.replace(partial, path)
         _sync_folder(path.parent)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise CheckpointError(f"the checkpoint {path} cannot be written: "
                               f"{error.strerror or error}") from error
 
