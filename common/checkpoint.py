@@ -85,7 +85,8 @@ def write(path: Path, contents: dict[str, Any]) -> None:
         os.replace(partial, path)
         _sync_folder(path.parent)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise CheckpointError(f"the checkpoint {path} cannot be written: "
                               f"{error.strerror or error}") from error
 
@@ -219,14 +220,16 @@ def remove_partial_files(folder: Path) -> None:
 def require_space(folder: Path, model: nn.Module, files: int) -> None:
     """Raises CheckpointError when the disk of `folder` cannot take `files` checkpoints of `model`.
 
-    A checkpoint holds the state and, for SGD with momentum, the parameters' size once more.
+    A checkpoint holds the state and, for SGD with momentum, the parameters' size once more; what
+    else is in it is less than 100 kB.
     """
     state = sum(tensor.nbytes for tensor in model.state_dict().values())
-    needed = files * (state + sum(parameter.nbytes for parameter in model.parameters()))
+    momentum = sum(parameter.nbytes for parameter in model.parameters())
+    needed = files * (state + momentum + 100_000)
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise CheckpointError(f"the disk of {folder} has {free / 1e6:.0f} MB free, too little for "
-                              f"{files} checkpoints of {needed / files / 1e6:.0f} MB each")
+                              f"{files} checkpoints of {needed / files / 1e6:.1f} MB each")
 
 
 def file_name(position: Position) -> str:

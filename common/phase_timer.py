@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 PHASES = ("data", "forward", "backward", "sync", "update")
+PHASES_AFTER_A_STEP = ("checking", "totals", "saving", "evaluation")
 
 
 @dataclass
@@ -33,7 +34,9 @@ class Progress:
     def order(self) -> tuple[int, int, int]:
         """Sorts ranks by how far they have come."""
         phase = self.phase.removeprefix("after ")
-        return self.epoch, self.iteration, PHASES.index(phase) if phase in PHASES else -1
+        every = PHASES + PHASES_AFTER_A_STEP
+        place = 2 * every.index(phase) + (phase != self.phase) if phase in every else -1
+        return self.epoch, self.iteration, place
 
 
 class PhaseTimer:

@@ -87,6 +87,7 @@ class Run:
         self.log.step(step)
         self.totals.add(step.loss, step.correct, step.samples)
         self.position = self.position.after_one_more(self.iterations_per_epoch)
+        self.node.progress.phase = "checking"
         self.sentinel.after_step(step, self.position, model)
         every = self.settings.checkpoint_every
         if every and self.position.step % every == 0 and self.position.iteration:
@@ -113,6 +114,7 @@ class Run:
             self.node.stop.end()
 
     def _gathered_totals(self) -> list[list[float]]:
+        self.node.progress.phase = "totals"
         row = torch.tensor([self.totals.loss, self.totals.correct, self.totals.samples],
                            dtype=torch.float64, device=self.node.device)
         return gather_rows(row).tolist()

@@ -26,6 +26,7 @@ SILENCE_AFTER_ERROR_SECONDS = 2.0
 FIRST_STEP_FACTOR = 5.0
 LINGER_SECONDS = 3.0
 FINISHED = "finished"
+COLLECTIVE = ("sync", "checking", "totals")
 
 
 @dataclass
@@ -137,12 +138,11 @@ class Watch:
             elif text != last.text:
                 self._pulses[rank] = Pulse(text, progress, now, last.moved)
         if 0 in self._pulses and not self._world.is_leader:
-            self.progress.saved = self._pulses[0].progress.saved
+            self.progress.saved = self._pulses[0].progress.saved or self.progress.saved
 
     def _judge(self, store: Store) -> None:
         """Publishes a verdict when there is cause, and leaves when there is a verdict."""
-        failure = (self._silent_rank() or self._stuck_rank()
-                   or self._agreement.advance(store, self.names))
+        failure = self._lost_rank() or self._agreement.advance(store, self.names)
         if failure:
             mine = json.dumps({"sentence": str(failure), "exit_code": failure.exit_code})
             store.compare_set("verdict", "", mine)
@@ -159,8 +159,15 @@ class Watch:
             time.sleep(0.1)
             left = store.add("left", 0)
 
-    def _silent_rank(self) -> Failure | None:
-        limit = SILENCE_AFTER_ERROR_SECONDS if self.collective_failed else SILENCE_SECONDS
+    def _lost_rank(self) -> Failure | None:
+        """What is wrong with whom; where all are stuck, a shorter silence tells by whose fault."""
+        stuck = self._stuck_rank()
+        if stuck or self.collective_failed:
+            return self._silent_rank(SILENCE_AFTER_ERROR_SECONDS) or stuck
+        return self._silent_rank(SILENCE_SECONDS)
+
+    def _silent_rank(self, limit: float) -> Failure | None:
+        """The rank unheard of for longest, when that is more than `limit` seconds."""
         running = [(pulse.heard, rank) for rank, pulse in self._pulses.items()
                    if pulse.progress.phase != FINISHED]
         heard, rank = min(running, default=(float("inf"), 0))
@@ -178,11 +185,15 @@ class Watch:
         rank, pulse = min(self._pulses.items(), key=lambda item: item[1].progress.order())
         if now - pulse.moved < self._limit(pulse):
             return None
-        if pulse.progress.phase == "sync":
+        if pulse.progress.phase in COLLECTIVE and self._all_are_at(pulse.progress):
             return PeerLost(f"all ranks wait for each other {pulse.progress.place()} for "
                             f"{now - pulse.moved:.0f} s: the network between them fails")
         return PeerLost(f"{self.names[rank]} is stuck {pulse.progress.place()} for "
                         f"{now - pulse.moved:.0f} s (--timeout allows more)")
+
+    def _all_are_at(self, progress: Progress) -> bool:
+        return len(self._pulses) > 1 and all(
+            pulse.progress.order() == progress.order() for pulse in self._pulses.values())
 
     def _limit(self, pulse: Pulse) -> float:
         here = pulse.progress

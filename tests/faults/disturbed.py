@@ -6,7 +6,6 @@
 """
 
 import contextlib
-import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -73,7 +72,6 @@ def running(case: Case, folder: Path, resume: str = "no", pause: float = PAUSE,
                 cluster(part, case.world_size, flags, folder, before=before))
     with started([each.process for each in programs]):
         yield programs
-    assert not multiprocessing.active_children()
 
 
 def joined(programs: list[Program], seconds: float) -> tuple[list[int | None], float]:

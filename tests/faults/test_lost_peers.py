@@ -1,0 +1,313 @@
+"""A rank that is killed, stopped, asleep or cut off is named on every other rank, within seconds.
+
+And nothing is lost: the run, resumed, ends bit for bit as if nothing had happened.
+
+Mutations that turn this red: drop `compare_set("verdict"` in Watch._judge (no common sentence);
+return None in Watch._silent_rank (a stopped rank is never named), in Watch._stuck_rank (a sleeping
+one); do not start the guard thread (a stopped leader hangs all); return from Watch._excuse_absence
+at once (a pause of all ranks is taken for a loss); no pulse for a rank that was never heard.
+"""
+
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from common import rendezvous
+from tests.faults.disturbed import error_lines, joined, plant_phases, running, wait_for
+from tests.multiprocess.test_resume import RUNS, Case, end_of, launch, same_bits
+
+KINDS = [("gather-scatter", 4), ("PartOne", 1), ("all-reduce", 4), ("PartThree", 4)]
+SECONDS = 10
+
+
+def kills(count: int, seed: int) -> list[Case]:
+    """Every kind of run in turn, killed after a step by chance."""
+    chance = random.Random(seed)
+    return [Case(*KINDS[number % 4], "memory", chance.randint(2, 6), chance.randint(0, 17))
+            for number in range(count)]
+
+
+def check_survivors(programs, victim: int, codes, expected: str) -> None:
+    """All but the victim said the same sentence, which names the victim, and ended with 75."""
+    name = f"rank {victim} ("
+    pid = f"pid {programs[victim].process.pid})"
+    sentences = set()
+    for rank, each in enumerate(programs):
+        if rank == victim:
+            continue
+        line, = error_lines(each)
+        assert codes[rank] == 75, each.output()
+        sentences.add(line.partition(". Last good checkpoint: ")[0])
+        assert name in line and pid in line and expected in line
+        assert "Last good checkpoint: " in line and "Resume with: " in line
+        assert f"-R {rank}" in line and line.endswith("--resume auto")
+    if expected != "the leader, is lost":  # each then speaks for itself: the store went with him
+        assert len(sentences) <= 1, sentences
+
+
+def end_victim(programs, victim: int) -> None:
+    programs[victim].process.kill()
+    programs[victim].process.join()
+
+
+@pytest.fixture
+def check_kill(tmp_path, undisturbed):
+    def check(case: Case, seed: int) -> None:
+        chance = random.Random(seed)
+        victim = chance.randrange(case.world_size)
+        with running(case, tmp_path) as programs:
+            wait_for(tmp_path, "training", case.kill_at)
+            time.sleep(chance.uniform(0, 0.1))
+            os.kill(programs[victim].process.pid, signal.SIGKILL)
+            codes, seconds = joined(programs, SECONDS)
+            assert seconds < SECONDS
+            if any(code != 0 for rank, code in enumerate(codes) if rank != victim):
+                check_survivors(programs, victim, codes,
+                                "stopped answering" if victim else "the leader, is lost")
+        launch(case, tmp_path, "auto")
+        assert same_bits(end_of(case, tmp_path), undisturbed(case))
+    return check
+
+
+@pytest.mark.parametrize("seed, case", list(enumerate(kills(10, seed=3))), ids=str)
+def test_a_rank_killed_at_any_instant(seed, case, check_kill):
+    check_kill(case, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed, case", list(enumerate(kills(100, seed=4))), ids=str)
+def test_many_ranks_killed(seed, case, check_kill):
+    check_kill(case, 1000 + seed)
+
+
+@pytest.fixture
+def check_kill_all(tmp_path, undisturbed):
+    def check(case: Case, seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(chance.randint(1, 3)):
+            for met in tmp_path.glob("met_*"):
+                met.unlink()
+            with running(case, tmp_path, "auto") as programs:
+                wait_for(tmp_path, "start-up")
+                time.sleep(chance.uniform(0.3, 1.5))
+                for each in programs:
+                    each.process.kill()
+        launch(case, tmp_path, "auto")
+        assert same_bits(end_of(case, tmp_path), undisturbed(case))
+        assert not list((tmp_path / RUNS[case.run]).rglob("*.partial"))
+    return check
+
+
+@pytest.mark.parametrize("seed, case", list(enumerate(kills(5, seed=5))), ids=str)
+def test_all_ranks_killed_again_and_again(seed, case, check_kill_all):
+    check_kill_all(case, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed, case", list(enumerate(kills(50, seed=6))), ids=str)
+def test_many_times_all_ranks_killed(seed, case, check_kill_all):
+    check_kill_all(case, 1000 + seed)
+
+
+def disturb(fault: str, folder: Path, seed: int) -> None:
+    """Stops a rank by signal, lets one sleep, or kills the master, at a step by chance."""
+    folder = folder / str(seed)
+    folder.mkdir()
+    chance = random.Random(seed)
+    case = Case(*KINDS[(0, 2, 3)[seed % 3]], "memory", 3, 0)
+    victim = 0 if fault == "master killed" else chance.randrange(case.world_size)
+    step = chance.randint(4, 12)
+    asleep = fault == "asleep"
+    patience = 2 if asleep else 60
+    with running(case, folder, more=("--timeout", str(patience)), plants={
+            victim: partial(plant_sleeper, folder, step)} if asleep else None) as programs:
+        wait_for(folder, fault if asleep else "training", 0 if asleep else step)
+        if not asleep:
+            number = signal.SIGKILL if fault == "master killed" else signal.SIGSTOP
+            os.kill(programs[victim].process.pid, number)
+        others = [each for rank, each in enumerate(programs) if rank != victim]
+        _, seconds = joined(others, patience * asleep + SECONDS)
+        end_victim(programs, victim)
+        assert seconds < patience * asleep + SECONDS, f"took {seconds:.1f} s"
+        expected = ("is stuck" if asleep else
+                    "stopped answering" if victim else "the leader, is lost")
+        check_survivors(programs, victim, [each.process.exitcode for each in programs], expected)
+
+
+def plant_sleeper(folder: Path, step: int) -> None:
+    """As plant_phases, and this rank falls asleep in Python in the given step."""
+    from common import run
+
+    plant_phases(folder)
+    finish_step = run.Run.finish_step
+
+    def fall_asleep(self: run.Run, *arguments) -> None:
+        if self.position.step == step:
+            (folder / "met_asleep_0").touch()
+            time.sleep(1000)
+        finish_step(self, *arguments)
+    run.Run.finish_step = fall_asleep
+
+
+@pytest.mark.parametrize("fault", ["SIGSTOP", "asleep", "master killed"])
+def test_a_silent_rank_is_named_everywhere(fault, tmp_path):
+    """Four runs at a time: they mostly wait."""
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(partial(disturb, fault, tmp_path), range(4)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["SIGSTOP", "asleep", "master killed"])
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_many_silent_ranks(fault, seed, tmp_path):
+    disturb(fault, tmp_path, seed)
+
+
+def test_a_rank_stopped_before_its_first_word(tmp_path):
+    """It has joined and is never heard of again: silence counts all the same."""
+    case = Case("all-reduce", 2, "memory", 3, 0)
+    with running(case, tmp_path, plants={1: partial(plant_mute, tmp_path)}) as programs:
+        wait_for(tmp_path, "mute")
+        codes, seconds = joined(programs[:1], SECONDS + 2)
+        end_victim(programs, 1)
+        line, = error_lines(programs[0])
+        assert codes == [75] and seconds < SECONDS
+        assert "rank 1 (" in line and "stopped answering during start" in line
+
+
+def plant_mute(folder: Path) -> None:
+    """Stops this process right after it has shown its card, before any heartbeat."""
+    from common import watch
+
+    plant_phases(folder)
+    watch.Watch._publish_beat = lambda self, store, count: None
+    claim = rendezvous.claim_rank
+
+    def claim_and_stop(*arguments) -> None:
+        claim(*arguments)
+        (folder / "met_mute_0").touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    rendezvous.claim_rank = claim_and_stop
+
+
+class Cable:
+    """Forwards TCP between a rank and the master's port, until it is cut: then nothing passes.
+
+    No connection is closed, just as with a pulled network cable.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.uncut = threading.Event()
+        self.uncut.set()
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            near = self._listener.accept()[0]
+            far = socket.create_connection(("127.0.0.1", self._target))
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self._forward, args=(one, other), daemon=True).start()
+
+    def _forward(self, one: socket.socket, other: socket.socket) -> None:
+        while data := one.recv(65536):
+            self.uncut.wait()
+            other.sendall(data)
+
+
+def plant_behind_cable(folder: Path) -> None:
+    """This rank's store connections go through a cable, cut when the file `cut` appears.
+
+    The data connections are frozen with it: each step waits for the file to go away again.
+    """
+    from common import run
+
+    plant_phases(folder)
+    connect = rendezvous.connect_store
+    cables: list[Cable] = []
+
+    def connect_by_cable(world, address):
+        from dataclasses import replace
+        cables.append(Cable(world.master_port))
+        return connect(replace(world, master_port=cables[-1].port), address)
+    rendezvous.connect_store = connect_by_cable
+    finish_step = run.Run.finish_step
+
+    def cut(self: run.Run, *arguments) -> None:
+        finish_step(self, *arguments)
+        if self.position.step == 5:
+            for cable in cables:
+                cable.uncut.clear()
+            (folder / "met_cut_0").touch()
+            time.sleep(1000)
+    run.Run.finish_step = cut
+
+
+def test_a_cut_network_ends_both_sides(tmp_path):
+    case = Case("all-reduce", 3, "memory", 3, 0)
+    plants = {2: partial(plant_behind_cable, tmp_path)}
+    with running(case, tmp_path, plants=plants) as programs:
+        wait_for(tmp_path, "cut")
+        codes, seconds = joined(programs, SECONDS + 2)
+        assert codes == [75, 75, 75] and seconds < SECONDS
+        check_survivors(programs, 2, codes, "stopped answering")
+        line, = error_lines(programs[2])
+        assert "rank 0 (" in line and "the leader, is lost" in line and "last answered" in line
+
+
+def test_a_pause_of_all_ranks_is_no_loss(tmp_path, undisturbed):
+    """As when a terminal stops and continues a job, or a machine is suspended."""
+    case = Case("all-reduce", 3, "memory", 3, 0)
+    with running(case, tmp_path) as programs:
+        wait_for(tmp_path, "training", 4)
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for each in programs:
+                os.kill(each.process.pid, number)
+            time.sleep(11 if number == signal.SIGSTOP else 0)
+        codes, _ = joined(programs, 60)
+    assert codes == [0, 0, 0], [each.output() for each in programs]
+    assert same_bits(end_of(case, tmp_path), undisturbed(case))
+
+
+def plant_slow_rank(folder: Path) -> None:
+    """Slow data, and a first step that takes longer than the patience for later ones."""
+    from common import run, setup
+
+    plant_phases(folder)
+    load, begin = setup.load_datasets, run.Run.iterations
+
+    def slowly(*arguments):
+        time.sleep(4)
+        return load(*arguments)
+
+    def slow_first(self):
+        for count, iteration in enumerate(begin(self)):
+            time.sleep(4 if count == 0 and self.position.step == 0 else 0)
+            yield iteration
+    setup.load_datasets, run.Run.iterations = slowly, slow_first
+
+
+def test_a_rank_that_is_merely_slow_is_no_loss(tmp_path):
+    case = Case("all-reduce", 2, "memory", 3, 0)
+    plants = {1: partial(plant_slow_rank, tmp_path)}
+    with running(case, tmp_path, plants=plants, more=("--timeout", "2")) as programs:
+        codes, _ = joined(programs, 60)
+    assert codes == [0, 0], [each.output() for each in programs]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(50))
+def test_no_false_alarm(number, tmp_path, undisturbed):
+    case = Case(*KINDS[number % 4], "memory", 3, 0)
+    launch(case, tmp_path, "no")
+    assert same_bits(end_of(case, tmp_path), undisturbed(case))
