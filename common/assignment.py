@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Optimizer
@@ -82,25 +83,30 @@ def train_model(
     ranks. The seam follows from (distribute_flag, task_flag): (False, "") one node, (False,
     "PartOne") gather/scatter, (False, "PartTwo") all-reduce, (True, "") a DDP model;
     `gradient_sync` overrules it. The timing log goes to the file `logs_path` and, as JSON lines,
-    beside it; the leader writes `checkpoint_dir/Epoch_N.pt`. Every rank of a process group must
+    in `logs_path`.jsonl; the leader writes every `checkpoint_dir/Epoch_N.pt`. `rank`, when given,
+    stands in the log's lines. Every rank of a process group must
     call it.
     """
-    node = Node(World(int(rank or 0), world_size()), torch.device(device), torch.get_num_threads())
-    precision = "float64" if next(model.parameters()).dtype == torch.float64 else "float32"
+    here = dist.get_rank() if dist.is_initialized() else 0
+    node = Node(World(here, world_size()), torch.device(device), torch.get_num_threads())
     settings = Settings(
         workload="custom", data_dir=Path(), output_dir=Path(checkpoint_dir), epochs=end_epoch,
         batch_size=0, learning_rate=optimizer.param_groups[0]["lr"], momentum=0.0,
-        weight_decay=0.0, precision=precision, log_every=log_every)
+        weight_decay=0.0, precision=_precision_of(model).name, log_every=log_every)
     loader = PlainLoader(train_loader, node.device)
     seam = gradient_sync or _seam(distribute_flag, task_flag)
     seam.prepare(model)
     logs = Path(logs_path)
     start = Position(start_epoch, 0, (start_epoch - 1) * loader.iterations)
-    with RunLog(logs, logs.with_suffix(".jsonl"), node.world, start, log_every,
+    with RunLog(logs, logs.with_name(logs.name + ".jsonl"), node.world, start, log_every,
                 distributed=rank != "") as log:
         run = Run("", logs.parent, Path(checkpoint_dir), settings, node, log, loader.iterations,
-                  position=start)
+                  position=start, kept=None)
         return training.train(model, criterion, optimizer, loader, seam, run)
+
+
+def _precision_of(model: nn.Module) -> Precision:
+    return Precision("float64" if next(model.parameters()).dtype == torch.float64 else "float32")
 
 
 def _seam(distribute_flag: bool, task_flag: str) -> GradientSync:
@@ -120,9 +126,7 @@ def evaluate_model(model: nn.Module, device: torch.device | str, criterion: nn.M
     other rank.
     """
     batches = [(inputs.to(device), targets.to(device)) for inputs, targets in test_loader]
-    precision = Precision("float64" if next(model.parameters()).dtype == torch.float64 else
-                          "float32")
-    loss_sum, predictions = predict(model, criterion, batches, precision, Progress())
+    loss_sum, predictions = predict(model, criterion, batches, _precision_of(model), Progress())
     truth = torch.cat([targets for _, targets in batches])
     result = Evaluation(loss_sum / len(truth), truth.cpu().numpy(), predictions.cpu().numpy())
     generate_eval_report(result.truth, result.predictions, result.loss, report_path,

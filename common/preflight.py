@@ -17,11 +17,11 @@ from common import rendezvous
 from common.all_reduce_speed import measure_all_reduce
 from common.board import Board
 from common.console import console
+from common.devices import choose_backend, choose_device
 from common.failures import DataError, Failure, PeerLost, RanksDisagree, Verdict, first_line
 from common.findings import Findings, broken_link, slow_link
 from common.links import Link, LinkServer, meetings, probe
 from common.node_facts import node_facts
-from common.process_group import choose_backend, choose_device
 from common.settings import Settings
 from common.workloads import find_workload
 from common.world import World
@@ -146,7 +146,7 @@ def _form_group(findings: Findings, board: Board) -> None:
         return
     findings.backend = choose_backend(settings.backend, settings.device, cards)
     here = [card["rank"] for card in cards if card["machine"] == cards[world.rank]["machine"]]
-    device = choose_device(settings.device, here.index(world.rank))
+    device = choose_device(settings.device, here.index(world.rank), cards)
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         os.environ.setdefault(variable, cards[world.rank]["interface"])
     try:

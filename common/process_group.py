@@ -19,7 +19,8 @@ from torch.distributed import PrefixStore, Store
 
 from common import rendezvous
 from common.console import console
-from common.failures import Failure, PeerLost, RanksDisagree, UsageError, first_line
+from common.devices import choose_backend, choose_device, count_gpus, use_threads
+from common.failures import Failure, PeerLost, RanksDisagree, first_line
 from common.settings import Settings
 from common.signals import Stop, process_stop
 from common.watch import FINISHED, SILENCE_AFTER_ERROR_SECONDS, Progress, Watch
@@ -45,6 +46,11 @@ class Node:
     def progress(self) -> Progress:
         return self.stop.progress
 
+    def wait_for_device(self) -> None:
+        """Returns when the GPU has done all that was asked of it; at once on a CPU."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     def agree(self, topic: str, value: str) -> None:
         """Returns when every rank has said the same `value`. Every rank must call.
 
@@ -64,8 +70,8 @@ class Node:
 
 def lone_node(settings: Settings) -> Node:
     """One node that needs no others: no store, no process group, no port."""
-    device = choose_device(settings.device, 0)
-    return Node(World(), device, _use_threads(settings.threads, ranks_here=1),
+    device = choose_device(settings.device, 0, [{"machine": "", "gpus": count_gpus()}])
+    return Node(World(), device, use_threads(settings.threads, ranks_here=1),
                 stop=process_stop())
 
 
@@ -114,7 +120,7 @@ def _form_group(store: Store, world: World, settings: Settings, cards: list[dict
                 watch: Watch) -> Node:
     neighbours = [card["rank"] for card in cards
                   if card["machine"] == cards[world.rank]["machine"]]
-    device = choose_device(settings.device, neighbours.index(world.rank))
+    device = choose_device(settings.device, neighbours.index(world.rank), cards)
     backend = choose_backend(settings.backend, settings.device, cards)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", cards[world.rank]["interface"])
     os.environ.setdefault("NCCL_SOCKET_IFNAME", cards[world.rank]["interface"])
@@ -126,36 +132,8 @@ def _form_group(store: Store, world: World, settings: Settings, cards: list[dict
         raise PeerLost(f"rank {world.rank} on {socket.gethostname()} met all others at the master "
                        f"but cannot connect to them ({first_line(error)}): open the ports "
                        "between the nodes, not only the master's, or choose --interface") from error
-    threads = _use_threads(settings.threads, len(neighbours))
+    threads = use_threads(settings.threads, len(neighbours))
     return Node(world, device, threads, backend, cards, process_stop(), store)
-
-
-def choose_device(wanted: str, index_on_host: int) -> torch.device:
-    """`auto`, `cpu` or `cuda`, and on a GPU machine the GPU of this rank. Raises UsageError."""
-    gpus = torch.cuda.device_count()
-    if wanted == "cuda" and index_on_host >= gpus:
-        raise UsageError(f"--device cuda, but {socket.gethostname()} has {gpus} GPUs for its "
-                         f"{index_on_host + 1} or more ranks")
-    if wanted == "cpu" or index_on_host >= gpus:
-        return torch.device("cpu")
-    torch.cuda.set_device(index_on_host)
-    return torch.device("cuda", index_on_host)
-
-
-def choose_backend(wanted: str, device: str, cards: list[dict]) -> str:
-    """`auto` is NCCL when every rank has a GPU of its own, else gloo."""
-    if wanted != "auto":
-        return wanted
-    machines = [card["machine"] for card in cards]
-    enough = all(card["gpus"] >= machines.count(card["machine"]) for card in cards)
-    return "nccl" if enough and device != "cpu" and dist.is_nccl_available() else "gloo"
-
-
-def _use_threads(wanted: int | None, ranks_here: int) -> int:
-    """Cores divided by the ranks that share them, unless told otherwise."""
-    threads = wanted or max(1, len(os.sched_getaffinity(0)) // ranks_here)
-    torch.set_num_threads(threads)
-    return threads
 
 
 def _patient_get(store: Store, key: str) -> str:

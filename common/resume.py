@@ -190,4 +190,6 @@ def _my_totals(rows: list[list[float]], node: Node) -> Totals:
 def _exactness(before: dict[str, Any], now: dict[str, Any]) -> str:
     changed = [f"{name} was {before.get(name)} and is {now[name]}"
                for name in differences(before, now)]
-    return "no, because " + ", ".join(changed) if changed else "yes"
+    if changed:
+        return "no, because " + ", ".join(changed)
+    return "yes" if now["device"] == "cpu" else "not promised on a GPU"

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from common.checkpoint import Position
 from common.console import console
+from common.failures import UsageError
 from common.world import World
 
 BATCH_LINE = ("Batch Idx: {}, Batch Loss: {:.3f}, Batch Accuracy: {:.3f}, "
@@ -81,11 +82,14 @@ class RunLog:
     def __enter__(self) -> "RunLog":
         self.say = console(self.world)
         self._prefix = f"Rank: {self.world.rank}, " if self.distributed else ""
-        for path in (self.text_path, self.metrics_path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        _keep_steps_before(self.metrics_path, self.start)
-        self._text: TextIO = self.text_path.open("a")
-        self._metrics: TextIO = self.metrics_path.open("a")
+        try:
+            for path in (self.text_path, self.metrics_path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            _keep_steps_before(self.metrics_path, self.start)
+            self._text: TextIO = self.text_path.open("a")
+            self._metrics: TextIO = self.metrics_path.open("a")
+        except OSError as error:
+            raise _unwritable(self.text_path, error) from error
         self._bar: tqdm | None = None
         return self
 
@@ -96,8 +100,7 @@ class RunLog:
 
     def event(self, kind: str, **entries: Any) -> None:
         """Adds one JSON line."""
-        self._metrics.write(json.dumps({"event": kind, **entries}) + "\n")
-        self._metrics.flush()
+        _append(self._metrics, json.dumps({"event": kind, **entries}))
 
     def note(self, text: str) -> None:
         """Says something worth keeping, on the screen and in both files."""
@@ -142,9 +145,20 @@ class RunLog:
         self._line(self._prefix + EPOCH_LINE.format(epoch, loss, accuracy, mean, whole))
 
     def _line(self, text: str) -> None:
-        self._text.write(text + "\n")
-        self._text.flush()
+        _append(self._text, text)
         self.say(text)
+
+
+def _append(file: TextIO, line: str) -> None:
+    try:
+        file.write(line + "\n")
+        file.flush()
+    except OSError as error:
+        raise _unwritable(Path(file.name), error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"the log {path} cannot be written: {error.strerror}")
 
 
 def read_events(path: Path, kind: str | None = None) -> Iterator[dict[str, Any]]:

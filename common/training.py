@@ -27,7 +27,7 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
     samples of a batch. Raises NonFiniteLoss when this rank's loss is infinite or not a number.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    timer = PhaseTimer(run.node.progress)
+    timer = PhaseTimer(run.node.progress, run.node.wait_for_device)
     precision = run.precision
     model.train()
     for epoch in run.epochs():

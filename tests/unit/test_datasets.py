@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import tarfile
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,10 +62,19 @@ def test_writing_to_the_images_does_not_reach_the_cache(folder):
     assert load_cifar10("train", folder).images.max() > 0
 
 
-def test_ranks_of_a_node_decode_once(folder):
+def test_ranks_of_a_node_decode_once(folder, monkeypatch):
+    read = datasets._read_image_folder
+
+    def slow_and_counted(*arguments):
+        with (folder / "reads").open("a") as file:
+            file.write("read\n")
+        time.sleep(0.3)
+        return read(*arguments)
+    monkeypatch.setattr(datasets, "_read_image_folder", slow_and_counted)
     with multiprocessing.get_context("fork").Pool(4) as pool:
         digests = pool.starmap(_digest, [(folder,)] * 4)
     assert len(set(digests)) == 1
+    assert (folder / "reads").read_text() == "read\n"
     assert not list((folder / ".cache").glob("partial-*"))
 
 
@@ -124,6 +135,38 @@ def test_a_broken_archive_is_one_sentence(tmp_path, monkeypatch):
         pass
     with pytest.raises(DataError, match="nor a sound"):
         load_cifar10("train", tmp_path)
+
+
+def test_a_source_that_changes_while_it_is_read_is_read_again(folder, monkeypatch):
+    read = datasets._read_image_folder
+
+    def unpacking_goes_on(*arguments):
+        arrays = read(*arguments)
+        late = folder / "train" / "cat" / "late.png"
+        if not late.exists():
+            Image.new("RGB", (32, 32)).save(late)
+        return arrays
+    monkeypatch.setattr(datasets, "_read_image_folder", unpacking_goes_on)
+    assert len(load_cifar10("train", folder)) == 13
+
+
+def test_a_cache_beside_read_only_data_is_used(folder, monkeypatch):
+    load_cifar10("train", folder)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert len(load_cifar10("train", folder)) == 12
+
+
+def test_data_that_cannot_be_written_beside_are_cached_elsewhere(folder, tmp_path, monkeypatch):
+    (folder / ".cache").write_text("in the way: as good as read-only")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    assert len(load_cifar10("train", folder)) == 12
+    assert list((tmp_path / "home").rglob("images.npy"))
+
+
+def test_relative_paths_and_spaces(folder, monkeypatch):
+    folder.rename(folder.with_name("my images"))
+    monkeypatch.chdir(folder.parent)
+    assert len(load_cifar10("train", Path("my images"))) == 12
 
 
 def test_digits():

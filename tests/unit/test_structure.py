@@ -9,10 +9,10 @@ from tests.ranks import ROOT
 # A module imports only from lower floors; modules of one floor may build on those before them.
 FLOORS = (
     ("phase_timer", "signals", "failures", "settings", "epoch_plan", "precision", "world",
-     "console", "datasets", "vgg11", "workloads", "loaders"),
+     "console", "dataset_cache", "datasets", "vgg11", "workloads", "loaders"),
     ("batch_norm", "collectives", "gradient_sync", "checkpoint", "run_log", "rendezvous",
-     "agreement", "watch", "process_group", "sentinel", "run", "resume", "links", "node_facts",
-     "all_reduce_speed", "board", "findings"),
+     "agreement", "watch", "devices", "process_group", "sentinel", "run", "resume", "links",
+     "node_facts", "all_reduce_speed", "board", "findings"),
     ("setup", "training", "evaluation", "preflight"),
     ("command_line", "report", "assignment", "preflight_page"),
 )
