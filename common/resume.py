@@ -48,7 +48,7 @@ def open_run(name: str, settings: Settings, node: Node, plan: EpochPlan,
         totals = _my_totals(contents.get("totals", []), node)
         remarks.append(f"resumed at {position} from {source} "
                        f"(bit-exact: {_exactness(contents.get('ran_on', {}), settings, node)})")
-    node.progress.saved = str(last_checkpoint or "")
+    node.note_saved(str(last_checkpoint or ""))
     if plan.left_out:
         remarks.append(f"each epoch leaves out a last batch of {plan.left_out} samples, fewer than "
                        f"--smallest-batch {settings.smallest_batch}")

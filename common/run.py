@@ -138,7 +138,7 @@ class Run:
 
     def _write(self, path: Path, contents: dict[str, Any]) -> None:
         checkpoint.write(path, contents)
-        self.node.progress.saved = str(path)
+        self.node.note_saved(str(path))
         checkpoint.prune(path, KEPT_CHECKPOINTS)
 
 

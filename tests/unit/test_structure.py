@@ -10,8 +10,8 @@ from tests.ranks import ROOT
 FLOORS = (
     ("phase_timer", "signals", "failures", "settings", "epoch_plan", "precision", "world",
      "console", "datasets", "vgg11", "workloads", "loaders"),
-    ("batch_norm", "collectives", "gradient_sync", "checkpoint", "run_log", "rendezvous",
-     "agreement", "watch", "process_group", "sentinel", "run", "resume"),
+    ("batch_norm", "collectives", "gradient_sync", "checkpoint", "gradient_check", "run_log",
+     "rendezvous", "agreement", "watch", "process_group", "sentinel", "run", "resume"),
     ("setup", "training", "evaluation"),
     ("command_line", "report", "assignment"),
 )
