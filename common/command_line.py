@@ -39,6 +39,8 @@ def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tup
                                                         "master_port")}
     world = World() if part == "PartOne" else detect_world(**cluster)
     settings = _settings(flags)
+    if world.attempt and settings.resume in ("no", "replace"):
+        settings = replace(settings, resume="auto")  # a launcher's restart goes on by itself
     if settings.batch_size < world.size:
         raise UsageError(f"--batch-size is the global batch: {settings.batch_size} samples are too "
                          f"few for {world.size} ranks")
