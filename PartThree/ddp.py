@@ -10,6 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.futures import Future
 
 from common.collectives import world_size
+from common.gradient_check import require_finite
 from common.gradient_sync import KeepLocal, ring_bytes, total_bytes
 
 # Every rank keeps its own running statistics while training; see share_leaders_buffers. torch 2.15
@@ -36,7 +37,12 @@ def settle_buckets(replica: nn.parallel.DistributedDataParallel, example: Tensor
 
 
 def counted_all_reduce(counter: KeepLocal, bucket: GradBucket) -> Future[Tensor]:
-    """A DDP communication hook: averages one bucket of gradients and counts its bytes."""
+    """A DDP communication hook: averages one bucket of gradients and counts its bytes.
+
+    Raises SpoiltGradient when this rank's own gradient is bad: in the mean nobody could tell whose.
+    """
+    if not bucket.buffer().is_cuda:
+        require_finite(bucket.parameters(), bucket.gradients())
     counter.bytes_sent += ring_bytes(total_bytes([bucket.buffer()]), world_size())
     assert dist.group.WORLD is not None
     return allreduce_hook(dist.group.WORLD, bucket)

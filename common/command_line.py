@@ -42,6 +42,8 @@ def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tup
         raise UsageError(f"Part One trains on one node, but {world.source} started {world.size} "
                          "processes: start one, or run PartTwo or PartThree")
     settings = _settings(flags)
+    if world.attempt and settings.resume in ("no", "replace"):
+        settings = replace(settings, resume="auto")  # a launcher's restart goes on by itself
     if settings.batch_size < world.size:
         raise UsageError(f"--batch-size is the global batch: {settings.batch_size} samples are too "
                          f"few for {world.size} ranks")

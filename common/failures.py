@@ -42,7 +42,7 @@ class CheckpointError(Failure):
 
 
 class NonFiniteLoss(Failure):
-    """The loss is infinite or not a number."""
+    """The loss or a gradient is infinite or not a number."""
 
     exit_code = 5
 

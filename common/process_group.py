@@ -23,7 +23,7 @@ from common.devices import choose_backend, choose_device, count_gpus, use_thread
 from common.failures import Failure, PeerLost, RanksDisagree, first_line
 from common.settings import Settings
 from common.signals import Stop, process_stop
-from common.watch import FINISHED, SILENCE_AFTER_ERROR_SECONDS, Progress, Watch
+from common.watch import FINISHED, SILENCE_AFTER_ERROR_SECONDS, Progress, Watch, learn_saved
 from common.world import World
 
 START_FACTOR = 2.0
@@ -50,6 +50,12 @@ class Node:
         """Returns when the GPU has done all that was asked of it; at once on a CPU."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def note_saved(self, path: str) -> None:
+        """Remembers the last good checkpoint, "" for none; the leader tells the others."""
+        self.progress.saved = path
+        if self.store is not None and self.world.is_leader:
+            self.store.set("saved", path)
 
     def agree(self, topic: str, value: str) -> None:
         """Returns when every rank has said the same `value`. Every rank must call.
@@ -171,6 +177,7 @@ def _share_failure(error: BaseException, store: Store, world: World, watch: Watc
     told = error if isinstance(error, Failure) else PeerLost(f"{here} failed: {first_line(error)}")
     try:
         verdict = rendezvous.publish(store, told)
+        learn_saved(store, watch.progress)
         _count(store, world, "left")
     except RuntimeError:
         verdict = told  # the leader has left already

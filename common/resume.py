@@ -68,7 +68,7 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
         totals = _my_totals(contents.get("totals", []), node)
         remarks.append(f"resumed at {position} from {source} (bit-exact: "
                        f"{_exactness(contents.get('ran_on', {}), ran_on(name, node))})")
-    node.progress.saved = str(last or "")
+    node.note_saved(str(last or ""))
     if plan.left_out:
         remarks.append(f"each epoch leaves out a last batch of {plan.left_out} samples, fewer than "
                        f"--smallest-batch {settings.smallest_batch}")

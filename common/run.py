@@ -145,7 +145,7 @@ class Run:
 
     def _write(self, path: Path, contents: dict[str, Any]) -> None:
         checkpoint.write(path, contents)
-        self.node.progress.saved = str(path)
+        self.node.note_saved(str(path))
         if self.kept is not None:
             checkpoint.prune(path, self.kept)
 

@@ -23,7 +23,8 @@ from common.phase_timer import Progress
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
 GRACE_SECONDS = 20.0
 SAME_SIGNAL_SECONDS = 0.5
-RESUMABLE = (5, 75, 130, 143)
+RESUMABLE = (75, 130, 143)
+NOT_FINITE = 5
 
 
 class Stop:
@@ -189,10 +190,12 @@ def advice(code: int, saved: str | None, arguments: Sequence[str],
 
     `saved` is the checkpoint's path, "" when there is none yet, None when no run has begun.
     """
-    if code not in RESUMABLE or saved is None:
+    if saved is None or code not in (*RESUMABLE, NOT_FINITE):
         return ""
-    return (f". Last good checkpoint: {saved or 'none'}. "
-            f"Resume with: {resume_command(arguments, environment)}")
+    told = f". Last good checkpoint: {saved or 'none'}"
+    if code == NOT_FINITE:
+        return told  # the same command would come to the same end
+    return f"{told}. Resume with: {resume_command(arguments, environment)}"
 
 
 def resume_command(arguments: Sequence[str], environment: Mapping[str, str]) -> str:

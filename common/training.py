@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from common.failures import NonFiniteLoss
+from common.gradient_check import finite_gradients
 from common.gradient_sync import GradientSync
 from common.loaders import Loader
 from common.phase_timer import PhaseTimer
@@ -24,7 +25,8 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
     """Trains `model`, in place, from where `run` stands to the run's end, and returns it.
 
     Every rank must call it, with replicas of equal weights. `criterion` must be the mean over the
-    samples of a batch. Raises NonFiniteLoss when this rank's loss is infinite or not a number.
+    samples of a batch. Raises NonFiniteLoss when this rank's loss, or one of its gradients, is
+    infinite or not a number.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     timer = PhaseTimer(run.node.progress, run.node.wait_for_device)
@@ -41,7 +43,8 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
                     outputs = model(inputs)
                 loss = criterion(precision.widen(outputs), targets)
                 mean_loss = _finite(loss, run)
-            with timer("backward"):
+            here = f"rank {run.node.world.rank} at {run.position}"
+            with timer("backward"), finite_gradients(model, here):
                 optimizer.zero_grad()
                 (loss * weight).backward()
             with timer("sync"):

@@ -124,7 +124,7 @@ class Watch:
 
     def _publish_beat(self, store: Store, count: int) -> None:
         here = self.progress
-        beat = [count, here.epoch, here.iteration, here.phase, here.settled, here.saved]
+        beat = [count, here.epoch, here.iteration, here.phase, here.settled]
         store.set(f"beat/{self._world.rank}", json.dumps(beat))
 
     def _listen(self, store: Store) -> None:
@@ -137,8 +137,7 @@ class Watch:
                 self._pulses[rank] = Pulse(text, progress, now, now)
             elif text != last.text:
                 self._pulses[rank] = Pulse(text, progress, now, last.moved)
-        if 0 in self._pulses and not self._world.is_leader:
-            self.progress.saved = self._pulses[0].progress.saved or self.progress.saved
+        learn_saved(store, self.progress)
 
     def _judge(self, store: Store) -> None:
         """Publishes a verdict when there is cause, and leaves when there is a verdict."""
@@ -148,6 +147,7 @@ class Watch:
             store.compare_set("verdict", "", mine)
         if store.check(["verdict"]):
             said = json.loads(store.get("verdict"))
+            learn_saved(store, self.progress)
             self._see_others_out(store)
             self._leave(Verdict(said["sentence"], said["exit_code"]))
 
@@ -212,3 +212,9 @@ class Watch:
             return
         self._stop.leave(str(failure), failure.exit_code)
 
+
+
+def learn_saved(store: Store, progress: Progress) -> None:
+    """Takes over what the leader says was saved last, once a run has begun here."""
+    if progress.saved is not None and store.check(["saved"]):
+        progress.saved = store.get("saved").decode()

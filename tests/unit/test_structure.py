@@ -10,9 +10,9 @@ from tests.ranks import ROOT
 FLOORS = (
     ("phase_timer", "signals", "failures", "settings", "epoch_plan", "precision", "world",
      "console", "dataset_cache", "datasets", "vgg11", "workloads", "loaders"),
-    ("batch_norm", "collectives", "gradient_sync", "checkpoint", "run_log", "rendezvous",
-     "agreement", "watch", "devices", "process_group", "sentinel", "run", "resume", "links",
-     "node_facts", "all_reduce_speed", "board", "findings"),
+    ("batch_norm", "collectives", "gradient_sync", "checkpoint", "gradient_check", "run_log",
+     "rendezvous", "agreement", "watch", "devices", "process_group", "sentinel", "run", "resume",
+     "links", "node_facts", "all_reduce_speed", "board", "findings"),
     ("setup", "training", "evaluation", "preflight"),
     ("command_line", "report", "assignment", "preflight_page"),
 )

@@ -1,0 +1,85 @@
+"""A loss or gradient that is not finite, on one rank only, stops all ranks at the same step.
+
+Mutations that turn this red: drop `finite_gradients` from the loop; drop `require_finite` from
+counted_all_reduce (the wrong rank is named); drop `_finite` from the loss; return the norm's
+verdict without looking (large gradients are refused).
+"""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from common import checkpoint
+from common.gradient_check import SpoiltGradient, require_finite
+from common.run_log import read_events
+from tests.faults.disturbed import error_lines, joined, plant_phases, running
+from tests.multiprocess.test_resume import RUNS, Case
+
+KINDS = [("PartOne", 1), ("gather-scatter", 3), ("all-reduce", 3), ("PartThree", 3)]
+BAD_AT = 7
+
+
+def plant_bad_number(folder: Path, what: str, value: float) -> None:
+    """In step 7 this rank's loss, or the gradient of layers.4.weight, becomes `value`."""
+    from common import run
+
+    plant_phases(folder)
+    iterations = run.Run.iterations
+
+    def spoilt(self: run.Run):
+        for iteration in iterations(self):
+            plant_bad_number.step = self.position.step
+            yield iteration
+    run.Run.iterations = spoilt
+    from torch import nn
+
+    from tests import small
+
+    def spoil(tensor):
+        return torch.full_like(tensor, value) if plant_bad_number.step == BAD_AT else tensor
+
+    class Criterion(nn.CrossEntropyLoss):
+        def forward(self, outputs, targets):
+            loss = super().forward(outputs, targets)
+            return spoil(loss) if what == "loss" and self.training else loss
+
+    nn.CrossEntropyLoss, create = Criterion, small.SmallNet.__init__
+    plant_bad_number.step = 0
+
+    def create_spoilt(self, *arguments) -> None:
+        create(self, *arguments)
+        if what == "gradient":
+            self.layers[4].weight.register_hook(spoil)
+    small.SmallNet.__init__ = create_spoilt
+
+
+@pytest.mark.parametrize("what, value", [("loss", float("nan")), ("gradient", float("inf"))])
+@pytest.mark.parametrize("run, size", KINDS)
+def test_all_ranks_stop_at_the_same_step(run, size, what, value, tmp_path):
+    culprit = size - 1
+    case = Case(run, size, "memory", 3, 0)
+    plants = {culprit: partial(plant_bad_number, tmp_path, what, value)}
+    with running(case, tmp_path, plants=plants) as programs:
+        codes, _ = joined(programs, 60)
+    assert codes == [5] * size, [each.output() for each in programs]
+    for each in programs:
+        line, = error_lines(each)
+        assert f"on rank {culprit} at epoch 1 iteration {BAD_AT}" in line
+        assert "Last good checkpoint: " in line and "Epoch_1_Iteration_6.pt" in line
+        assert ("the loss became" if what == "loss" else "gradient of layers.4.weight") in line
+    for rank in range(size):
+        steps = list(read_events(tmp_path / RUNS[run] / f"metrics_rank{rank}.jsonl", "step"))
+        assert len(steps) == BAD_AT
+    for path in checkpoint.newest(tmp_path / RUNS[run] / "checkpoints"):
+        for tensor in checkpoint.read(path)["model_state_dict"].values():
+            assert bool(tensor.isfinite().all())
+
+
+def test_large_is_not_infinite():
+    parameters = [torch.zeros(4), torch.zeros(3)]
+    require_finite(parameters, [torch.full((4,), 1e30), torch.ones(3)])
+    with pytest.raises(SpoiltGradient) as raised:
+        require_finite(parameters, [torch.ones(4), torch.tensor([1.0, float("nan"), 1.0])])
+    assert raised.value.parameter is parameters[1]
