@@ -25,6 +25,7 @@ SILENCE_SECONDS = 6.0
 SILENCE_AFTER_ERROR_SECONDS = 2.0
 FIRST_STEP_FACTOR = 5.0
 LINGER_SECONDS = 3.0
+LAG_FACTOR = 4.0
 FINISHED = "finished"
 COLLECTIVE = ("sync", "checking", "totals")
 
@@ -60,6 +61,7 @@ class Watch:
         self._pulses: dict[int, Pulse] = {}
         self._stopping = threading.Event()
         self._answered = self._listened = time.monotonic()
+        self._lag = 0.0
         self._threads = [threading.Thread(target=self._beat, name="watch", daemon=True),
                          threading.Thread(target=self._guard, name="guard", daemon=True)]
 
@@ -109,6 +111,8 @@ class Watch:
             for pulse in self._pulses.values():
                 pulse.heard = min(now, pulse.heard + absence)
                 pulse.moved = min(now, pulse.moved + absence)
+        # On a machine that starves this thread, others are starved too, and not lost.
+        self._lag = max(absence - BEAT_SECONDS, 0.9 * self._lag)
         self._listened = now
 
     def _guard(self) -> None:
@@ -164,7 +168,7 @@ class Watch:
         stuck = self._stuck_rank()
         if stuck or self.collective_failed:
             return self._silent_rank(SILENCE_AFTER_ERROR_SECONDS) or stuck
-        return self._silent_rank(SILENCE_SECONDS)
+        return self._silent_rank(SILENCE_SECONDS + LAG_FACTOR * self._lag)
 
     def _silent_rank(self, limit: float) -> Failure | None:
         """The rank unheard of for longest, when that is more than `limit` seconds."""
