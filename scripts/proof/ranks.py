@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -47,7 +46,7 @@ def run_ranks(world_size: int, function: Callable[..., Any], *args: Any) -> list
             for process, (_, sender) in zip(ranks, pipes, strict=True):
                 process.start()
                 sender.close()
-            results = _results(ranks, [receiver for receiver, _ in pipes])
+            results = _results([receiver for receiver, _ in pipes])
             for process in ranks:
                 process.join(GRACE_SECONDS)
             return results
@@ -58,18 +57,22 @@ def run_ranks(world_size: int, function: Callable[..., Any], *args: Any) -> list
                     process.join()
 
 
-def _results(ranks: Sequence[BaseProcess], receivers: Sequence[Connection]) -> list[Any]:
+def _results(receivers: Sequence[Connection]) -> list[Any]:
     results: dict[int, Any] = {}
-    while len(results) < len(ranks):
+    while len(results) < len(receivers):
+        lost = []
         for ready in wait([each for rank, each in enumerate(receivers) if rank not in results]):
             rank = receivers.index(ready)  # type: ignore[arg-type]
             try:
                 results[rank], failure = receivers[rank].recv()
             except EOFError:
-                raise PeerLost(f"rank {rank} of {len(ranks)} ended without a result") from None
+                lost.append(rank)
+                continue
             if failure is not None:
                 raise Verdict(*failure)
-    return [results[rank] for rank in range(len(ranks))]
+        if lost:  # judged last: a rank that failed took its neighbours with it
+            raise PeerLost(f"rank {lost[0]} of {len(receivers)} ended without a result")
+    return [results[rank] for rank in range(len(receivers))]
 
 
 def _rank(rank: int, world_size: int, store: str, sender: Connection,

@@ -1,10 +1,12 @@
 """The proof must pass what is right and fail what is wrong, by the same comparison.
 
-Mutations that turn this red: `<=` to `>` or a plain `>` for `not <=` in comparison.beyond; `max` to
-`min` in comparison.largest; sum without `_gap`'s `.abs()`; `min(limit, ...)` dropped in bounds;
-FACTOR 1e9; the loss of rank 0 alone in global_losses; `.flip(0)` dropped from Reversed; only the
-leader's gaps in Reference.against; the first gradients kept at every step in Recorder; `return
-dataset` in thinned; Verdict not raised in ranks._results; main exiting with 0.
+Mutations that turn this red, in comparison: `not <=` to `>` in beyond; `.abs()` dropped or `max` to
+`min` in largest; `max` to `min` in worst; the limit, or what was measured, left out of bounds;
+FACTOR 1e9. In trajectory: sum_over_ranks or the weighting by samples dropped in global_losses; the
+first gradients kept at every step, no copies kept, or nothing averaged in Recorder; `return
+dataset` always, or the first samples, in thinned; freeze_batch_norm left out. Elsewhere: `.flip(0)`
+dropped from Reversed; the leader's gaps alone in Reference.against; local statistics synchronised,
+or measured on one rank; Verdict not raised, or ranks not killed, in run_ranks; exit status 0.
 """
 
 import json
@@ -12,18 +14,20 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from common.failures import PeerLost, UsageError, Verdict
+from common.gradient_sync import KeepLocal
 from scripts import prove
 from scripts.proof.comparison import FACTOR, QUANTITIES, Gap, beyond, bounds, differences, worst
 from scripts.proof.experiment import Case, create_reference, judged, local_statistics
 from scripts.proof.ranks import run_ranks
 from scripts.proof.strategies import STRATEGIES, Reversed
-from scripts.proof.trajectory import thinned, trajectory
+from scripts.proof.trajectory import Recorder, thinned, trajectory
 from tests.multiprocess.prove_cases import BROKEN, no_synchronisation, small_problem
 from tests.ranks import ROOT
 from tests.small import small_dataset, small_loader
@@ -151,6 +155,15 @@ def test_a_trajectory_has_the_global_losses_and_the_first_and_last_gradients():
         assert of_rank[0] == pytest.approx(losses, abs=1e-14)
 
 
+def test_the_recorder_keeps_copies():
+    recorder, gradient = Recorder(KeepLocal()), torch.ones(2)
+    recorder.average([gradient])
+    gradient.mul_(2)
+    recorder.average([gradient])
+    gradient.mul_(2)
+    assert [kept[0].tolist() for kept in (recorder.first, recorder.last)] == [[1, 1], [2, 2]]
+
+
 def test_reversed_batches_hold_the_same_samples_back_to_front():
     loader = small_loader(0, 1)
     for before, after in zip(loader.batches(1, 3), Reversed(loader).batches(1, 3), strict=True):
@@ -170,7 +183,7 @@ def test_thinning_spreads_over_the_whole_set():
 def disagree_on_rank_one() -> None:
     if dist.get_rank() == 1:
         raise UsageError("rank one is out of paper")
-    dist.barrier()
+    time.sleep(1000)  # rank zero has to be ended
 
 
 def vanish_on_rank_one() -> None:
@@ -179,6 +192,7 @@ def vanish_on_rank_one() -> None:
     dist.barrier()
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("function, error, told", [
     (disagree_on_rank_one, Verdict, "out of paper"), (vanish_on_rank_one, PeerLost, "ended")])
 def test_a_failing_rank_ends_all(function, error, told):
