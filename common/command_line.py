@@ -36,7 +36,7 @@ def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tup
     parser = _parser(part)
     flags = vars(parser.parse_args(arguments))
     cluster = {name: flags.pop(name, None) for name in ("master_ip", "num_nodes", "rank",
-                                                        "master_port")}
+                                                        "master_port", "token")}
     world = detect_world(**cluster)
     if part == "PartOne" and world.size > 1:
         raise UsageError(f"Part One trains on one node, but {world.source} started {world.size} "
@@ -99,6 +99,9 @@ def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-R", "--rank", type=int, metavar="R", help="this rank, 0 to N-1")
     group.add_argument("--master-port", type=int, metavar="PORT",
                        help="port of the rendezvous on rank 0 (default: MASTER_PORT or 29500)")
+    group.add_argument("--token", metavar="WORD",
+                       help="any word that tells this job's ranks from another job's on the same "
+                       "port; no password (default: RUN_TOKEN, or none)")
     group.add_argument("--interface", metavar="NAME",
                        help="network interface to use (default: the one that reaches the master)")
     group.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto",

@@ -3,6 +3,8 @@
 Both loaders draw from the same plan and give the same batches, bit for bit.
 """
 
+import ctypes
+import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -17,6 +19,8 @@ from common.epoch_plan import EpochPlan
 from common.precision import Precision
 from common.settings import Settings
 from common.workloads import find_workload
+
+_PR_SET_PDEATHSIG = 1
 
 
 class Batch(NamedTuple):
@@ -129,11 +133,17 @@ class WorkerLoader:
         samples = _Samples(self._loader.dataset, self._loader.augment)
         # A generator of its own: else the loader would draw from the one that dropout draws from.
         fetched = DataLoader(samples, batch_sampler=requests, num_workers=self._workers,
-                             generator=torch.Generator())
+                             generator=torch.Generator(), worker_init_fn=_die_with_parent,
+                             multiprocessing_context="fork" if self._workers else None)
         device = self._loader.device
         for share, (inputs, targets) in zip(planned, fetched, strict=True):
             inputs = inputs.to(device, memory_format=torch.channels_last)
             yield Batch(inputs, targets.to(device), share.weight, share.indices)
+
+
+def _die_with_parent(worker: int) -> None:
+    """Ends this worker when its rank is killed: by itself it would wait for ever to be read."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class _Samples(torch.utils.data.Dataset):

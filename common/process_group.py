@@ -91,6 +91,7 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
     say = console(world)
     deadline = time.monotonic() + START_FACTOR * settings.timeout
     address = rendezvous.resolve(world.master_address)
+    rendezvous.warn_of_public_address(address, say)
     place = rendezvous.choose_interface(settings.interface, address, world.master_port)
     store = rendezvous.open_store(world, address, deadline, say)
     watch = Watch(partial(rendezvous.connect_store, world, address), world, settings.timeout,

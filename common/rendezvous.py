@@ -6,6 +6,7 @@ Everything here speaks through torch's TCPStore, before any process group exists
 import errno
 import fcntl
 import hashlib
+import ipaddress
 import json
 import os
 import platform
@@ -108,7 +109,8 @@ def _why_not_bound(address: str, port: int, error: OSError) -> str:
 def open_store(world: World, address: str, deadline: float, say: Callable[[str], None]) -> Store:
     """A connection to the run's store; the leader serves it first. Every rank must call.
 
-    `deadline` is a time.monotonic() value. Raises PeerLost when the master does not answer by then.
+    `deadline` is a time.monotonic() value. Raises PeerLost when the master does not answer by then,
+    and RanksDisagree when the store belongs to a job with another token; that job then goes on.
     """
     if world.is_leader and not world.store_is_served:
         listener = listen(address, world.master_port)
@@ -117,7 +119,32 @@ def open_store(world: World, address: str, deadline: float, say: Callable[[str],
     else:
         wait_for_master(world, address, deadline, say)
         store = connect_store(world, address)
-    return PrefixStore(f"attempt{world.attempt}", store)
+    store = PrefixStore(f"attempt{world.attempt}", store)
+    _check_token(store, world, address, deadline)
+    return store
+
+
+def _check_token(store: Store, world: World, address: str, deadline: float) -> None:
+    """The leader leaves the token's digest; the others compare theirs before they say a word."""
+    digest = hashlib.sha256(f"token {world.token}".encode()).hexdigest()
+    if world.is_leader:
+        store.set("token", digest)
+    while not store.check(["token"]) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    if not store.check(["token"]):
+        raise PeerLost(f"{address}:{world.master_port} answers, but no rank 0 has come there: is "
+                       "rank 0 running?")
+    if store.get("token").decode() != digest:
+        raise RanksDisagree(f"rank {world.rank} on {socket.gethostname()} has another --token than "
+                            f"the job at {address}:{world.master_port}: give all ranks of a job "
+                            "the same, and each job a --master-port of its own")
+
+
+def warn_of_public_address(address: str, say: Callable[[str], None]) -> None:
+    """Says that the run is open to the whole internet, when its master's address is public."""
+    if ipaddress.ip_address(address).is_global:
+        say(f"warning: {address} is a public address, and the ranks speak without encryption or "
+            "passwords: use a private network or a tunnel (docs/security.md)")
 
 
 def connect_store(world: World, address: str) -> Store:

@@ -20,6 +20,7 @@ class World:
 
     `source` says who told us: "flags", "torchrun", "slurm" or "alone". `store_is_served` is true
     when a launcher already serves the rendezvous store (torchrun's agent), so rank 0 must not.
+    `token` is a word that all ranks of one job share, so that two jobs cannot mix by mistake.
     """
 
     rank: int = 0
@@ -29,6 +30,7 @@ class World:
     source: str = "alone"
     store_is_served: bool = False
     attempt: int = 0
+    token: str = ""
 
     @property
     def is_leader(self) -> bool:
@@ -42,6 +44,7 @@ def detect_world(
     num_nodes: int | None = None,
     rank: int | None = None,
     master_port: int | None = None,
+    token: str | None = None,
 ) -> World:
     """Decides who this process is: explicit flags, else torchrun, else SLURM, else alone.
 
@@ -59,7 +62,8 @@ def detect_world(
     port = master_port if master_port is not None else _number(
         environment, "MASTER_PORT", DEFAULT_PORT)
     return _checked(World(world.rank, world.size, world.master_address, port, world.source,
-                          world.store_is_served, world.attempt))
+                          world.store_is_served, world.attempt,
+                          token or environment.get("RUN_TOKEN", "")))
 
 
 def _from_flags(master_ip: str | None, num_nodes: int | None, rank: int | None) -> World:

@@ -8,6 +8,7 @@ import contextlib
 import multiprocessing
 import os
 import runpy
+import signal
 import socket
 import sys
 import tempfile
@@ -100,7 +101,7 @@ def _rank(rank: int, world_size: int, function: Callable, name: str, seconds: fl
 
 @contextlib.contextmanager
 def started(processes: Sequence[BaseProcess]) -> Iterator[None]:
-    """Starts the processes, and leaves none of them behind."""
+    """Starts the processes, and leaves none of them behind; fails when they left some themselves."""
     for process in processes:
         process.start()
     try:
@@ -111,6 +112,28 @@ def started(processes: Sequence[BaseProcess]) -> Iterator[None]:
         for process in processes:
             process.kill()
             process.join()
+        left = _left_behind({process.pid for process in processes})
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert not left, f"{len(left)} processes outlived the ranks that started them"
+
+
+def _left_behind(sessions: set[int | None], seconds: float = 3) -> list[int]:
+    """The processes of these sessions (a program's is its own pid) that are left after a while."""
+    deadline = time.monotonic() + seconds
+    while left := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+                   if _session(pid) in sessions]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    return left
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
 
 
 class Program(NamedTuple):
@@ -166,6 +189,7 @@ def cluster(part: str, world_size: int, flags: Sequence[str], folder: Path,
 
 def _main(path: str, flags: list[str], output: str, environment: dict[str, str],
           before: Callable[[], None] | None) -> None:
+    os.setsid()  # what this process starts can be told by its session
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
