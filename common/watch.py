@@ -156,10 +156,17 @@ class Watch:
             self._leave(Verdict(said["sentence"], said["exit_code"]))
 
     def _see_others_out(self, store: Store) -> None:
-        """Counts this rank out; the leader, who serves the store, waits a moment for the others."""
-        deadline = time.monotonic() + LINGER_SECONDS
+        """Counts this rank out; the leader, who serves the store, waits a moment for the others.
+
+        Not for those that are silent: they will not come.
+        """
+        now = time.monotonic()
+        deadline = now + LINGER_SECONDS
+        lost = sum(now - pulse.heard > SILENCE_AFTER_ERROR_SECONDS
+                   for pulse in self._pulses.values())
         left = store.add("left", 1)
-        while self._world.is_leader and left < self._world.size and time.monotonic() < deadline:
+        while (self._world.is_leader and left < self._world.size - lost
+               and time.monotonic() < deadline):
             time.sleep(0.1)
             left = store.add("left", 0)
 

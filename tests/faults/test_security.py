@@ -4,6 +4,7 @@ Mutations that turn this red: bind the rendezvous to "0.0.0.0" in listen; leave 
 digest; use torch.load without weights_only, or broadcast_object_list, anywhere.
 """
 
+import ast
 import re
 import time
 from functools import partial
@@ -82,7 +83,7 @@ def test_a_public_master_draws_a_warning(address, warned):
 
 
 FORBIDDEN = (r"_object_list\b", r"gather_object\b", r"all_gather_object\b", r"\bpickle\b",
-             r"weights_only\s*=\s*False", r"0\.0\.0\.0", r"\bexec\(", r"(?<![.\w])(?<!def )eval\(")
+             r"weights_only\s*=\s*False", r"0\.0\.0\.0")
 
 
 def test_no_code_comes_in_by_wire_or_file():
@@ -93,3 +94,6 @@ def test_no_code_comes_in_by_wire_or_file():
                 assert not re.search(pattern, text), f"{path} has {pattern}"
             loads = re.findall(r"torch\.load\((?:[^()]|\([^()]*\))*\)", text)
             assert all("weights_only=True" in load for load in loads), path
+            called = {node.func.id for node in ast.walk(ast.parse(text))
+                      if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+            assert not called & {"eval", "exec", "compile"}, path
