@@ -113,6 +113,7 @@ def test_other_data_on_one_node(hosts, tmp_path):
     check(outcomes, 3, "rank 2 on node2 has other data")
 
 
+@pytest.mark.slow
 def test_no_data_on_one_node(hosts, tmp_path):
     write_images(tmp_path / "one", 10)
     (tmp_path / "none" / "train").mkdir(parents=True)
@@ -128,6 +129,7 @@ def test_other_code_on_one_node(hosts, tmp_path):
     assert "all-reduce" in page_of(outcomes)  # the rest is examined all the same
 
 
+@pytest.mark.slow
 def test_other_flags_on_one_node(hosts, tmp_path):
     outcomes = preflight(hosts, tmp_path, by_rank={1: ["--seed", "7"]})
     check(outcomes, 3, "rank 1 on node1", "seed is 7 there and 1 on rank 0")

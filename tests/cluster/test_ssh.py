@@ -96,13 +96,17 @@ def test_all_are_stopped_when_one_fails(ssh, tmp_path):
 
 def test_a_signal_to_the_launcher_stops_all(ssh, tmp_path):
     copy = program_in(tmp_path / "copy", f"open({str(tmp_path)!r} + '/pid' + rank, 'w')"
-                      ".write(str(os.getpid()))\ntime.sleep(1000)\n")
+                      ".write(str(os.getpid()))\nimport signal\nsignal.signal(signal.SIGTERM, "
+                      "lambda *_: sys.exit('saved'))\nprint('set', flush=True)\n"
+                      "time.sleep(1000)\n")
     launcher = launch_copy(ssh, copy, tmp_path)
     wait_until(lambda: all((tmp_path / f"pid{rank}").exists() for rank in range(2)))
-    time.sleep(0.2)
+    time.sleep(1)
     launcher.send_signal(signal.SIGTERM)
     launcher.communicate(timeout=60)
     assert launcher.returncode == 143
+    for rank in range(2):  # each was asked, not killed
+        assert (tmp_path / "logs" / f"node{rank}.out").read_text() == "set\nsaved\n"
     assert not any(is_running(tmp_path / f"pid{rank}") for rank in range(2))
 
 
