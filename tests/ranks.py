@@ -101,7 +101,7 @@ def _rank(rank: int, world_size: int, function: Callable, name: str, seconds: fl
 
 @contextlib.contextmanager
 def started(processes: Sequence[BaseProcess]) -> Iterator[None]:
-    """Starts the processes, and leaves none of them behind; fails when they left some themselves."""
+    """Starts the processes, and leaves none of them, nor of theirs, behind: fails if there were."""
     for process in processes:
         process.start()
     try:
