@@ -1,11 +1,11 @@
 """SIGTERM, SIGINT and SIGUSR1 in any phase: out within the grace period, and nothing lost.
 
 Mutations that turn this red: `return self._passed` in Stop.freeze (ranks leave with unsaved work);
-`min` for `max` in StopAgreement._settle (a rank has passed the target, and time runs out); leave
-SIGUSR1 out of EXIT_CODES; drop `set_wakeup_fd` (nobody hears the signal); drop `self._done or` in
-Stop.is_done; drop `_forget_signals` (a signal to a forked worker stops the run).
+leave SIGUSR1 out of EXIT_CODES; drop `self._done or` in Stop.is_done (time runs out); drop
+`_forget_signals` (a signal to a forked worker stops the run). tests/unit/test_signals.py has more.
 """
 
+import multiprocessing
 import os
 import random
 import signal
@@ -17,7 +17,7 @@ import pytest
 from common import checkpoint, signals
 from common.run_log import read_events
 from common.signals import advice
-from tests.faults.disturbed import error_lines, joined, running, wait_for
+from tests.faults.disturbed import error_lines, joined, plant_phases, running, wait_for
 from tests.multiprocess.test_resume import RUNS, Case, end_of, launch, same_bits
 from tests.workload import plant
 
@@ -102,6 +102,7 @@ def test_a_signal_while_all_wait_in_a_collective(tmp_path, undisturbed):
         os.kill(programs[1].process.pid, signal.SIGCONT)
         codes, _ = joined(programs, 20)
         assert codes == [143, 143], [each.output() for each in programs]
+        assert "and so are all ranks" in error_lines(programs[0])[0]
     launch(case, tmp_path, "auto")
     assert same_bits(end_of(case, tmp_path), undisturbed(case))
 
@@ -152,9 +153,15 @@ def plant_sleeper(folder) -> None:
     run.Run.finish_step = sleep_in_the_third
 
 
+def plant_forking(folder) -> None:
+    """As outside of tests: the loader's workers are forked from the process that trains."""
+    plant_phases(folder, pause=0.2)
+    multiprocessing.set_start_method("fork", force=True)
+
+
 def test_a_signal_to_a_forked_worker_is_none_to_the_run(tmp_path):
     case = Case("PartOne", 1, "workers", 4, 6)
-    with running(case, tmp_path, pause=0.2) as programs:
+    with running(case, tmp_path, plants={0: partial(plant_forking, tmp_path)}) as programs:
         wait_for(tmp_path, "training", 3)
         parent = programs[0].process.pid
         children = [int(word) for word in

@@ -1,0 +1,116 @@
+"""The agreement on where to stop, in one process: any rank may be anywhere within a step.
+
+Mutations that turn this red: `min` for `max` in StopAgreement._settle; no `+ int(self._unsaved)` in
+Stop.freeze; no wait in Stop.boundary.
+"""
+
+import signal
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed import HashStore
+
+from common.agreement import StopAgreement
+from common.signals import Stop
+from common.world import World
+
+
+class Rank:
+    """A rank's Stop and its part in the agreement, and a main thread that takes steps."""
+
+    def __init__(self, rank: int, size: int, passed: int, in_step: bool, save_every: int) -> None:
+        self.stop = Stop()
+        self.stop.in_group = True
+        self.agreement = StopAgreement(self.stop, World(rank, size))
+        self.names = [f"rank {each}" for each in range(size)]
+        self.save_every = save_every
+        self.stopped_at: int | None = None
+        for number in range(1, passed + 1):
+            self.stop.begin_step()
+            self.save_if_due(number)
+            self.stop.boundary()
+        if in_step:
+            self.stop.begin_step()
+        self.thread = threading.Thread(target=self.train, args=(passed, in_step), daemon=True)
+
+    def save_if_due(self, number: int) -> None:
+        if number % self.save_every == 0:
+            self.stop.saved()
+
+    def train(self, passed: int, in_step: bool) -> None:
+        """Goes on to the boundary where this rank is told to stop."""
+        for number in range(passed + 1, passed + 10):
+            if number > passed + 1 or not in_step:
+                self.stop.begin_step()
+            self.save_if_due(number)
+            if self.stop.boundary():
+                self.stopped_at = number
+                self.stop.end()
+
+    def advance(self, store):
+        return self.agreement.advance(store, self.names)
+
+
+@given(st.integers(0, 5), st.lists(st.tuples(st.integers(0, 1), st.booleans()), min_size=1,
+                                   max_size=4), st.integers(1, 3), st.data())
+def test_all_ranks_stop_at_one_boundary_that_each_can_reach(passed, places, save_every, data):
+    """Ranks are at most one boundary apart, as they wait for each other in every step."""
+    store, size = HashStore(), len(places)
+    ranks = [Rank(number, size, passed + ahead, in_step, save_every)
+             for number, (ahead, in_step) in enumerate(places)]
+    ranks[data.draw(st.integers(0, size - 1))].stop.signal = signal.SIGTERM
+    for _ in range(3):  # asked, frozen, settled: with all main threads as good as blocked
+        for rank in ranks:
+            rank.advance(store)
+    targets = {rank.agreement._target for rank in ranks}
+    target, = targets
+    assert target is not None
+    for ahead, in_step in places:
+        assert target >= passed + ahead  # nobody has passed it
+        saved = (passed + ahead) % save_every == 0 or passed + ahead == 0
+        if target == passed + ahead:  # whoever is there already has nothing to lose
+            assert saved and not in_step
+    for rank in ranks:
+        if not rank.stop.is_done():
+            rank.thread.start()
+    verdicts = wait_for_verdicts(ranks, store)
+    assert {verdict.exit_code for verdict in verdicts} == {143}
+    assert all("stopped by SIGTERM" in str(verdict) for verdict in verdicts)
+    assert {rank.stopped_at for rank in ranks} <= {None, target}
+
+
+def wait_for_verdicts(ranks, store) -> list:
+    for _ in range(2000):
+        verdicts = [rank.advance(store) for rank in ranks]
+        if all(verdicts):
+            return verdicts
+        threading.Event().wait(0.001)
+    raise AssertionError("the ranks did not come to an end")
+
+
+def test_a_frozen_rank_passes_one_more_boundary_at_most():
+    stop, passed = Stop(), []
+    stop.boundary()
+    stop.begin_step()
+    assert stop.freeze() == 2
+
+    def go_on() -> None:
+        for number in (2, 3):
+            passed.append((number, stop.boundary()))
+    thread = threading.Thread(target=go_on, daemon=True)
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive() and passed == []
+    stop.settle(3)
+    thread.join(5)
+    assert passed == [(2, False), (3, True)]
+
+
+def test_before_all_have_joined_nobody_waits():
+    stop, store = Stop(), HashStore()
+    agreement = StopAgreement(stop, World(1, 3))
+    assert agreement.advance(store, []) is None
+    stop.signal = signal.SIGINT
+    verdict = agreement.advance(store, [])
+    assert verdict is not None and verdict.exit_code == 130
