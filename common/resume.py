@@ -188,7 +188,7 @@ def _my_totals(rows: list[list[float]], node: Node) -> Totals:
 
 
 def _exactness(before: dict[str, Any], now: dict[str, Any]) -> str:
-    changed = [f"{name} was {before.get(name)} and is {now[name]}"
+    changed = [f"{name} was {before.get(name)} and is {now.get(name)}"
                for name in differences(before, now)]
     if changed:
         return "no, because " + ", ".join(changed)
