@@ -68,8 +68,8 @@ def worst(of_ranks: Iterable[Gaps]) -> Gaps:
 
 
 def bounds(reference: Mapping[str, list[Tensor]], summands: int, perturbed: Iterable[Gaps],
-           limit: float = float("inf")) -> dict[str, float]:
-    """The largest absolute gap that each quantity may have; see the top of this file.
+           limit: float = float("inf")) -> Gaps:
+    """The largest gap that each quantity may have; see the top of this file.
 
     `summands` is the number of samples times pixels of a batch, `perturbed` how far one rank was
     from itself.
@@ -79,11 +79,12 @@ def bounds(reference: Mapping[str, list[Tensor]], summands: int, perturbed: Iter
     measured = worst([*perturbed, dict.fromkeys(QUANTITIES, Gap(0.0, 0.0))])
     found = {}
     for name in QUANTITIES:
-        a_priori = scale * largest(reference[name])
-        found[name] = min(limit, max(a_priori, FACTOR * measured[name].absolute))
+        top = largest(reference[name])
+        allowed = min(limit, max(scale * top, FACTOR * measured[name].absolute))
+        found[name] = Gap(allowed, allowed / (top or 1.0))
     return found
 
 
-def beyond(gaps: Gaps, allowed: Mapping[str, float]) -> list[str]:
+def beyond(gaps: Gaps, allowed: Gaps) -> list[str]:
     """The quantities whose gap is larger than allowed, or not a number."""
-    return [name for name in QUANTITIES if not gaps[name].absolute <= allowed[name]]
+    return [name for name in QUANTITIES if not gaps[name].absolute <= allowed[name].absolute]

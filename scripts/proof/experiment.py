@@ -40,7 +40,7 @@ class Reference:
     problem: Problem
     path: Path
     perturbed: list[Case]
-    allowed: dict[str, float]
+    allowed: Gaps
 
     def against(self, strategy: Strategy, world_size: int, **changed: Any) -> Gaps:
         """How far any of `world_size` ranks ends from one rank, settings `changed` or not."""

@@ -70,7 +70,7 @@ def test_a_broken_synchroniser_is_caught(name, world_size, references):
     assert "weights" in case.beyond or "last gradients" in case.beyond
     early = name != "weights_forced_to_one" or world_size == 3  # two ranks share 10 samples evenly
     assert ("first gradients" in case.beyond) == early
-    assert max(gap.absolute / reference.allowed[quantity]
+    assert max(gap.absolute / reference.allowed[quantity].absolute
                for quantity, gap in case.gaps.items()) > 1e6
 
 
@@ -88,7 +88,8 @@ def test_local_statistics_are_measured_and_not_judged(references):
 
 def test_the_bounds_are_tight_in_float64(references):
     allowed = references["float64", "synchronised"].allowed
-    assert all(0 < allowed[name] < 1e-11 for name in QUANTITIES), allowed
+    assert all(0 < allowed[name].absolute < 1e-11 for name in QUANTITIES), allowed
+    assert all(0 < allowed[name].relative < 1e-11 for name in QUANTITIES), allowed
 
 
 # The comparison by itself.
@@ -98,6 +99,10 @@ def of(value: float, dtype=torch.float64) -> dict[str, list[torch.Tensor]]:
     """A trajectory of two tensors a quantity, all zero but one element."""
     return {name: [torch.zeros(2, 2, dtype=dtype), torch.tensor([0.0, value], dtype=dtype)]
             for name in QUANTITIES}
+
+
+def every(bound: float) -> dict[str, Gap]:
+    return dict.fromkeys(QUANTITIES, Gap(bound, bound))
 
 
 def test_a_gap_is_the_largest_of_either_sign():
@@ -113,22 +118,23 @@ def test_other_shapes_do_not_compare():
 
 def test_not_a_number_is_out_of_every_bound():
     gaps = worst([differences(of(1.0), of(1.0)), differences(of(1.0), of(float("nan")))])
-    assert beyond(gaps, dict.fromkeys(QUANTITIES, float("inf"))) == list(QUANTITIES)
+    assert beyond(gaps, every(float("inf"))) == list(QUANTITIES)
 
 
 def test_the_worst_rank_counts():
     gaps = worst([differences(of(1.0), of(value)) for value in (1.0, 3.0, 2.0)])
     assert gaps["weights"].absolute == 2.0
-    assert beyond(gaps, dict.fromkeys(QUANTITIES, 2.0)) == []
-    assert beyond(gaps, {**dict.fromkeys(QUANTITIES, 2.0), "loss": 1.9}) == ["loss"]
+    assert beyond(gaps, every(2.0)) == []
+    assert beyond(gaps, {**every(2.0), "loss": Gap(1.9, 9.9)}) == ["loss"]
 
 
 def test_bounds_come_from_rounding_or_from_measurement_and_have_a_limit():
     a_priori = 2 * 1 * 30 * torch.finfo(torch.float64).eps * 5.0  # one layer, 900 summands
-    assert bounds(of(5.0), 900, [])["loss"] == pytest.approx(a_priori)
     small, large = (differences(of(5.0), of(5.0 + gap)) for gap in (1e-9, 1e-7))
-    assert bounds(of(5.0), 900, [small, large])["loss"] == pytest.approx(FACTOR * 1e-7)
-    assert bounds(of(5.0), 900, [small, large], limit=1e-8)["loss"] == 1e-8
+    for perturbed, limit, expected in (([], 1, a_priori), ([small, large], 1, FACTOR * 1e-7),
+                                       ([small, large], 1e-8, 1e-8)):
+        found = bounds(of(5.0), 900, perturbed, limit)
+        assert found["loss"] == pytest.approx((expected, expected / 5.0))
     assert FACTOR <= 10
 
 
