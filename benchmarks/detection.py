@@ -3,7 +3,7 @@
     python3 benchmarks/detection.py --runs 20
 
 Four ranks of Part Two on this machine train the tests' small model. The clock runs from the fault
-(for "asleep", from the end of --timeout 2) until the last of the other ranks has ended with exit
+(for "asleep", from the end of --timeout 6) until the last of the other ranks has ended with exit
 code 75 and the culprit's name.
 """
 
@@ -33,7 +33,7 @@ def seconds_until_all_are_out(fault: str, folder: Path, chance: random.Random) -
     """One run with one fault; raises AssertionError when a survivor does not name the culprit."""
     number, step = FAULTS[fault], chance.randint(4, 12)
     victim = 0 if fault.startswith("master") else chance.randrange(1, RANKS)
-    patience = 60 if number else 2
+    patience = 60 if number else 6
     plants = None if number else {victim: partial(plant_sleeper, folder, step)}
     case = Case("all-reduce", RANKS, "memory", 4, 0)
     with running(case, folder, plants=plants, more=("--timeout", str(patience))) as programs:

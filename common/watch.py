@@ -111,8 +111,9 @@ class Watch:
             for pulse in self._pulses.values():
                 pulse.heard = min(now, pulse.heard + absence)
                 pulse.moved = min(now, pulse.moved + absence)
-        # On a machine that starves this thread, others are starved too, and not lost.
-        self._lag = max(absence - BEAT_SECONDS, 0.9 * self._lag)
+        # On a machine that starves this thread, others are starved too, and not lost. But a long
+        # absence, a suspended machine say, must not put off the next verdict for minutes.
+        self._lag = max(min(absence, 4 * BEAT_SECONDS) - BEAT_SECONDS, 0.9 * self._lag)
         self._listened = now
 
     def _guard(self) -> None:
