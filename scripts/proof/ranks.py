@@ -39,8 +39,8 @@ def run_ranks(world_size: int, function: Callable[..., Any], *args: Any) -> list
     """
     with tempfile.TemporaryDirectory() as folder:
         pipes = [_CONTEXT.Pipe(duplex=False) for _ in range(world_size)]
-        ranks = [_CONTEXT.Process(target=_rank, args=(rank, world_size, f"{folder}/store", sender,
-                                                      function, args))
+        ranks = [_CONTEXT.Process(target=_rank, args=(rank, world_size, folder, sender, function,
+                                                      args))
                  for rank, (_, sender) in enumerate(pipes)]
         try:
             for process, (_, sender) in zip(ranks, pipes, strict=True):
@@ -75,13 +75,14 @@ def _results(receivers: Sequence[Connection]) -> list[Any]:
     return [results[rank] for rank in range(len(receivers))]
 
 
-def _rank(rank: int, world_size: int, store: str, sender: Connection,
+def _rank(rank: int, world_size: int, folder: str, sender: Connection,
           function: Callable[..., Any], args: Sequence[Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller is told too, and ends its ranks
+    tempfile.tempdir = folder  # so that the caller clears away what a killed rank leaves
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world_size))
-    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank,
-                            world_size=world_size, timeout=TIMEOUT)
+    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", world_size),
+                            rank=rank, world_size=world_size, timeout=TIMEOUT)
     try:
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):  # the log lines of a run
             result = function(*args)

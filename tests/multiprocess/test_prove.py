@@ -6,7 +6,8 @@ FACTOR 1e9. In trajectory: sum_over_ranks or the weighting by samples dropped in
 first gradients kept at every step, no copies kept, or nothing averaged in Recorder; `return
 dataset` always, or the first samples, in thinned; freeze_batch_norm left out. Elsewhere: `.flip(0)`
 dropped from Reversed; the leader's gaps alone in Reference.against; local statistics synchronised,
-or measured on one rank; Verdict not raised, or ranks not killed, in run_ranks; exit status 0.
+or measured on one rank; Verdict not raised, ranks not killed, or their temporary files not placed
+in run_ranks; exit status 0.
 """
 
 import json
@@ -14,7 +15,9 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -187,9 +190,12 @@ def test_thinning_spreads_over_the_whole_set():
 
 
 def disagree_on_rank_one() -> None:
-    if dist.get_rank() == 1:
-        raise UsageError("rank one is out of paper")
-    time.sleep(1000)  # rank zero has to be ended
+    if dist.get_rank() == 0:
+        tempfile.mkdtemp(prefix="left-by-a-rank-")
+        dist.barrier()
+        time.sleep(1000)  # and has to be ended
+    dist.barrier()
+    raise UsageError("rank one is out of paper")
 
 
 def vanish_on_rank_one() -> None:
@@ -205,6 +211,7 @@ def test_a_failing_rank_ends_all(function, error, told):
     with pytest.raises(error, match=told):
         run_ranks(2, function)
     assert not multiprocessing.active_children()
+    assert not list(Path(tempfile.gettempdir()).glob("left-by-a-rank-*"))
 
 
 # The command.
