@@ -24,9 +24,9 @@ from statistics import mean, stdev
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from common.events import read_events
 from common.failures import PeerLost, UsageError, run_program
 from common.gradient_sync import ring_bytes
-from common.run_log import read_events
 from common.settings import SYNC_NAMES
 
 GRADIENT_BYTES = 4 * 9_231_114  # VGG-11 in float32

@@ -63,6 +63,19 @@ def broadcast_bytes(data: bytes, device: torch.device) -> bytes:
     return buffer.cpu().numpy().tobytes()
 
 
+def gather_bytes(data: bytes, device: torch.device) -> list[bytes]:
+    """Every rank's `data`, by rank, on every rank. Every rank must call it; nothing is pickled.
+
+    Each rank sends as many bytes as the longest has.
+    """
+    lengths = gather_rows(torch.tensor([len(data)], dtype=torch.int64, device=device)).flatten()
+    row = torch.zeros(int(lengths.max()), dtype=torch.uint8, device=device)
+    if data:
+        row[:len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return [bytes(each[:length].cpu().numpy()) for each, length in
+            zip(gather_rows(row), lengths.tolist(), strict=True)]
+
+
 def digest_of(model: nn.Module) -> str:
     """A hash of all parameters and buffers, names and bytes: equal for equal replicas."""
     digest = hashlib.sha256()

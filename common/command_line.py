@@ -5,8 +5,11 @@
 
 import argparse
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,7 +28,15 @@ exit codes: 0 done, 2 usage, 3 ranks disagree, 4 data or checkpoint, 5 loss not 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (--help lists all flags)")
+        raise UsageError(f"{message}{self._suggestion(message)} (--help lists all flags)")
+
+    def _suggestion(self, message: str) -> str:
+        """What a misspelt flag or value was probably meant to be, as a question; or nothing."""
+        wrong = re.search(r"arguments: (--[\w-]+)|'([^']+)'", message)
+        known = [*self._option_string_actions, *SYNC_NAMES,
+                 *(choice for action in self._actions for choice in action.choices or ())]
+        close = get_close_matches(wrong[1] or wrong[2], known, 1) if wrong else []
+        return f"; did you mean {close[0]}?" if close else ""
 
 
 def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tuple[Settings, World]:
@@ -64,9 +75,10 @@ def _settings(flags: dict[str, Any]) -> Settings:
 
 
 def _parser(part: str) -> argparse.ArgumentParser:
-    parser = _Parser(prog=PROGRAMS.get(part, f"{part}/main.py"), description=PARTS[part],
-                     epilog=EXAMPLES, allow_abbrev=False,
-                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    program = PROGRAMS.get(part, f"{part}/main.py")
+    parser = _Parser(prog=program, usage=f"{program} [flags]", description=PARTS[part],
+                     epilog=EXAMPLES, allow_abbrev=False, formatter_class=partial(
+                         argparse.RawDescriptionHelpFormatter, max_help_position=33))
     if part != "PartOne":
         _add_cluster_flags(parser)
     _add_what_flags(parser)
@@ -172,6 +184,11 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
                        "never (default: 50)")
     group.add_argument("--log-every", type=_count, default=20, metavar="N",
                        help="iterations between log lines (default: 20)")
+    group.add_argument("--profile", type=_epoch_and_iterations, metavar="EPOCH[:ITERATIONS]",
+                       help="trace that epoch's first iterations (5) for Perfetto, a file a rank "
+                       "and one of all")
+    group.add_argument("--tracker", choices=("none", "tensorboard"), default="none",
+                       help="send losses there too, from the leader (default: none)")
     group.add_argument("--dry-run", action="store_true",
                        help="join, compare, take one step, report, leave nothing behind")
     group.add_argument("--debug", action="store_true", help="show tracebacks")
@@ -197,6 +214,11 @@ _whole = _number(int, lambda n: n >= 0, "a whole number of at least 0")
 _positive = _number(float, lambda x: x > 0, "a number above 0")
 _not_negative = _number(float, lambda x: x >= 0, "a number of at least 0")
 _fraction = _number(float, lambda x: 0 <= x < 1, "a number from 0 up to, not including, 1")
+
+
+def _epoch_and_iterations(text: str) -> tuple[int, int]:
+    epoch, colon, iterations = text.partition(":")
+    return _count(epoch), _count(iterations) if colon else 5
 
 
 def _sync_list(text: str) -> tuple[str, ...]:

@@ -79,6 +79,6 @@ def run_program(main: Callable[[], None]) -> NoReturn:
     except Failure as failure:
         if "--debug" in sys.argv:
             traceback.print_exc()
-        tell(str(failure), failure.exit_code, stop.progress.saved)
+        tell(str(failure), failure.exit_code, stop.progress)
         sys.exit(failure.exit_code)
     sys.exit(0)

@@ -4,6 +4,7 @@
 """
 
 import os
+import platform
 import shutil
 import socket
 import struct
@@ -23,6 +24,13 @@ def node_facts(output_dir: Path, interface: str, master: str) -> dict:
         "load": os.getloadavg()[0],
         "gpu_names": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
+
+
+def processor() -> str:
+    """What the processor calls itself."""
+    names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo")
+             if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def own_name() -> str:

@@ -5,12 +5,19 @@
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 PHASES = ("data", "forward", "backward", "sync", "update")
 PHASES_AFTER_A_STEP = ("checking", "totals", "saving", "evaluation")
+
+
+def dearest_phase(seconds: Mapping[str, float]) -> tuple[str, float]:
+    """The phase that took longest, and its share of all."""
+    phase = max(seconds, key=lambda name: seconds[name])
+    return phase, seconds[phase] / (sum(seconds.values()) or 1.0)
 
 
 @dataclass
@@ -24,6 +31,8 @@ class Progress:
     """True once a first step has ended: from then on the shorter patience applies."""
     saved: str | None = None
     """The leader's last good checkpoint: "" when there is none yet, None before a run begins."""
+    log: Path | None = None
+    """The open run's JSON lines, where a failure is to be noted too."""
 
     def place(self) -> str:
         """In words: "at epoch 1 iteration 137", or "during start"."""
@@ -43,14 +52,17 @@ class PhaseTimer:
     """Adds up wall seconds per named phase of one step, and tells `progress` which phase runs.
 
     On a GPU a phase ends when the host has queued its work, unless `synchronize` waits for the
-    device: then phases are true, and the step is a little slower.
+    device: then phases are true, and the step is a little slower. `mark` names a block for others,
+    such as a profiler.
     """
 
     def __init__(self, progress: Progress | None = None,
-                 synchronize: Callable[[], None] = lambda: None) -> None:
+                 synchronize: Callable[[], None] = lambda: None,
+                 mark: Callable[[str], AbstractContextManager] = nullcontext) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self._progress = progress or Progress()
         self._synchronize = synchronize
+        self._mark = mark
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
@@ -58,8 +70,9 @@ class PhaseTimer:
         self._progress.phase = phase
         start = time.perf_counter()
         try:
-            yield
-            self._synchronize()
+            with self._mark(phase):
+                yield
+                self._synchronize()
         finally:
             self.seconds[phase] += time.perf_counter() - start
             self._progress.phase = f"after {phase}"

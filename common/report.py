@@ -15,9 +15,9 @@ from sklearn import metrics
 from torch import nn
 
 from common.evaluation import Evaluation
+from common.events import read_events
 from common.rendezvous import versions
 from common.run import Run
-from common.run_log import read_events
 
 
 def generate_eval_report(ground_truth: Sequence[int] | np.ndarray,
@@ -51,7 +51,10 @@ def generate_eval_report(ground_truth: Sequence[int] | np.ndarray,
 
 def finish_run(run: Run, result: Evaluation, model: nn.Module) -> None:
     """Writes report and summary, on the leader, and says how it went. Every rank may call."""
-    run.log.event("evaluation", test_loss=result.loss, test_accuracy=result.accuracy)
+    matrix = metrics.confusion_matrix(result.truth, result.predictions,
+                                      labels=range(len(result.class_names)))
+    run.log.evaluation(result.loss, result.accuracy, class_names=result.class_names,
+                       confusion_matrix=matrix.tolist())
     if not run.node.world.is_leader:
         return
     if run.settings.dry_run:

@@ -5,6 +5,7 @@
 """
 
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ from common.run import KEPT_CHECKPOINTS, Run, ran_on
 from common.run_log import RunLog, Totals
 from common.sentinel import Sentinel
 from common.settings import Settings, differences
+from common.tracing import create_tracer
+from common.trackers import create_tracker
 
 LEADERS_FILES = ("settings.json", "summary.json", "report.txt", "report.json")
 
@@ -73,16 +76,20 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
         remarks.append(f"each epoch leaves out a last batch of {plan.left_out} samples, fewer than "
                        f"--smallest-batch {settings.smallest_batch}")
     text, metrics = _log_paths(folder, node)
+    tracker = create_tracker(settings.tracker, folder, node.world.is_leader)
     with RunLog(text, metrics, node.world, position, settings.log_every,
-                node.world.size > 1) as log:
-        log.event("start", world_size=node.world.size, settings=settings.as_json(),
-                  ran_on=ran_on(name, node))
+                node.world.size > 1, tracker) as log:
+        node.progress.log = metrics
+        tracer = create_tracer(settings, plan.iterations, folder, node, log)
+        log.begin(world_size=node.world.size, settings=settings.as_json(), position=position,
+                  iterations_per_epoch=plan.iterations, ran_on=ran_on(name, node))
         for remark in remarks:
             log.note(remark)
         sentinel = Sentinel(plan, node, settings.check_every)
         yield Run(name, folder, folder / "checkpoints", settings, node, log, plan.iterations,
-                  sentinel, position, totals, last, data)
+                  sentinel, tracer, position, totals, last, data)
         log.event("end")
+        node.progress.log = None
 
 
 def _log_paths(folder: Path, node: Node) -> tuple[Path, Path]:
@@ -113,6 +120,9 @@ def _remove_run(folder: Path, node: Node) -> None:
             (folder / name).unlink(missing_ok=True)
         for path in checkpoint.newest(folder / "checkpoints"):
             path.unlink()
+        shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+    for path in (folder / "traces").glob(f"*_rank{node.world.rank}[_.]*"):
+        path.unlink()
 
 
 def _prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Module) -> None:

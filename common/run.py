@@ -23,6 +23,7 @@ from common.rendezvous import versions
 from common.run_log import RunLog, Step, Totals
 from common.sentinel import NoSentinel, Sentinel
 from common.settings import Settings
+from common.tracing import NoTracer
 
 KEPT_CHECKPOINTS = 2
 
@@ -44,6 +45,7 @@ class Run:
     log: RunLog
     iterations_per_epoch: int
     sentinel: Sentinel | NoSentinel = field(default_factory=NoSentinel)
+    tracer: NoTracer = field(default_factory=NoTracer)
     position: Position = Position()
     totals: Totals = field(default_factory=Totals)
     last_checkpoint: Path | None = None
@@ -57,8 +59,7 @@ class Run:
     def epochs(self) -> Iterator[int]:
         """The epochs that are left, the one that was interrupted first."""
         while not self._is_over():
-            self.log.open_bar(self.position.epoch, self.position.iteration,
-                              self.iterations_per_epoch)
+            self.log.open_bar(self.position.epoch, self.position.step, self._last_step())
             yield self.position.epoch
 
     def iterations(self) -> Iterator[int]:
@@ -74,6 +75,7 @@ class Run:
             torch.manual_seed(mix(self.settings.seed, here.epoch, here.iteration,
                                   self.node.world.rank))
             self.node.stop.begin_step()
+            self.tracer.before_step(here.step)
             yield here.iteration
             progress.settled = True
 
@@ -82,6 +84,10 @@ class Run:
         return (self.position.epoch > self.settings.epochs
                 or (limit is not None and self.position.step >= limit))
 
+    def _last_step(self) -> int:
+        whole = self.settings.epochs * self.iterations_per_epoch
+        return min(whole, self.settings.max_iterations or whole)
+
     def finish_step(self, step: Step, model: nn.Module, optimizer: Optimizer) -> None:
         """Logs the step, moves on to the next; checks and saves when that is due."""
         self.log.step(step)
@@ -89,6 +95,7 @@ class Run:
         self.position = self.position.after_one_more(self.iterations_per_epoch)
         self.node.progress.phase = "checking"
         self.sentinel.after_step(step, self.position, model)
+        self.tracer.after_step(self.position.step)
         every = self.settings.checkpoint_every
         if every and self.position.step % every == 0 and self.position.iteration:
             self.save(model, optimizer, self._gathered_totals())

@@ -2,13 +2,15 @@
 
     tail -f outputs/PartTwo/all-reduce/logs_rank0.txt
 
-`metrics_rankR.jsonl` holds one object a line, its kind under "event": start, note, step,
-epoch, evaluation, end. Durations are wall seconds of the whole iteration, data loading included.
+`metrics_rankR.jsonl` holds the events that common/events.py lists. Durations are wall seconds of
+the whole iteration, data loading included.
 """
 
 import json
+import os
+import socket
 import sys
-from collections.abc import Iterator
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,7 +20,11 @@ from tqdm import tqdm
 
 from common.checkpoint import Position
 from common.console import console
+from common.events import read_events
 from common.failures import UsageError
+from common.node_facts import processor
+from common.phase_timer import dearest_phase
+from common.trackers import NoTracker, Tracker
 from common.world import World
 
 BATCH_LINE = ("Batch Idx: {}, Batch Loss: {:.3f}, Batch Accuracy: {:.3f}, "
@@ -77,6 +83,7 @@ class RunLog:
     start: Position = field(default_factory=Position)
     log_every: int = 20
     distributed: bool = False
+    tracker: Tracker = field(default_factory=NoTracker)
     _durations: list[float] = field(default_factory=list)
 
     def __enter__(self) -> "RunLog":
@@ -91,10 +98,12 @@ class RunLog:
         except OSError as error:
             raise _unwritable(self.text_path, error) from error
         self._bar: tqdm | None = None
+        self._last = self.start.step
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close_bar()
+        self.tracker.close()
         self._text.close()
         self._metrics.close()
 
@@ -107,12 +116,20 @@ class RunLog:
         self._line(text)
         self.event("note", text=text)
 
-    def open_bar(self, epoch: int, first: int, iterations: int) -> None:
-        """Starts an epoch: from here its durations count, and the leader's terminal gets a bar."""
+    def begin(self, settings: dict[str, Any], **entries: Any) -> None:
+        """The run begins, or goes on: writes what it was told, and what it runs on."""
+        self.event("start", time=time.time(), host=socket.gethostname(), processor=processor(),
+                   cores=len(os.sched_getaffinity(0)), settings=settings, **entries)
+        self.tracker.start(settings)
+
+    def open_bar(self, epoch: int, done: int, iterations: int) -> None:
+        """Starts an epoch: from here its durations count, and the leader's terminal gets a bar.
+
+        The bar counts the iterations of the whole run, so that its time left is the run's.
+        """
         self._durations = []
         if self.world.is_leader and sys.stdout.isatty():
-            self._bar = tqdm(total=iterations, initial=first, desc=f"epoch {epoch}", unit="batch",
-                             leave=False)
+            self._bar = tqdm(total=iterations, initial=done, desc=f"epoch {epoch}", leave=False)
 
     def close_bar(self) -> None:
         if self._bar is not None:
@@ -121,6 +138,7 @@ class RunLog:
 
     def step(self, step: Step) -> None:
         """Writes one iteration; every `log_every` of them also in words."""
+        self._last = step.at.step
         self._durations.append(step.duration)
         accuracy = step.correct / step.samples
         self.event("step", epoch=step.at.epoch, iteration=step.at.iteration, loss=step.loss,
@@ -131,8 +149,19 @@ class RunLog:
                 step.at.iteration, step.loss, accuracy, step.duration))
         if self._bar is not None:
             self._bar.update()
-            self._bar.set_postfix(loss=f"{step.loss:.3f}",
-                                  images_s=f"{step.samples * self.world.size / step.duration:.0f}")
+            self._bar.set_postfix_str(self._in_short(step))
+        self.tracker.log(step.at.step, {"batch/loss": step.loss, "batch/accuracy": accuracy,
+                                        "batch/seconds": step.duration})
+
+    def _in_short(self, step: Step) -> str:
+        phase, share = dearest_phase(step.seconds)
+        speed = step.samples * self.world.size / step.duration
+        return f"loss {step.loss:.3f}, {speed:.0f} images/s, mostly {phase} ({100 * share:.0f} %)"
+
+    def evaluation(self, loss: float, accuracy: float, **entries: Any) -> None:
+        """Writes the test set's mean loss and accuracy."""
+        self.event("evaluation", test_loss=loss, test_accuracy=accuracy, **entries)
+        self.tracker.log(self._last, {"test/loss": loss, "test/accuracy": accuracy})
 
     def epoch(self, epoch: int, totals: Totals) -> None:
         """Writes an epoch's means over all samples of all ranks, without the first duration."""
@@ -142,6 +171,7 @@ class RunLog:
         mean, whole = sum(timed) / len(timed), sum(self._durations)
         self.event("epoch", epoch=epoch, loss=loss, accuracy=accuracy, samples=totals.samples,
                    mean_iteration_seconds=mean, seconds=whole)
+        self.tracker.log(self._last, {"epoch/loss": loss, "epoch/accuracy": accuracy})
         self._line(self._prefix + EPOCH_LINE.format(epoch, loss, accuracy, mean, whole))
 
     def _line(self, text: str) -> None:
@@ -159,19 +189,6 @@ def _append(file: TextIO, line: str) -> None:
 
 def _unwritable(path: Path, error: OSError) -> UsageError:
     return UsageError(f"the log {path} cannot be written: {error.strerror}")
-
-
-def read_events(path: Path, kind: str | None = None) -> Iterator[dict[str, Any]]:
-    """The events of a JSONL file, of one kind or all; a line cut short by a kill is skipped."""
-    if not path.exists():
-        return
-    for line in path.read_text().splitlines():
-        try:
-            event = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if kind in (None, event["event"]):
-            yield event
 
 
 def _keep_steps_before(path: Path, start: Position) -> None:

@@ -10,7 +10,8 @@ PRECISIONS = ("float32", "bf16", "float64")
 TRAJECTORY_FIELDS = ("workload", "batch_size", "smallest_batch", "learning_rate", "momentum",
                      "weight_decay", "seed", "precision", "batch_norm")
 # Fields that a node may choose for itself: its disk, its cores, its cables.
-NODE_FIELDS = ("data_dir", "output_dir", "device", "threads", "num_workers", "interface", "debug")
+NODE_FIELDS = ("data_dir", "output_dir", "device", "threads", "num_workers", "interface", "debug",
+               "tracker")
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Settings:
     sync: tuple[str, ...] = ("gather-scatter", "all-reduce")
     dry_run: bool = False
     debug: bool = False
+    profile: tuple[int, int] | None = None
+    tracker: str = "none"
 
     def as_json(self) -> dict:
         """All fields as plain str, int, float, bool, list and None."""

@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from common.events import append_event
 from common.phase_timer import Progress
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
@@ -80,7 +81,7 @@ class Stop:
             while self.in_group:
                 self._change.wait()
         sentence, code = self.why()
-        tell(f"{sentence} at {self.progress.place()}", code, self.progress.saved)
+        tell(f"{sentence} at {self.progress.place()}", code, self.progress)
         sys.exit(code)
 
     def why(self) -> tuple[str, int]:
@@ -125,7 +126,7 @@ class Stop:
 
     def leave(self, sentence: str, code: int) -> NoReturn:
         """Ends this process and its workers at once: the main thread may be blocked for good."""
-        tell(sentence, code, self.progress.saved)
+        tell(sentence, code, self.progress)
         for child in multiprocessing.active_children():
             child.kill()
         sys.stdout.flush()
@@ -178,10 +179,15 @@ def _read(reader: int, stop: Stop) -> None:
                 stop.leave("a second signal: leaving at once", EXIT_CODES[signal.Signals(number)])
 
 
-def tell(sentence: str, code: int, saved: str | None) -> None:
-    """Prints a failure's one line: what happened, and how to go on where that is of use."""
-    print(f"error: {sentence}{advice(code, saved, sys.argv, os.environ)}", file=sys.stderr,
-          flush=True)
+def tell(sentence: str, code: int, progress: Progress) -> None:
+    """Prints a failure's one line: what happened, and how to go on where that is of use.
+
+    The open run's log gets it too.
+    """
+    print(f"error: {sentence}{advice(code, progress.saved, sys.argv, os.environ)}",
+          file=sys.stderr, flush=True)
+    if progress.log is not None:
+        append_event(progress.log, "failed", why=sentence, exit_code=code)
 
 
 def advice(code: int, saved: str | None, arguments: Sequence[str],

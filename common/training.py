@@ -29,7 +29,7 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
     infinite or not a number.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    timer = PhaseTimer(run.node.progress, run.node.wait_for_device)
+    timer = PhaseTimer(run.node.progress, run.node.wait_for_device, run.tracer.mark)
     precision = run.precision
     model.train()
     for epoch in run.epochs():

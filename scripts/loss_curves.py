@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from common.events import read_events
 from common.failures import DataError, UsageError, run_program
-from common.run_log import read_events
 from scripts.line_panels import Line, Panel, svg
 
 

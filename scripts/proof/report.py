@@ -2,11 +2,11 @@
 
 import json
 import os
-import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from common.node_facts import processor
 from common.rendezvous import code_digest, versions
 from scripts.proof.comparison import QUANTITIES, Gap, Gaps
 from scripts.proof.experiment import Case, Reference
@@ -46,17 +46,8 @@ def _cell(gap: Gap) -> str:
 def provenance(arguments: Sequence[str]) -> dict[str, Any]:
     """The command, and what its numbers depend on."""
     return {"command": " ".join(["python3 scripts/prove.py", *arguments]), **versions(),
-            "code": code_digest(), "processor": _processor(),
+            "code": code_digest(), "processor": processor(),
             "cores": len(os.sched_getaffinity(0))}
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def write_report(output: Path, tables: Sequence[tuple[Reference, list[Case]]],

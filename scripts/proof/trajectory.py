@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from common.batch_norm import freeze_batch_norm
 from common.collectives import sum_over_ranks, world_size
 from common.datasets import ImageDataset
+from common.events import read_events
 from common.gradient_sync import GradientSync
 from common.process_group import Node
 from common.resume import open_run
-from common.run_log import read_events
 from common.settings import Settings
 from common.setup import create_loader, create_training
 from common.training import train

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from common import checkpoint
+from common.events import read_events
 from common.gradient_check import SpoiltGradient, require_finite
-from common.run_log import read_events
 from tests.faults.disturbed import error_lines, joined, plant_phases, running
 from tests.multiprocess.test_resume import RUNS, Case
 

@@ -15,7 +15,7 @@ from functools import partial
 import pytest
 
 from common import checkpoint, signals
-from common.run_log import read_events
+from common.events import read_events
 from common.signals import advice
 from tests.faults.disturbed import error_lines, joined, plant_phases, running, wait_for
 from tests.multiprocess.test_resume import RUNS, Case, end_of, launch, same_bits

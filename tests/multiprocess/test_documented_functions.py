@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import common
 from common import checkpoint
+from common.events import read_events
 from common.failures import UsageError
-from common.run_log import read_events
 from tests.ranks import run_ranks
 from tests.small import small_model
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from common import checkpoint
-from common.run_log import read_events
+from common.events import read_events
 from tests.ranks import cluster, program, run_programs
 from tests.workload import SMALL, plant
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from common.epoch_plan import fingerprint
-from common.run_log import read_events
+from common.events import read_events
 from common.sentinel import checksums
 from tests.ranks import cluster, run_programs
 from tests.workload import SMALL, plant

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from common.checkpoint import Position
+from common.events import read_events
 from common.phase_timer import PHASES, PhaseTimer, Progress
 from common.report import generate_eval_report
-from common.run_log import RunLog, Step, Totals, read_events
+from common.run_log import RunLog, Step, Totals
 from common.world import World
 
 

@@ -1,6 +1,11 @@
-"""The house rules: floors, one seam, short mains, no local paths."""
+"""The house rules: floors, one seam, short mains, no local paths.
+
+Mutation that turns the middle red: import common.run_log for read_events in recorded_run.
+"""
 
 import ast
+import subprocess
+import sys
 
 import pytest
 
@@ -8,14 +13,19 @@ from tests.ranks import ROOT
 
 # A module imports only from lower floors; modules of one floor may build on those before them.
 FLOORS = (
-    ("phase_timer", "signals", "failures", "settings", "epoch_plan", "precision", "world",
-     "console", "dataset_cache", "datasets", "vgg11", "workloads", "loaders"),
+    ("events", "phase_timer", "signals", "failures", "settings", "epoch_plan", "precision", "world",
+     "console", "dataset_cache", "datasets", "vgg11", "workloads", "loaders", "trace_file",
+     "trackers"),
     ("batch_norm", "collectives", "gradient_sync", "checkpoint", "gradient_check", "run_log",
-     "rendezvous", "agreement", "watch", "devices", "process_group", "sentinel", "run", "resume",
-     "links", "node_facts", "all_reduce_speed", "board", "findings"),
+     "rendezvous", "agreement", "watch", "devices", "process_group", "sentinel", "tracing", "run",
+     "resume", "links", "node_facts", "all_reduce_speed", "board", "findings"),
     ("setup", "training", "evaluation", "preflight"),
     ("command_line", "report", "assignment", "preflight_page"),
 )
+# What draws and compares runs from their logs: apart from these it needs the light modules alone,
+# and nothing on the floors needs it.
+ASIDE = ("merged_steps", "recorded_run", "run_findings", "figure_style", "figures", "timeline")
+LIGHT = ("events", "failures", "phase_timer", "trace_file")
 ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS)
          for place, name in enumerate(names)}
 MAINS = ("PartOne", "PartTwo", "PartThree")
@@ -38,6 +48,10 @@ def test_modules_import_only_from_lower_floors(path):
     if path.stem == "__init__":
         assert imports(path) == {"common.assignment"}  # on first use only
         return
+    if path.stem in ASIDE:
+        before = ASIDE[:ASIDE.index(path.stem)]
+        assert imports(path) <= {f"common.{name}" for name in (*LIGHT, *before)}
+        return
     floor, place = ORDER[path.stem]
     for name in imports(path):
         package, _, module = name.partition(".")
@@ -49,6 +63,19 @@ def test_modules_import_only_from_lower_floors(path):
         else:
             assert ORDER[module][0] <= floor and ORDER[module] != (floor, place), (
                 f"{path.stem} imports {name}")
+
+
+@pytest.mark.parametrize("module", [*(f"common.{name}" for name in ASIDE), "scripts.status",
+                                    "scripts.comparison.page", "scripts.merge_logs"])
+def test_what_reads_logs_does_not_load_torch(module):
+    check = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], cwd=ROOT).returncode == 0
+
+
+def test_training_does_not_load_the_drawing():
+    check = ("import sys, common.training, common.resume, common.report\n"
+             "sys.exit(bool({'matplotlib', 'jinja2', 'tensorboard'} & set(sys.modules)))")
+    assert subprocess.run([sys.executable, "-c", check], cwd=ROOT).returncode == 0
 
 
 def test_imports_within_a_floor_make_no_circle():

@@ -1,0 +1,57 @@
+"""Compares runs on one page: a self-contained HTML file, and the same as Markdown with figures.
+
+    python3 scripts/compare.py outputs                          # writes outputs/comparison.html
+    python3 scripts/compare.py outputs/two outputs/four --output outputs --proof docs/proof.json
+
+Reads what the runs have logged (metrics_rankR.jsonl of every rank, found there and below, and their
+traces), proof*.json beside them, and nothing else. The page needs no network.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from common.failures import DataError, UsageError, run_program
+from common.recorded_run import find_runs
+
+NAME = "comparison"
+
+
+def main() -> None:
+    options = _parser().parse_args()
+    missing = [folder for folder in options.folders if not folder.is_dir()]
+    if missing:
+        raise DataError(f"there is no folder {missing[0]}")
+    runs = find_runs(options.folders)
+    from scripts.comparison.page import Page  # matplotlib takes a second: mistakes come first
+
+    page = Page.of(runs, _proofs(options.folders, options.proof))
+    print(page.timing_as_text())
+    output = options.output or options.folders[0]
+    try:
+        page.write(output, NAME)
+    except OSError as error:
+        raise UsageError(f"{output} cannot be written: {error.strerror}") from error
+    print(f"\nthe comparison, to look at: {(output / NAME).resolve()}.html")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Compares runs on one page.", allow_abbrev=False)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="OUTPUT_DIR",
+                        help="where runs lie, one or many")
+    parser.add_argument("--output", type=Path, metavar="DIR",
+                        help="where to write (default: the first OUTPUT_DIR)")
+    parser.add_argument("--proof", type=Path, action="append", default=[], metavar="FILE",
+                        help="also show what scripts/prove.py wrote there (its .json)")
+    return parser
+
+
+def _proofs(folders: list[Path], named: list[Path]) -> list[Path]:
+    return [*named, *(path for folder in folders for path in sorted(folder.rglob("proof*.json")))]
+
+
+if __name__ == "__main__":
+    run_program(main)
