@@ -37,6 +37,13 @@ class RecordedRun:
         return next((event for event in reversed(self.events) if event["event"] == kind), {})
 
     @property
+    def outcome(self) -> dict[str, Any]:
+        """How the last start of the run ended: its "end" or "failed" event; empty while it runs."""
+        last = next(event for event in reversed(self.events)
+                    if event["event"] in ("start", "failed", "end"))
+        return {} if last["event"] == "start" else last
+
+    @property
     def start(self) -> dict[str, Any]:
         return self.last("start")
 

@@ -121,6 +121,8 @@ def _remove_run(folder: Path, node: Node) -> None:
         for path in checkpoint.newest(folder / "checkpoints"):
             path.unlink()
         shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+        for path in (folder / "traces").glob("trace_all_*"):
+            path.unlink()
     for path in (folder / "traces").glob(f"*_rank{node.world.rank}[_.]*"):
         path.unlink()
 

@@ -10,16 +10,14 @@ loss over the global batch, iteration by iteration; each is compared with the fi
 
 import argparse
 import sys
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from common.events import read_events
 from common.failures import DataError, UsageError, run_program
-from scripts.line_panels import Line, Panel, svg
+from common.recorded_run import find_runs
 
 
 @dataclass(frozen=True)
@@ -36,22 +34,15 @@ class Curve:
 
 
 def read_curve(folder: Path) -> Curve:
-    """Merges the ranks' losses, weighted by samples. Raises DataError when a rank's are missing."""
-    starts = list(read_events(folder / "metrics_rank0.jsonl", "start"))
-    if not starts:
-        raise DataError(f"{folder} holds no run: metrics_rank0.jsonl is missing or has no start")
-    ranks = starts[-1]["world_size"]
-    sums: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-    for rank in range(ranks):
-        for step in read_events(folder / f"metrics_rank{rank}.jsonl", "step"):
-            total = sums[step["epoch"], step["iteration"]]
-            for index, more in enumerate((step["loss"] * step["samples"], step["samples"], 1)):
-                total[index] += more
-    partial = [place for place, total in sums.items() if total[2] != ranks]
-    if partial or not sums:
-        raise DataError(f"{folder} was trained by {ranks} ranks, but not all of their "
+    """The curve of the one run in `folder`. Raises DataError when a rank's steps are missing."""
+    run, *others = find_runs([folder])
+    if others:
+        raise DataError(f"{folder} holds {1 + len(others)} runs: name the folder of one")
+    if any(len(row["ranks"]) != run.ranks for row in run.merged):
+        raise DataError(f"{folder} was trained by {run.ranks} ranks, but not all of their "
                         "metrics_rankR.jsonl are there and whole: copy them all into it")
-    return Curve(folder, ranks, {place: sums[place][0] / sums[place][1] for place in sorted(sums)})
+    return Curve(folder, run.ranks,
+                 {(row["epoch"], row["iteration"]): row["loss"] for row in run.merged})
 
 
 def largest_gap(curve: Curve, reference: Curve) -> tuple[float, tuple[int, int]]:
@@ -78,28 +69,39 @@ def report(title: str, curves: Sequence[Curve]) -> str:
     return "\n".join(lines)
 
 
-def panel(title: str, curves: Sequence[Curve]) -> Panel:
-    """One panel of the figure; its title says the largest gap."""
-    gaps = [largest_gap(curve, curves[0])[0] for curve in curves[1:]]
-    words = f"{title}: at most {max(gaps):.1e} apart" if gaps else title
-    return Panel(words, [Line(curve.label, list(curve.losses.values())) for curve in curves])
+def draw(panels: Sequence[tuple[str, Sequence[Curve]]], output: Path) -> None:
+    """Writes the figure; a panel's title says the largest gap, and panels share their scales."""
+    from common.figure_style import legend_below, line, new_figure
+
+    figure, axes = new_figure("", 0.8 + 2.4 * len(panels), len(panels))
+    for axis, (title, curves) in zip(axes, panels, strict=True):
+        gaps = [largest_gap(curve, curves[0])[0] for curve in curves[1:]]
+        axis.set_title(f"{title}: at most {max(gaps):.1e} apart" if gaps else title, fontsize=10)
+        for index, curve in enumerate(curves):
+            axis.plot(range(1, len(curve.losses) + 1), list(curve.losses.values()),
+                      label=curve.label, **line(index))
+        axis.sharey(axes[0])
+        axis.set_ylabel("mean loss over\nthe global batch")
+    axes[-1].set_xlabel("iteration")
+    legend_below(figure, max(axes, key=lambda axis: len(axis.lines)))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draws loss curves of runs over one another.")
     parser.add_argument("--panel", nargs="+", action="append", required=True,
                         metavar=("TITLE", "FOLDER"), help="a title and the folders of its runs")
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE.svg")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE",
+                        help="an .svg, .png or .pdf file")
     options = parser.parse_args()
     if any(len(words) < 2 for words in options.panel):
         raise UsageError("--panel needs a title and at least one folder")
-    panels = []
-    for title, *folders in options.panel:
-        curves = [read_curve(Path(folder)) for folder in folders]
+    panels = [(title, [read_curve(Path(folder)) for folder in folders])
+              for title, *folders in options.panel]
+    for title, curves in panels:
         print(report(title, curves))
-        panels.append(panel(title, curves))
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(svg(panels, "iteration", "mean loss over the global batch"))
+    draw(panels, options.output)
 
 
 if __name__ == "__main__":

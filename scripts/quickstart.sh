@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything at once on this machine: installs, then runs part one on one rank and parts two and
-# three on four, and prints a table. Flags are passed on to every part:
+# three on four, prints a table, and ends by naming the page to look at. Flags are passed on to
+# every part:
 #   scripts/quickstart.sh
 #   scripts/quickstart.sh --workload cifar10-vgg11 --data-dir ~/cifar10 --max-iterations 40
 set -euo pipefail
@@ -8,8 +9,15 @@ set -euo pipefail
 use_environment requirements.txt
 
 RANKS="${RANKS:-4}"
-flags=(--workload digits-vgg11 --output-dir outputs/quickstart --resume replace "$@")
+output=outputs/quickstart
+for ((place = 1; place <= $#; place++)); do # the last --output-dir counts, as it does for the parts
+    case ${!place} in
+        --output-dir) next=$((place + 1)) && output=${!next-} ;;
+        --output-dir=*) output=${!place#*=} ;;
+    esac
+done
+flags=(--workload digits-vgg11 --output-dir "$output" --resume replace --profile 1:3 "$@")
 "$PYTHON" "$ROOT/PartOne/main.py" "${flags[@]}"
 "$ROOT/scripts/local_cluster.sh" "$RANKS" PartTwo "${flags[@]}"
 "$ROOT/scripts/local_cluster.sh" "$RANKS" PartThree "${flags[@]}"
-"$PYTHON" "$ROOT/scripts/table.py" "${flags[@]}"
+"$PYTHON" "$ROOT/scripts/compare.py" "$output"

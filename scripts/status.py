@@ -28,17 +28,16 @@ def describe(run: RecordedRun, now: float) -> tuple[str, int]:
     steps = [row[0] for row in run.steps.values() if 0 in row]
     recent = steps[-RECENT:]
     usual = median(step["duration"] for step in recent)
-    since = [event for event in run.events[run.events.index(run.start):]
-             if event["event"] in ("failed", "end")]
+    outcome = run.outcome
     silence = now - (run.folder / "metrics_rank0.jsonl").stat().st_mtime
     lines = [f"{run.name} on {run.ranks} rank{'s' * (run.ranks > 1)}: ", _progress(run, steps),
              _speed(run, recent, usual)]
     code = 0
-    if since and since[-1]["event"] == "end":
+    if outcome.get("event") == "end":
         lines[0] += "finished"
-    elif since:
-        code = since[-1]["exit_code"]
-        lines[0] += f"failed (exit code {code}): {since[-1]['why']}"
+    elif outcome:
+        code = outcome["exit_code"]
+        lines[0] += f"failed (exit code {code}): {outcome['why']}"
     elif silence > max(PATIENCE, 10 * usual):
         code = PeerLost.exit_code
         lines[0] += f"silent for {duration(silence)}: killed, or its machine is gone"

@@ -11,6 +11,8 @@ from common.command_line import _parser, parse_command_line
 from common.failures import UsageError
 from tests.ranks import ROOT
 
+SCREEN = 48  # lines of a terminal window
+
 
 def test_defaults_are_the_assignments_numbers():
     settings, world = parse_command_line("PartOne", [])
@@ -44,7 +46,13 @@ def test_a_workloads_row_gives_the_defaults_and_flags_overrule_it():
     (["--sync", "gossip"], ["gossip", "all-reduce"]),
     (["--sync", "all-reduce,all-reduce"], ["twice"]),
     (["--no-such-flag"], ["--no-such-flag"]),
-    (["--epoch", "3"], ["--epoch"]),
+    (["--epoch", "3"], ["--epoch", "did you mean --epochs?"]),
+    (["--learning_rate", "1"], ["did you mean --learning-rate?"]),
+    (["--workload", "cifar-vgg11"], ["did you mean cifar10-vgg11?"]),
+    (["--precision", "bf61"], ["did you mean bf16?"]),
+    (["--sync", "allreduce"], ["did you mean all-reduce?"]),
+    (["--tracker", "tensorbord"], ["did you mean tensorboard?"]),
+    (["--profile", "1:0"], ["--profile", "'0'", "at least 1"]),
     (["-N", "4", "-R", "0"], ["--master-ip"]),
     (["-M", "h", "-N", "4", "-R", "4"], ["rank 4", "0 to 3"]),
     (["-M", "h", "-N", "9", "-R", "0", "--batch-size", "8"], ["8", "9 ranks"]),
@@ -85,6 +93,24 @@ def test_help_and_mistakes_import_nothing_heavy(part, flags, code):
     assert ended.returncode == code, ended.stderr
     assert "Traceback" not in ended.stderr
     assert (ended.stderr.count("\n") == 1) == (code == 2)
+
+
+def test_nothing_is_suggested_for_what_is_like_nothing():
+    with pytest.raises(UsageError) as raised:
+        parse_command_line("PartTwo", ["--workload", "zzz"])
+    assert "did you mean" not in str(raised.value)
+
+
+@pytest.mark.parametrize("flag, window", [("2", (2, 5)), ("3:40", (3, 40))])
+def test_profile_takes_an_epoch_and_iterations(flag, window):
+    assert parse_command_line("PartOne", ["--profile", flag])[0].profile == window
+
+
+def test_help_fits_on_two_screens_and_ends_with_examples(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    words = _parser("PartTwo").format_help()
+    assert len(words.splitlines()) <= 2 * SCREEN
+    assert "examples:" in words[-800:]
 
 
 def test_every_flag_has_help():

@@ -1,0 +1,92 @@
+"""--profile on the literal mains: a trace a rank, one of all, and the same training as without.
+
+Mutations that turn this red: start before the epoch's second iteration; stop one step late; merge
+on every rank; no worker count in the name; a mark that names nothing; traces kept on replace.
+"""
+
+import json
+
+import pytest
+
+from common.events import read_events
+from common.failures import UsageError
+from common.phase_timer import PHASES
+from common.settings import Settings
+from common.timeline import overlap
+from common.trace_file import unpack_trace
+from common.tracing import NoTracer, create_tracer, window
+from tests.multiprocess.test_parts import launch
+
+
+def settings(**more) -> Settings:
+    return Settings("small", None, None, **{
+        "epochs": 3, "batch_size": 1, "learning_rate": 1, "momentum": 0, "weight_decay": 0, **more})
+
+
+@pytest.mark.parametrize("profile, limit, expected", [
+    ((1, 3), None, range(1, 4)), ((2, 3), None, range(11, 14)), ((3, 99), None, range(21, 30)),
+    ((2, 5), 13, range(11, 13))])
+def test_the_window_leaves_out_an_epochs_first_iteration(profile, limit, expected):
+    assert window(settings(profile=profile, max_iterations=limit), 10) == expected
+
+
+def test_an_epoch_of_one_iteration_can_be_traced():
+    assert window(settings(profile=(2, 5)), 1) == range(1, 2)
+
+
+@pytest.mark.parametrize("profile, limit", [((4, 1), None), ((2, 1), 11)])
+def test_a_window_that_never_comes_is_a_usage_error(profile, limit):
+    with pytest.raises(UsageError, match="nothing to trace"):
+        window(settings(profile=profile, max_iterations=limit), 10)
+
+
+def test_without_the_flag_nothing_is_traced():
+    assert type(create_tracer(settings(), 10, None, None, None)) is NoTracer
+
+
+def test_ddp_on_two_ranks_shows_averaging_under_backward(tmp_path):
+    plain, traced = tmp_path / "plain", tmp_path / "traced"
+    for folder, flags in ((plain, ()), (traced, ("--profile", "2:3"))):
+        folder.mkdir()
+        outcomes = launch("PartThree", folder, *flags)
+        assert {outcome.code for outcome in outcomes} == {0}, outcomes
+    assert "trace_all_epoch2.json.gz in https://ui.perfetto.dev" in outcomes[0].output
+    assert "trace_all" not in outcomes[1].output
+    assert "profiler_start" not in "".join(outcome.output for outcome in outcomes)
+    run = traced / "out" / "PartThree"
+    assert {path.name for path in (run / "traces").iterdir()} == {
+        "trace_all_epoch2.json.gz",
+        *(name for rank in (0, 1) for name in (f"trace_rank{rank}_epoch2.json.gz",
+                                               f"operators_rank{rank}.txt"))}
+    merged = unpack_trace((run / "traces" / "trace_all_epoch2.json.gz").read_bytes())
+    for rank in (0, 1):
+        names = [event["name"] for event in merged["traceEvents"]
+                 if event["ph"] == "X" and event["pid"] == rank]
+        assert {phase: names.count(phase) for phase in PHASES} == dict.fromkeys(PHASES, 3)
+        assert any(name.startswith("gloo:") for name in names)
+    assert overlap(merged) > 0.5
+    rows = next(read_events(run / "metrics_rank1.jsonl", "operators"))["rows"]
+    assert 0 < len(rows) <= 10 and rows == sorted(rows, key=lambda row: -row["seconds"])
+    losses = [[step["loss"] for step in read_events(
+        folder / "out" / "PartThree" / "metrics_rank0.jsonl", "step")]
+        for folder in (plain, traced)]
+    assert losses[0] == losses[1]
+
+
+def test_traces_are_named_by_workers_and_replaced_with_the_run(tmp_path):
+    flags = ("--max-iterations", "3", "--resume", "replace", "--profile")
+    assert launch("PartOne", tmp_path, *flags, "1:1", "--loader", "workers", "--num-workers",
+                  "1")[0].code == 0
+    traces = tmp_path / "out" / "PartOne" / "traces"
+    assert (traces / "trace_rank0_epoch1_1workers.json.gz").exists()
+    assert launch("PartOne", tmp_path, *flags, "1:1")[0].code == 0
+    assert {path.name for path in traces.iterdir()} == {
+        "trace_rank0_epoch1.json.gz", "trace_all_epoch1.json.gz", "operators_rank0.txt"}
+
+
+def test_a_trace_that_never_comes_ends_the_run_before_it_begins(tmp_path):
+    outcome, = launch("PartOne", tmp_path, "--profile", "3")
+    assert outcome.code == 2 and "--profile 3:5 has nothing to trace" in outcome.output
+    log = tmp_path / "out" / "PartOne" / "metrics_rank0.jsonl"
+    failed = [json.loads(line) for line in log.read_text().splitlines()][-1]
+    assert failed["event"] == "failed" and failed["exit_code"] == 2

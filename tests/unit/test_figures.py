@@ -1,0 +1,119 @@
+"""Figures: what they show, that axes have units, and that grey and colour-blind readers can tell.
+
+Mutations that turn this red: a phase left out of the bars, or not stacked; the ideal line from 0;
+speed-up upside down; rank 0's bytes for the least busy; seconds where milliseconds are written;
+two line styles alike; the timeline's step taken from another rank's clock.
+"""
+
+import pytest
+
+from common import figures
+from common.figure_style import LINES, PHASES, svg
+from common.recorded_run import find_runs
+from common.timeline import last_step, overlap, spans, timeline
+from tests.recorded import write_course, write_run
+
+
+@pytest.fixture
+def course(tmp_path):
+    return find_runs([write_course(tmp_path)])
+
+
+def words(figure) -> str:
+    axes = figure.axes
+    return " ".join([figure.get_suptitle(), *(each.get_xlabel() for each in axes),
+                     *(each.get_ylabel() for each in axes)])
+
+
+@pytest.mark.parametrize("name, units", [
+    ("learning", ["iteration", "loss (cross-entropy)", "accuracy in %"]),
+    ("phases", ["ms an iteration"]), ("speed-up", ["nodes (ranks)", "times one rank's"]),
+    ("bytes", ["MB"]), ("skew", ["ms of own work"])])
+def test_a_figure_says_what_to_conclude_in_which_units(course, name, units):
+    figure = figures.FIGURES[name](course)
+    assert len(figure.get_suptitle()) > 15
+    for unit in units:
+        assert unit in words(figure)
+    assert svg(figure) == svg(figures.FIGURES[name](course))
+
+
+def test_every_run_has_its_line_and_its_epochs_marks(course):
+    loss, accuracy = figures.learning(course).axes
+    lines = [line for line in loss.lines if len(line.get_xdata()) == 4]
+    assert [line.get_label() for line in lines] == [figures.label(run) for run in course]
+    assert list(lines[0].get_ydata()) == pytest.approx([2.0, 1.0, 2 / 3, 0.5])
+    marks = [list(line.get_xdata()) for line in loss.lines if len(line.get_xdata()) == 2]
+    assert marks == [[2, 4]] * 4
+    assert list(accuracy.lines[0].get_ydata()) == pytest.approx([0, 10, 20, 30])
+
+
+def test_phases_are_stacked_for_every_rank_in_milliseconds(course):
+    axes, = figures.phases(course).axes
+    assert len(axes.patches) == len(PHASES) * 13
+    gather = [patch for patch in axes.patches if patch.get_y() == axes.patches[1].get_y()]
+    assert [patch.get_width() for patch in gather] == pytest.approx([0, 250, 750, 900, 0])
+    assert [patch.get_x() for patch in gather] == pytest.approx([0, 0, 250, 1000, 1900])
+
+
+def test_speed_up_stands_beside_the_ideal(course):
+    axes, = figures.speed_up(course).axes
+    lines = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata()))
+             for line in axes.lines}
+    assert lines["ideal"] == ([1, 4], [1, 4])
+    assert lines["all-reduce"] == ([1, 4], pytest.approx([1.0, 2.0]))
+
+
+def test_bytes_of_the_root_and_of_the_others(course):
+    axes, = figures.bytes_sent(course).axes
+    widths = [patch.get_width() for patch in axes.patches]
+    assert widths == pytest.approx([3, 1.5, 1.5, 1, 1.5, 1.5])
+
+
+def test_the_confusion_matrix_names_the_worst_mistake(course):
+    figure = figures.confusion(course[0])
+    assert "bee is taken for ant most often, 5 of 10 times" in " ".join(
+        figure.get_suptitle().split())
+    assert sorted(int(text.get_text()) for text in figure.axes[0].texts) == [2, 5, 5, 8]
+
+
+def test_the_worker_sweep_names_the_best_number(tmp_path):
+    for workers, own in ((0, 2.0), (1, 1.5), (2, 1.0), (4, 1.25)):
+        write_run(tmp_path / str(workers), own=own, loader="workers", num_workers=workers)
+    figure = figures.worker_sweep(find_runs([tmp_path]))
+    assert "2 worker processes are the fastest: 100 images" in " ".join(
+        figure.get_suptitle().split())
+    assert list(figure.axes[0].lines[0].get_xdata()) == [0, 1, 2, 4]
+
+
+def test_what_runs_do_not_have_is_not_drawn(tmp_path):
+    runs = find_runs([write_run(tmp_path / "PartOne", steps=1, ended=False).parent])
+    assert figures.confusion(runs[0]) is None
+    assert [name for name, draw in figures.FIGURES.items() if draw(runs)] == ["learning"]
+
+
+def test_looks_differ_without_colour():
+    def lightness(colour: str) -> float:
+        red, green, blue = (int(colour[at:at + 2], 16) for at in (1, 3, 5))
+        return 0.299 * red + 0.587 * green + 0.114 * blue
+
+    bars = [(round(lightness(look["facecolor"]) / 60), look["hatch"]) for look in PHASES.values()]
+    assert len(set(bars)) == len(bars)
+    assert len({(look["linewidth"], look.get("dashes")) for look in LINES}) == len(LINES)
+
+
+def event(rank: int, name: str, start: float, end: float) -> dict:
+    return {"ph": "X", "pid": rank, "tid": 0, "name": name, "ts": start, "dur": end - start}
+
+
+def test_the_timeline_shows_the_last_step_and_what_hides_in_it():
+    trace = {"traceEvents": [
+        *(event(rank, name, base + at, base + to) for rank in (0, 1) for base in (0, 1000)
+          for name, at, to in (("data", 0, 100), ("forward", 100, 300), ("backward", 300, 700),
+                               ("sync", 700, 700), ("update", 700, 800))),
+        event(0, "gloo:all_reduce", 1500, 1650), event(0, "gloo:all_reduce", 1600, 1750),
+        event(1, "gloo:all_reduce", 1600, 1700), event(1, "gloo:all_reduce", 500, 600)]}
+    assert last_step(trace) == (1000, 1800)
+    assert spans(trace, 1, (1000, 1800), "backward") == [(pytest.approx(0.3), pytest.approx(0.4))]
+    assert overlap(trace) == pytest.approx((200 + 100) / (250 + 100))
+    figure = timeline(trace, "DDP")
+    assert "86 %" in figure.get_suptitle() and "milliseconds" in words(figure)

@@ -1,0 +1,81 @@
+"""The status of a run, from its logs: where it is, how fast, and whether it lives.
+
+Mutations that turn this red: all steps instead of the recent ones; the mean for the median; the
+first start's events for the last's; 0 for a failed run's exit code; no patience for slow steps.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from common.recorded_run import find_runs
+from scripts.status import describe, duration
+from tests.ranks import ROOT
+from tests.recorded import write_run
+
+
+def append(folder, **event) -> None:
+    with (folder / "metrics_rank0.jsonl").open("a") as file:
+        file.write(json.dumps(event) + "\n")
+
+
+def state(folder, after: float = 3.0) -> tuple[str, int]:
+    """What is said so many seconds after the last line was written."""
+    run, = find_runs([folder])
+    return describe(run, (folder / "metrics_rank0.jsonl").stat().st_mtime + after)
+
+
+def test_a_running_run(tmp_path):
+    folder = write_run(tmp_path / "PartOne", steps=30, ended=False, epochs=20)
+    text, code = state(folder)
+    assert code == 0 and "running, last heard 3 s ago" in text
+    assert "epoch 15 of 20, iteration 30 of 40 (75 %), 10 s left" in text
+    assert "100 images/s, mostly backward (75 %)" in text and "last 20 iterations" in text
+
+
+def test_an_iteration_limit_ends_the_run_earlier(tmp_path):
+    folder = write_run(tmp_path / "PartOne", steps=3, ended=False, max_iterations=3)
+    assert "iteration 3 of 3 (100 %), 0 s left" in state(folder)[0]
+
+
+def test_a_finished_run(tmp_path):
+    text, code = state(write_run(tmp_path / "PartOne"), after=1e6)
+    assert code == 0 and ": finished\n" in text and "test accuracy 65.00 %" in text
+
+
+def test_a_failed_run_says_why_until_it_is_resumed(tmp_path):
+    folder = write_run(tmp_path / "PartOne", ended=False, epochs=3)
+    start = json.loads((folder / "metrics_rank0.jsonl").read_text().splitlines()[0])
+    append(folder, event="failed", why="rank 2 stopped answering", exit_code=75)
+    text, code = state(folder)
+    assert code == 75 and "failed (exit code 75): rank 2 stopped answering" in text
+    append(folder, **start)
+    assert state(folder)[1] == 0 and "running" in state(folder)[0]
+
+
+@pytest.mark.parametrize("own, after, code", [(0.1, 59, 0), (0.1, 120, 75), (30, 120, 0),
+                                              (30, 400, 75)])
+def test_silence_is_judged_by_how_long_a_step_takes(tmp_path, own, after, code):
+    folder = write_run(tmp_path / "PartOne", own=own, ended=False, epochs=3)
+    text, said = state(folder, after)
+    assert said == code and ("silent for" in text) == (code == 75)
+
+
+def test_the_command(tmp_path):
+    folder = write_run(tmp_path / "PartOne", ended=False, epochs=3)
+    os.utime(folder / "metrics_rank0.jsonl", (time.time() - 9e4,) * 2)
+    for where, code, words in ((tmp_path, 75, "silent for 25 h 0 min"),
+                               ("nowhere", 4, "no folder")):
+        done = subprocess.run([sys.executable, "scripts/status.py", where], cwd=ROOT,
+                              capture_output=True, text=True)
+        assert done.returncode == code and words in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("seconds, words", [(-1, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"),
+                                            (725, "12 min 5 s"), (7800, "2 h 10 min")])
+def test_durations_in_words(seconds, words):
+    assert duration(seconds) == words
