@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.multiprocess.test_resume import RUNS, Case
 from tests.ranks import Program, cluster, program, started
+from tests.ranks import error_lines as errors_in
 from tests.workload import SMALL, plant
 
 PAUSE = 0.05
@@ -86,4 +87,4 @@ def error_lines(each: Program) -> list[str]:
     """The errors that a program printed; there must be no traceback."""
     output = each.output()
     assert "Traceback" not in output, output
-    return [line for line in output.splitlines() if line.startswith("error: ")]
+    return errors_in(output)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from common.rendezvous import warn_of_public_address
+from common.addresses import warn_of_public_address
 from tests.faults.disturbed import joined, plant_phases, running, wait_for
 from tests.faults.test_start_up import check, flags_in
 from tests.multiprocess.test_resume import Case
