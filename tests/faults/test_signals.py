@@ -22,8 +22,8 @@ from common import checkpoint, signals
 from common.run_log import read_events
 from common.signals import Stop, advice, listen_for_signals
 from tests.faults.disturbed import error_lines, joined, running, wait_for
-from tests.multiprocess.test_resume import RUNS, Case, end_of, launch, same_bits
 from tests.ranks import CONTEXT
+from tests.runs import RUNS, Case, end_of, launch, same_bits
 from tests.workload import plant
 
 SIGNALS = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 75}
