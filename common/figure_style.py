@@ -62,8 +62,8 @@ def legend_below(figure: Figure, axes: Axes, columns: int = 3) -> None:
 
 
 def svg(figure: Figure) -> str:
-    """The figure as SVG, letters as outlines; the same figure gives the same text."""
-    with matplotlib.rc_context({"svg.hashsalt": "figure", "svg.fonttype": "path"}):
+    """The figure as SVG, letters as text; the same figure gives the same words."""
+    with matplotlib.rc_context({"svg.hashsalt": "figure", "svg.fonttype": "none"}):
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()

@@ -17,8 +17,9 @@ FLOORS = (
      "console", "dataset_cache", "datasets", "vgg11", "workloads", "loaders", "trace_file",
      "trackers"),
     ("batch_norm", "collectives", "gradient_sync", "checkpoint", "gradient_check", "run_log",
-     "rendezvous", "agreement", "watch", "devices", "process_group", "sentinel", "tracing", "run",
-     "resume", "links", "node_facts", "all_reduce_speed", "board", "findings"),
+     "addresses", "rendezvous", "agreement", "watch", "devices", "process_group", "sentinel",
+     "tracing", "save_clock", "run", "resume", "links", "node_facts", "all_reduce_speed", "board",
+     "findings"),
     ("setup", "training", "evaluation", "preflight"),
     ("command_line", "report", "assignment", "preflight_page"),
 )
