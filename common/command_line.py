@@ -5,16 +5,21 @@
 
 import argparse
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from common.failures import UsageError
-from common.settings import PRECISIONS, SYNC_NAMES, Settings
+from common.flag_parser import FlagParser, sync_list
+from common.settings import (
+    OPTIMIZERS,
+    PARALLEL,
+    PRECISIONS,
+    SCHEDULES,
+    SYNC_NAMES,
+    Settings,
+)
 from common.workloads import WORKLOADS, find_workload
 from common.world import World, detect_world
 
@@ -24,19 +29,6 @@ EXAMPLES = """examples:
   torchrun --nproc-per-node 4 PartThree/main.py --data-dir ~/cifar10 --max-iterations 40
 exit codes: 0 done, 2 usage, 3 ranks disagree, 4 data or checkpoint, 5 loss not finite,
   75 lost a peer, 130 and 143 interrupted"""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}{self._suggestion(message)} (--help lists all flags)")
-
-    def _suggestion(self, message: str) -> str:
-        """What a misspelt flag or value was probably meant to be, as a question; or nothing."""
-        wrong = re.search(r"arguments: (--[\w-]+)|'([^']+)'", message)
-        known = [*self._option_string_actions, *SYNC_NAMES,
-                 *(choice for action in self._actions for choice in action.choices or ())]
-        close = get_close_matches(wrong[1] or wrong[2], known, 1) if wrong else []
-        return f"; did you mean {close[0]}?" if close else ""
 
 
 def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tuple[Settings, World]:
@@ -58,40 +50,55 @@ def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tup
     if settings.batch_size < world.size:
         raise UsageError(f"--batch-size is the global batch: {settings.batch_size} samples are too "
                          f"few for {world.size} ranks")
+    if settings.parallel == "data-parallel" and world.size > 1:
+        raise UsageError("--parallel data-parallel is one process with all GPUs of its machine, "
+                         f"but there are {world.size} ranks: start one, or use --parallel ddp")
     return settings, world
 
 
 def _settings(flags: dict[str, Any]) -> Settings:
     """Fills what was not given from the workload's row."""
     row = find_workload(flags["workload"])
-    for name in ("epochs", "batch_size", "learning_rate", "momentum", "weight_decay"):
+    for name in WORKLOAD_FLAGS:
         if flags[name] is None:
             flags[name] = getattr(row, name)
     if flags["smallest_batch"] is None:
         flags["smallest_batch"] = min(16, max(1, flags["batch_size"] // 4))
     settings = Settings(**flags)
+    if settings.early_stopping and not settings.validation_fraction:
+        raise UsageError("--early-stopping watches the loss on held-out training samples: say how "
+                         "many with --validation-fraction")
     return replace(settings, data_dir=settings.data_dir.expanduser(),
                    output_dir=settings.output_dir.expanduser())
 
 
+# Flags whose defaults stand in the workload's row, under the same names.
+WORKLOAD_FLAGS = ("epochs", "batch_size", "learning_rate", "momentum", "weight_decay", "optimizer",
+                  "schedule", "warmup_epochs", "step_epochs", "gamma", "validation_fraction",
+                  "early_stopping", "log_every")
+
+
 def _parser(part: str) -> argparse.ArgumentParser:
-    program = PROGRAMS.get(part, f"{part}/main.py")
-    parser = _Parser(prog=program, usage=f"{program} [flags]", description=PARTS[part],
-                     epilog=EXAMPLES, allow_abbrev=False, formatter_class=partial(
-                         argparse.RawDescriptionHelpFormatter, max_help_position=33))
+    parser = FlagParser(PROGRAMS.get(part, f"{part}/main.py"), PARTS[part], EXAMPLES)
     if part != "PartOne":
         _add_cluster_flags(parser)
     _add_what_flags(parser)
     _add_recipe_flags(parser)
+    _add_schedule_flags(parser)
     _add_machine_flags(parser)
     _add_run_flags(parser)
     parser.set_defaults(sync=())
     if part in ("PartTwo", "Preflight"):
         group = parser.add_argument_group("the seam")
-        group.add_argument("--sync", type=_sync_list, default="gather-scatter,all-reduce",
+        group.add_argument("--sync", type=sync_list, default="gather-scatter,all-reduce",
                             metavar="NAME[,NAME]", help="how to average gradients: "
                             f"{', '.join(SYNC_NAMES)}; several run one after the other "
                             "(default: gather-scatter,all-reduce)")
+    if part == "PartThree":
+        group = parser.add_argument_group("one machine's alternatives, to compare with")
+        group.add_argument("--parallel", choices=PARALLEL, default="ddp", help="ddp; "
+                           "data-parallel: one process that spreads each batch over its GPUs; "
+                           "model-split: each rank's model over two devices (default: ddp)")
     return parser
 
 
@@ -146,9 +153,15 @@ def _add_recipe_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--smallest-batch", type=_count, metavar="N",
                        help="leave out an epoch's last batch below N samples (default: 16, or a "
                        "quarter of a smaller batch)")
-    group.add_argument("--learning-rate", type=_positive, metavar="X", help="of SGD, constant")
-    group.add_argument("--momentum", type=_fraction, metavar="X", help="of SGD")
-    group.add_argument("--weight-decay", type=_not_negative, metavar="X", help="of SGD")
+    group.add_argument("--learning-rate", type=_positive, metavar="X", help="at its peak")
+    group.add_argument("--momentum", type=_fraction, metavar="X",
+                       help="of SGD; the first beta of Adam, the rho of Adadelta")
+    group.add_argument("--weight-decay", type=_not_negative, metavar="X",
+                       help="added to the gradient, times the weights")
+    group.add_argument("--optimizer", choices=OPTIMIZERS, help="who takes the step")
+    group.add_argument("--accumulate", type=_count, default=1, metavar="K",
+                       help="take each step in K passes over a K-th of this rank's samples, to "
+                       "save memory; learns the same, but for batch norm (default: 1)")
     group.add_argument("--seed", type=_whole, default=1, metavar="N",
                        help="fixes weights, order and augmentation (default: 1)")
     group.add_argument("--precision", choices=PRECISIONS, default="float32",
@@ -156,6 +169,23 @@ def _add_recipe_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--batch-norm", choices=("local", "synchronised"), default="local",
                        help="statistics of each rank's own share, or of the global batch: then N "
                        "nodes learn exactly what one learns (default: local)")
+
+
+def _add_schedule_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how the rate moves, and when to stop (defaults likewise)")
+    group.add_argument("--schedule", choices=SCHEDULES, help="of the learning rate, by step")
+    group.add_argument("--warmup-epochs", type=_not_negative, metavar="X",
+                       help="a linear rise at the start; of one-cycle, the rise itself")
+    group.add_argument("--step-epochs", type=_count, metavar="N",
+                       help="epochs between the steps of --schedule step")
+    group.add_argument("--gamma", type=_positive, metavar="X",
+                       help="what each step of --schedule step multiplies the rate by")
+    group.add_argument("--validation-fraction", type=_fraction, metavar="X",
+                       help="of the training set, held out by --seed and evaluated every epoch; "
+                       "the best epoch stays in best.pt")
+    group.add_argument("--early-stopping", type=_patience, metavar="PATIENCE[:MIN_DELTA]",
+                       help="stop after PATIENCE epochs without a validation loss smaller by more "
+                       "than MIN_DELTA (default 0); none turns it off")
 
 
 def _add_machine_flags(parser: argparse.ArgumentParser) -> None:
@@ -185,8 +215,8 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--check-every", type=_whole, default=50, metavar="N",
                        help="compare the replicas and count the samples every N iterations; 0 is "
                        "never (default: 50)")
-    group.add_argument("--log-every", type=_count, default=20, metavar="N",
-                       help="iterations between log lines (default: 20)")
+    group.add_argument("--log-every", type=_count, metavar="N",
+                       help="iterations between log lines (default: the workload's, mostly 20)")
     group.add_argument("--profile", type=_epoch_and_iterations, metavar="EPOCH[:ITERATIONS]",
                        help="trace that epoch's first iterations (5) for Perfetto, a file a rank "
                        "and one of all")
@@ -224,12 +254,8 @@ def _epoch_and_iterations(text: str) -> tuple[int, int]:
     return _count(epoch), _count(iterations) if colon else 5
 
 
-def _sync_list(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    for name in names:
-        if name not in SYNC_NAMES:
-            raise argparse.ArgumentTypeError(f"no strategy is called {name!r}; there are "
-                                             f"{', '.join(SYNC_NAMES)}")
-    if len(set(names)) < len(names):
-        raise argparse.ArgumentTypeError(f"{text!r} names a strategy twice")
-    return names
+def _patience(text: str) -> tuple[int, float] | tuple[()]:
+    if text == "none":
+        return ()
+    patience, _, min_delta = text.partition(":")
+    return _count(patience), _not_negative(min_delta or "0")

@@ -8,6 +8,7 @@
 | note | when something is worth keeping | its text |
 | step | every iteration | loss, accuracy, samples, bytes sent, seconds in all and by phase |
 | checkpoint | when one is saved | its file, seconds |
+| validation | at an epoch's end | mean loss and accuracy over the validation set |
 | epoch | at an epoch's end | mean loss and accuracy over all ranks, seconds |
 | operators | after a traced window | the dearest operators |
 | evaluation | after the last epoch | test loss and accuracy, confusion matrix |

@@ -34,6 +34,8 @@ def learning(runs: Runs) -> Figure | None:
         loss.plot(places, [row["loss"] for row in run.merged], label=label(run), **line(index))
         accuracy.plot(places, [100 * row["accuracy"] for row in run.merged], **line(index))
         _mark_epochs(run, index, loss, accuracy)
+    for panel in (loss, accuracy):
+        panel.xaxis.get_major_locator().set_params(integer=True)
     loss.set_ylabel("loss (cross-entropy)")
     accuracy.set_ylabel("accuracy in %")
     accuracy.set_xlabel("iteration (lines: a global batch; filled marks: an epoch's\n"
@@ -150,8 +152,7 @@ def skew(runs: Runs) -> Figure | None:
     axes.set_yticks(range(1, len(several) + 1), [label(run) for run in several], fontsize=9)
     axes.invert_yaxis()
     axes.set_xlim(left=0)
-    axes.set_xlabel("ms of own work, slowest minus fastest rank\n"
-                    "(box: quartiles; line: median)")
+    axes.set_xlabel("slowest minus fastest rank,\nms of own work (line: median)")
     return figure
 
 
@@ -172,7 +173,7 @@ def bytes_sent(runs: Runs) -> Figure | None:
     axes.set_yticks(middle, [label(run) for run in several], fontsize=9)
     axes.invert_yaxis()
     axes.margins(x=0.15)
-    axes.set_xlabel("MB of gradient sent by a rank in an iteration")
+    axes.set_xlabel("MB sent by a rank in an iteration")
     legend_below(figure, axes)
     return figure
 
@@ -196,7 +197,7 @@ def worker_sweep(runs: Runs) -> Figure | None:
         axes.set_xticks(workers)
     speed.set_ylabel("images a second")
     wait.set_ylabel("waiting for data,\nms an iteration")
-    wait.set_xlabel("worker processes of the loader (0: in the training process)")
+    wait.set_xlabel("worker processes of the loader")
     return figure
 
 

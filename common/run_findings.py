@@ -35,7 +35,8 @@ def learning(runs: Sequence[RecordedRun]) -> str:
     gap = loss_gap(runs)
     if gap is None:
         return f"the loss falls from {runs[0].merged[0]['loss']:.2f} to {_late_loss(runs[0]):.2f}"
-    early = f"in the first {EARLY} iterations their losses differ by {gap:.1g} at most"
+    early = f"in the first {EARLY} iterations their losses " + (
+        f"differ by {gap:.1g} at most" if gap else "are equal, bit for bit")
     return (f"all {len(runs)} runs learn the same: {early}" if gap < SAME_LOSS
             else f"the {len(runs)} runs do not learn the same: {early}")
 

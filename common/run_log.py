@@ -29,6 +29,7 @@ from common.world import World
 
 BATCH_LINE = ("Batch Idx: {}, Batch Loss: {:.3f}, Batch Accuracy: {:.3f}, "
               "Batch Duration: {:.3f} seconds")
+VALIDATION_LINE = "Epoch: {}, Validation Loss: {:.3f}, Validation Accuracy: {:.3f}"
 EPOCH_LINE = ("Epoch: {}, Train Loss: {:.3f}, Train Accuracy: {:.3f}, "
               "Avg Batch Duration: {:.3f} seconds, Epoch Duration: {:.3f} seconds")
 
@@ -66,6 +67,7 @@ class Step:
     duration: float
     seconds: dict[str, float]
     bytes_sent: int
+    learning_rate: float | None = None
     indices: np.ndarray | None = None
 
 
@@ -143,7 +145,8 @@ class RunLog:
         accuracy = step.correct / step.samples
         self.event("step", epoch=step.at.epoch, iteration=step.at.iteration, loss=step.loss,
                    accuracy=accuracy, samples=step.samples, duration=round(step.duration, 6),
-                   seconds=step.seconds, bytes_sent=step.bytes_sent)
+                   seconds=step.seconds, bytes_sent=step.bytes_sent,
+                   learning_rate=step.learning_rate)
         if step.at.iteration % self.log_every == 0:
             self._line(self._prefix + BATCH_LINE.format(
                 step.at.iteration, step.loss, accuracy, step.duration))
@@ -174,6 +177,13 @@ class RunLog:
         self.tracker.log(self._last, {"epoch/loss": loss, "epoch/accuracy": accuracy})
         self._line(self._prefix + EPOCH_LINE.format(epoch, loss, accuracy, mean, whole))
 
+    def validation(self, epoch: int, loss: float, accuracy: float) -> None:
+        """Writes an epoch's means over the validation set."""
+        self.close_bar()
+        self.event("validation", epoch=epoch, loss=loss, accuracy=accuracy)
+        self.tracker.log(self._last, {"validation/loss": loss, "validation/accuracy": accuracy})
+        self._line(self._prefix + VALIDATION_LINE.format(epoch, loss, accuracy))
+
     def _line(self, text: str) -> None:
         _append(self._text, text)
         self.say(text)
@@ -193,7 +203,8 @@ def _unwritable(path: Path, error: OSError) -> UsageError:
 
 def _keep_steps_before(path: Path, start: Position) -> None:
     kept = [event for event in read_events(path)
-            if event["event"] not in ("step", "epoch", "end") or _place(event) < start[:2]]
+            if event["event"] not in ("step", "validation", "epoch", "end")
+            or _place(event) < start[:2]]
     if path.exists():
         partial = path.with_suffix(".partial")
         partial.write_text("".join(json.dumps(event) + "\n" for event in kept))

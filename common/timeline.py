@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from common.figure_style import PHASES, legend_below, new_figure
-from common.trace_file import Trace, is_communication
+from common.trace_file import PHASE_TRACK, Trace, is_communication
 
 Span = tuple[float, float]
 MICROSECONDS = 1e-3  # in milliseconds
@@ -23,7 +23,8 @@ def last_step(trace: Trace) -> Span:
 
 
 def _is_phase(event: dict[str, Any], rank: int, phase: str) -> bool:
-    return event["ph"] == "X" and event["pid"] == rank and event["name"] == phase
+    return (event["ph"] == "X" and event["pid"] == rank and event["tid"] == PHASE_TRACK
+            and event["name"] == phase)
 
 
 def spans(trace: Trace, rank: int, step: Span, phase: str | None = None) -> list[Span]:
@@ -32,7 +33,7 @@ def spans(trace: Trace, rank: int, step: Span, phase: str | None = None) -> list
     for event in trace["traceEvents"]:
         if event["ph"] != "X" or event["pid"] != rank:
             continue
-        if (event["name"] == phase) if phase else is_communication(event["name"]):
+        if _is_phase(event, rank, phase) if phase else is_communication(event["name"]):
             start, end = max(event["ts"], step[0]), min(event["ts"] + event["dur"], step[1])
             if end > start:
                 found.append((MICROSECONDS * (start - step[0]), MICROSECONDS * (end - start)))

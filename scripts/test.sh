@@ -23,6 +23,10 @@ if [ "$(id -u)" -eq 0 ] && command -v apt-get > /dev/null && missing_tools; then
         install --yes --no-install-recommends iproute2 iptables openssh-server slurm-wlm munge
     } > /dev/null 2>&1 || true
 fi
+if [ "$(id -u)" -eq 0 ] && command -v apt-get > /dev/null && ! command -v chromium > /dev/null; then
+    { timeout 120 apt-get update && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get \
+        install --yes --no-install-recommends chromium; } > /dev/null 2>&1 || true
+fi
 "$PYTHON" -m ruff check .
 "$PYTHON" -m mypy
 exec "$PYTHON" -m pytest "${markers[@]}" "$@"

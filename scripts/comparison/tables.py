@@ -134,8 +134,8 @@ def _settings(runs: Runs) -> list[tuple[str, list[Any]]]:
 
 
 def _word(value: Any) -> str:
-    return "-" if value is None else (", ".join(map(str, value)) if isinstance(value, list)
-                                      else str(value))
+    words = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return words if value is not None and words else "-"
 
 
 def environment(runs: Runs) -> Table:

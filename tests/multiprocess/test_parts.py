@@ -81,15 +81,19 @@ def test_part_two_compares_its_tasks(tmp_path):
     assert float(gap.split("by ")[1].split()[0]) < 1e-12
 
 
-def test_the_table(tmp_path):
+def test_the_comparison_of_real_runs(tmp_path):
     for part in PARTS:
         launch(part, tmp_path)
-    printed = subprocess.run([sys.executable, str(ROOT / "scripts/table.py"), "--output-dir",
-                              str(tmp_path / "out")], capture_output=True, text=True, timeout=60)
-    lines = printed.stdout.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == [name for part in PARTS.values()
-                                                       for name in part]
-    assert all(" 17 " in line and "report.txt" in line for line in lines[1:])
+    out = tmp_path / "out"
+    done = subprocess.run([sys.executable, str(ROOT / "scripts/compare.py"), out],
+                          capture_output=True, text=True, timeout=60)
+    lines = done.stdout.splitlines()
+    names = [name for part in PARTS.values() for name in part]
+    assert [line.split()[0] for line in lines[1:5]] == names, done.stderr
+    assert all(" 17 " in line for line in lines[1:5])
+    assert lines[-1].endswith(f"{out}/comparison.html") and (out / "comparison.html").exists()
+    text = (out / "comparison.md").read_text()
+    assert "825" not in text and "![" in text and "confusion-partone-1.svg" in text
 
 
 def test_a_finished_run_can_be_resumed_and_compared(tmp_path):

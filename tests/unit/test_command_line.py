@@ -11,7 +11,7 @@ from common.command_line import _parser, parse_command_line
 from common.failures import UsageError
 from tests.ranks import ROOT
 
-SCREEN = 48  # lines of a terminal window
+SCREEN = 50  # lines of a terminal window
 
 
 def test_defaults_are_the_assignments_numbers():

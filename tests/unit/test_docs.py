@@ -106,6 +106,13 @@ def test_the_quick_start_ends_by_naming_the_page(tmp_path):
     assert (tmp_path / "comparison.html").stat().st_size > 100_000
 
 
+@pytest.mark.slow  # eight trainings on three ranks
+def test_the_lessons_table_of_mistakes():
+    done = subprocess.run([sys.executable, "-m", "tests.multiprocess.show_mistakes"], cwd=ROOT,
+                          capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0 and done.stdout.count("FAILED") == 6, done.stderr
+
+
 @pytest.mark.slow  # two runs of a real program
 def test_the_worker_sweep_ends_in_its_figure(tmp_path):
     done = subprocess.run(["scripts/worker_sweep.sh", "--workload", "digits-vgg11", "--output-dir",

@@ -1,9 +1,12 @@
 """Logs, reports and the phase timer: the assignment's wording, and sums instead of batch means."""
 
 import json
+import sys
+from dataclasses import replace
 
 import pytest
 
+from common import run_log
 from common.checkpoint import Position
 from common.events import read_events
 from common.phase_timer import PHASES, PhaseTimer, Progress
@@ -49,6 +52,34 @@ def test_every_step_is_in_the_json_lines_and_every_twentieth_in_words(tmp_path):
     words = (tmp_path / "logs_rank0.txt").read_text().splitlines()
     assert [line.split(",")[0] for line in words] == [
         "Batch Idx: 0", "Batch Idx: 20", "Batch Idx: 40"]
+
+
+def test_the_leaders_bar_counts_the_whole_run_and_names_the_dearest_phase(tmp_path, monkeypatch):
+    bars = []
+
+    class Bar:
+        def __init__(self, **settings) -> None:
+            self.settings, self.steps = settings, 0
+            bars.append(self)
+
+        def update(self) -> None:
+            self.steps += 1
+
+        def set_postfix_str(self, text: str) -> None:
+            self.text = text
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(run_log, "tqdm", Bar)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    with log_in(tmp_path) as log:
+        log.open_bar(2, 10, 40)
+        log.step(replace(step(2, 0), seconds={"data": 0.1, "forward": 0.1, "backward": 0.6,
+                                              "sync": 0.2, "update": 0.0}))
+    assert bars[0].settings["initial"] == 10 and bars[0].settings["total"] == 40
+    assert bars[0].steps == 1
+    assert bars[0].text == "loss 2.346, 8 images/s, mostly backward (60 %)"
 
 
 def test_a_resumed_log_holds_each_step_once(tmp_path):

@@ -14,14 +14,15 @@ from tests.ranks import ROOT
 # A module imports only from lower floors; modules of one floor may build on those before them.
 FLOORS = (
     ("events", "phase_timer", "signals", "failures", "settings", "epoch_plan", "precision", "world",
-     "console", "dataset_cache", "datasets", "vgg11", "workloads", "loaders", "trace_file",
-     "trackers"),
+     "console", "dataset_cache", "datasets", "mnist", "vgg11", "dropout", "small_models",
+     "workloads", "loaders", "model_split", "optimizers", "schedules", "early_stopping",
+     "accumulation", "trace_file", "trackers"),
     ("batch_norm", "collectives", "gradient_sync", "checkpoint", "gradient_check", "run_log",
      "addresses", "rendezvous", "agreement", "watch", "devices", "process_group", "sentinel",
      "tracing", "save_clock", "run", "resume", "links", "node_facts", "all_reduce_speed", "board",
      "findings"),
     ("setup", "training", "evaluation", "preflight"),
-    ("command_line", "report", "assignment", "preflight_page"),
+    ("flag_parser", "command_line", "report", "assignment", "preflight_page"),
 )
 # What draws and compares runs from their logs: apart from these it needs the light modules alone,
 # and nothing on the floors needs it.

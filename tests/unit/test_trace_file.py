@@ -31,6 +31,15 @@ def test_ranks_become_processes_on_one_clock():
     assert spans[0, "forward"]["tid"] == 0 and spans[0, "aten::add"]["tid"] == 7
 
 
+def test_a_gpus_copy_of_a_phase_stays_with_its_stream():
+    one = trace(7, 0, 0.0)
+    one["traceEvents"].append({"ph": "X", "name": "forward", "cat": "gpu_user_annotation",
+                               "pid": 0, "tid": 11, "ts": 3.0, "dur": 4})
+    spans = [event for event in merge_traces({0: one})["traceEvents"]
+             if event["ph"] == "X" and event["name"] == "forward"]
+    assert sorted(event["tid"] for event in spans) == [0, 11]
+
+
 def test_tracks_have_names():
     merged = merge_traces({0: trace(7, 0, 0.0), 1: trace(8, 0, 0.0)})
     names = {(event["pid"], event["tid"], event["name"]): event["args"]

@@ -6,6 +6,9 @@ epoch's mean not logged; no close when the run fails.
 
 import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +49,20 @@ def test_a_tracker_is_told_everything_once_and_closed_when_the_run_fails(tmp_pat
         (40, {"batch/loss": 2.346, "batch/accuracy": 0.75, "batch/seconds": 0.5}),
         (40, {"epoch/loss": 2.5, "epoch/accuracy": 0.75}),
         (40, {"test/loss": 1.5, "test/accuracy": 0.75}), "close"]
+
+
+def test_the_tracker_of_the_documents_works(tmp_path):
+    text = (ROOT / "docs" / "trackers.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0]
+    assert len(code.splitlines()) <= 22
+    names = {"Path": Path, "Mapping": Mapping, "Any": Any, "TRACKERS": {}}
+    exec(code, names)
+    with RunLog(tmp_path / "l", tmp_path / "m", World(),
+                tracker=names["TRACKERS"]["csv"](tmp_path)) as log:
+        log.begin({"seed": 7})
+        log.validation(1, 0.5, 0.25)
+    assert (tmp_path / "tracker.csv").read_text().splitlines() == [
+        "# seed: 7", "0,validation/loss,0.5", "0,validation/accuracy,0.25"]
 
 
 def test_only_the_leader_has_a_tracker(tmp_path, monkeypatch):

@@ -1,0 +1,27 @@
+"""How each classic mistake shows itself in the proof: the table of docs/lesson.md.
+
+    python3 -m tests.multiprocess.show_mistakes
+"""
+
+import tempfile
+from pathlib import Path
+
+from scripts.proof.experiment import create_reference, judged
+from scripts.proof.report import row, title
+from scripts.proof.strategies import STRATEGIES
+from tests.multiprocess.prove_cases import BROKEN, small_problem
+
+RANKS = 3  # with two, a+b commutes and some mistakes hide
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        reference = create_reference(small_problem("float64"), Path(folder) / "reference.pt")
+        print(title(reference))
+        right = {"all-reduce": STRATEGIES["all-reduce"]}
+        for case in judged(reference, {**right, **BROKEN}, [RANKS]):
+            print(row(case))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""What a run that ends badly leaves in its logs, for whoever looks later.
+
+Mutations that turn this red: no "failed" event in Stop.tell; progress.log not set, or set to None
+before the run has ended.
+"""
+
+import time
+from functools import partial
+
+from common.events import read_events
+from common.recorded_run import find_runs
+from scripts.status import describe
+from tests.ranks import cluster, run_programs
+from tests.workload import SMALL, plant
+
+
+def test_a_lost_peer_stands_in_the_logs_of_the_others(tmp_path):
+    out = tmp_path / "out"
+    outcomes = run_programs(cluster("PartThree", 2, [*SMALL, "--output-dir", str(out)], tmp_path,
+                                    before={0: plant, 1: partial(plant, 3, 1)}))
+    assert outcomes[0].code == 75
+    run, = find_runs([out])
+    text, code = describe(run, time.time())
+    assert code == 75 and "failed (exit code 75): rank 1 " in text, text
+    assert "epoch 1 of 2" in text
+
+
+def test_a_finished_run_says_so_on_every_rank(tmp_path):
+    out = tmp_path / "out"
+    outcomes = run_programs(cluster("PartThree", 2, [*SMALL, "--output-dir", str(out)], tmp_path,
+                                    before={0: plant, 1: plant}))
+    assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+    for rank in (0, 1):
+        kinds = [event["event"] for event in read_events(
+            out / "PartThree" / f"metrics_rank{rank}.jsonl")]
+        assert kinds[0] == "start" and kinds.count("end") == 1 and "failed" not in kinds
+    run, = find_runs([out])
+    assert "finished" in describe(run, time.time())[0]
+    assert run.start["iterations_per_epoch"] == 9 and run.start["cores"] >= 1
+    assert sum(map(sum, run.last("evaluation")["confusion_matrix"])) == 31
