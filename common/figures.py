@@ -12,6 +12,7 @@ from statistics import fmean
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from common import run_findings as findings
 from common.figure_style import LINES, MARKS, PHASES, legend_below, line, new_figure
@@ -35,7 +36,7 @@ def learning(runs: Runs) -> Figure | None:
         accuracy.plot(places, [100 * row["accuracy"] for row in run.merged], **line(index))
         _mark_epochs(run, index, loss, accuracy)
     for panel in (loss, accuracy):
-        panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     loss.set_ylabel("loss (cross-entropy)")
     accuracy.set_ylabel("accuracy in %")
     accuracy.set_xlabel("iteration (lines: a global batch; filled marks: an epoch's\n"

@@ -35,7 +35,7 @@ def main() -> None:
         page.write(output, NAME)
     except OSError as error:
         raise UsageError(f"{output} cannot be written: {error.strerror}") from error
-    print(f"\nthe comparison, to look at: {(output / NAME).resolve()}.html")
+    print(f"\nthe comparison, to look at: {output / NAME}.html")
 
 
 def _parser() -> argparse.ArgumentParser:
