@@ -54,5 +54,5 @@ def in_block(block: str) -> Iterator[list[str]]:
 
 
 def _is_command(line: str) -> bool:
-    first = re.sub(r"^(\w+=\S+ )+", "", line).split(" ")[0]
+    first = re.sub(r"""^(\w+=("[^"]*"|\S+) )+""", "", line).split(" ")[0]
     return first in PROGRAMS or bool(re.fullmatch(r"(scripts|benchmarks)/\S+\.(sh|py)", first))

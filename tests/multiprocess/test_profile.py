@@ -16,6 +16,8 @@ from common.timeline import overlap
 from common.trace_file import unpack_trace
 from common.tracing import NoTracer, create_tracer, window
 from tests.multiprocess.test_parts import launch
+from tests.ranks import cluster, run_programs
+from tests.workload import SMALL, plant
 
 
 def settings(**more) -> Settings:
@@ -44,31 +46,38 @@ def test_without_the_flag_nothing_is_traced():
     assert type(create_tracer(settings(), 10, None, None, None)) is NoTracer
 
 
+def on_two_disks(folder, *flags: str):
+    """Part Three on two ranks; rank R's output goes to `folder`/R."""
+    folder.mkdir()
+    outcomes = run_programs(cluster(
+        "PartThree", 2, [*SMALL, *flags], folder, before={0: plant, 1: plant},
+        by_rank={rank: ["--output-dir", str(folder / str(rank))] for rank in (0, 1)}))
+    assert {outcome.code for outcome in outcomes} == {0}, outcomes
+    return outcomes
+
+
 def test_ddp_on_two_ranks_shows_averaging_under_backward(tmp_path):
     plain, traced = tmp_path / "plain", tmp_path / "traced"
-    for folder, flags in ((plain, ()), (traced, ("--profile", "2:3"))):
-        folder.mkdir()
-        outcomes = launch("PartThree", folder, *flags)
-        assert {outcome.code for outcome in outcomes} == {0}, outcomes
+    on_two_disks(plain)
+    outcomes = on_two_disks(traced, "--profile", "2:3")
     assert "trace_all_epoch2.json.gz in https://ui.perfetto.dev" in outcomes[0].output
     assert "trace_all" not in outcomes[1].output
     assert "profiler_start" not in "".join(outcome.output for outcome in outcomes)
-    run = traced / "out" / "PartThree"
-    assert {path.name for path in (run / "traces").iterdir()} == {
-        "trace_all_epoch2.json.gz",
-        *(name for rank in (0, 1) for name in (f"trace_rank{rank}_epoch2.json.gz",
-                                               f"operators_rank{rank}.txt"))}
-    merged = unpack_trace((run / "traces" / "trace_all_epoch2.json.gz").read_bytes())
+    runs = [traced / str(rank) / "PartThree" for rank in (0, 1)]
+    for rank, more in ((0, {"trace_all_epoch2.json.gz"}), (1, set())):
+        assert {path.name for path in (runs[rank] / "traces").iterdir()} == {
+            f"trace_rank{rank}_epoch2.json.gz", f"operators_rank{rank}.txt", *more}
+    merged = unpack_trace((runs[0] / "traces" / "trace_all_epoch2.json.gz").read_bytes())
     for rank in (0, 1):
         names = [event["name"] for event in merged["traceEvents"]
                  if event["ph"] == "X" and event["pid"] == rank]
         assert {phase: names.count(phase) for phase in PHASES} == dict.fromkeys(PHASES, 3)
         assert any(name.startswith("gloo:") for name in names)
     assert overlap(merged) > 0.5
-    rows = next(read_events(run / "metrics_rank1.jsonl", "operators"))["rows"]
+    rows = next(read_events(runs[1] / "metrics_rank1.jsonl", "operators"))["rows"]
     assert 0 < len(rows) <= 10 and rows == sorted(rows, key=lambda row: -row["seconds"])
     losses = [[step["loss"] for step in read_events(
-        folder / "out" / "PartThree" / "metrics_rank0.jsonl", "step")]
+        folder / "0" / "PartThree" / "metrics_rank0.jsonl", "step")]
         for folder in (plain, traced)]
     assert losses[0] == losses[1]
 

@@ -38,3 +38,13 @@ def test_a_finished_run_says_so_on_every_rank(tmp_path):
     assert "finished" in describe(run, time.time())[0]
     assert run.start["iterations_per_epoch"] == 9 and run.start["cores"] >= 1
     assert sum(map(sum, run.last("evaluation")["confusion_matrix"])) == 31
+
+
+def test_one_tracker_for_all_ranks_and_none_in_a_dry_run(tmp_path):
+    out = tmp_path / "out"
+    for flags, files in ((["--dry-run"], 0), ([], 1)):
+        outcomes = run_programs(cluster(
+            "PartThree", 2, [*SMALL, "--output-dir", str(out), "--tracker", "tensorboard", *flags],
+            tmp_path, before={0: plant, 1: plant}))
+        assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+        assert len(list(out.glob("PartThree/tensorboard/*"))) == files
