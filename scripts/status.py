@@ -25,6 +25,9 @@ PATIENCE = 60.0  # seconds of silence, or ten iterations if that is longer
 
 def describe(run: RecordedRun, now: float) -> tuple[str, int]:
     """What to say about a run, and its exit code. `now` is a time.time() value."""
+    if "iterations_per_epoch" not in run.start:
+        raise DataError(f"{run.folder} was logged by an older version of this program, which did "
+                        "not say how long an epoch is")
     steps = [row[0] for row in run.steps.values() if 0 in row]
     recent = steps[-RECENT:]
     usual = median(step["duration"] for step in recent)

@@ -143,8 +143,9 @@ def environment(runs: Runs) -> Table:
     rows = []
     for run in runs:
         start, ran_on = run.start, run.start.get("ran_on", {})
-        when = datetime.fromtimestamp(start.get("time", 0), UTC)
-        rows.append((label(run), f"{when:%Y-%m-%d %H:%M} UTC",
+        when = f"{datetime.fromtimestamp(start['time'], UTC):%Y-%m-%d %H:%M} UTC" \
+            if "time" in start else "-"
+        rows.append((label(run), when,
                      ", ".join(sorted(set(run.hosts.values()))), start.get("processor", "-"),
                      str(start.get("cores", "-")), str(ran_on.get("threads", "-")),
                      *(ran_on.get(name, "-") for name in ("device", "python", "torch", "numpy"))))

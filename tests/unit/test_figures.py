@@ -111,7 +111,8 @@ def test_the_timeline_shows_the_last_step_and_what_hides_in_it():
           for name, at, to in (("data", 0, 100), ("forward", 100, 300), ("backward", 300, 700),
                                ("sync", 700, 700), ("update", 700, 800))),
         event(0, "gloo:all_reduce", 1500, 1650), event(0, "gloo:all_reduce", 1600, 1750),
-        event(1, "gloo:all_reduce", 1600, 1700), event(1, "gloo:all_reduce", 500, 600)]}
+        event(1, "gloo:all_reduce", 1600, 1700), event(1, "gloo:all_reduce", 500, 600),
+        {**event(1, "backward", 1710, 1790), "tid": 11}]}  # a GPU's copy: no phase of the host
     assert last_step(trace) == (1000, 1800)
     assert spans(trace, 1, (1000, 1800), "backward") == [(pytest.approx(0.3), pytest.approx(0.4))]
     assert overlap(trace) == pytest.approx((200 + 100) / (250 + 100))

@@ -61,7 +61,8 @@ def test_the_summary_says_what_the_figures_say(course):
     for words in ("All-reduce moved half the bytes of gather/scatter's root and was 1.9 times as "
                   "fast.",
                   "4 ranks (DDP) are 2.11 times as fast as one: they share one machine's 2 cores",
-                  "Gather-scatter spends 47 % of its time averaging; all-reduce does it within",
+                  "Gather-scatter spends 47 % of its time averaging; within backward it takes "
+                  "place in all-reduce, DDP.",
                   "Gather-scatter's rank 0 sends 3.0 MB an iteration, 2 times as much",
                   "No rank is a straggler.", "Test accuracy is 65.0 %."):
         assert words in text, text
@@ -86,5 +87,10 @@ def test_a_straggler_is_named(tmp_path):
     assert "rank 1 is the straggler" in findings.straggling(find_runs([tmp_path]))
 
 
-def test_one_run_alone_has_a_summary_too(tmp_path):
-    assert findings.summary(find_runs([write_run(tmp_path / "PartOne", steps=1).parent]))
+@pytest.mark.parametrize("name, ranks, steps, sync, says", [
+    ("PartOne", 1, 1, 0.0, "loss falls"), ("PartOne", 1, 3, 0.0, "Backward takes most"),
+    ("PartTwo/gather-scatter", 4, 3, 0.5, "The busiest rank sends 3.0 MB an iteration."),
+    ("PartThree", 4, 3, 0.0, "Averaging takes place within backward in DDP.")])
+def test_one_run_alone_has_a_summary_too(tmp_path, name, ranks, steps, sync, says):
+    write_run(tmp_path / name, ranks, steps, sync=sync, root_sends=3 * (ranks > 1))
+    assert says in " ".join(findings.summary(find_runs([tmp_path])))
