@@ -3,53 +3,63 @@
     python3 scripts/compare.py outputs        # for runs with --profile
 """
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from matplotlib.figure import Figure
 
 from common.figure_style import PHASES, legend_below, new_figure
-from common.trace_file import PHASE_TRACK, Trace, is_communication
+from common.trace_file import PHASE_TRACK, Event, Trace, is_communication
 
 Span = tuple[float, float]
+Choice = Callable[[Event], bool]
+NOTABLE = 0.1  # gather/scatter's root computes a mean between its two transfers
 MICROSECONDS = 1e-3  # in milliseconds
 
 
 def last_step(trace: Trace) -> Span:
     """From rank 0's last "data" to the end of its "update", in microseconds."""
-    data = [event for event in trace["traceEvents"] if _is_phase(event, 0, "data")]
-    update = [event for event in trace["traceEvents"] if _is_phase(event, 0, "update")]
-    return data[-1]["ts"], update[-1]["ts"] + update[-1]["dur"]
+    leaders = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["pid"] == 0]
+    data, update = (list(filter(phase_is(phase), leaders))[-1] for phase in ("data", "update"))
+    return data["ts"], update["ts"] + update["dur"]
 
 
-def _is_phase(event: dict[str, Any], rank: int, phase: str) -> bool:
-    return (event["ph"] == "X" and event["pid"] == rank and event["tid"] == PHASE_TRACK
-            and event["name"] == phase)
-
-
-def spans(trace: Trace, rank: int, step: Span, phase: str | None = None) -> list[Span]:
-    """(start, length) within `step` of a rank's phase, or of its communication; milliseconds."""
+def spans(trace: Trace, rank: int, step: Span, chosen: Choice) -> list[Span]:
+    """(start, length) within `step` of a rank's chosen events; milliseconds."""
     found = []
     for event in trace["traceEvents"]:
-        if event["ph"] != "X" or event["pid"] != rank:
-            continue
-        if _is_phase(event, rank, phase) if phase else is_communication(event["name"]):
+        if event["ph"] == "X" and event["pid"] == rank and chosen(event):
             start, end = max(event["ts"], step[0]), min(event["ts"] + event["dur"], step[1])
             if end > start:
                 found.append((MICROSECONDS * (start - step[0]), MICROSECONDS * (end - start)))
     return found
 
 
-def overlap(trace: Trace) -> float:
-    """The share of all ranks' communication, in the last step, that runs under backward."""
-    step, ranks = last_step(trace), _ranks(trace)
+def phase_is(phase: str) -> Choice:
+    """Chooses the spans of a phase, as the host saw it."""
+    return lambda event: event["tid"] == PHASE_TRACK and event["name"] == phase
+
+
+def moves_bytes(event: Event) -> bool:
+    """Chooses communication."""
+    return is_communication(event["name"])
+
+
+def computes(event: Event) -> bool:
+    """Chooses arithmetic: a GPU's kernels, or the host's operators. Waiting is neither."""
+    return not moves_bytes(event) and (event.get("cat") == "kernel"
+                                       or event["name"].startswith("aten::"))
+
+
+def overlap(trace: Trace, other: Choice = computes) -> float:
+    """The share of all ranks' communication time, in the last step, in which `other` goes on."""
+    step = last_step(trace)
     moving = hidden = 0.0
-    for rank in ranks:
-        backward = spans(trace, rank, step, "backward")
-        for start, length in _joined(spans(trace, rank, step)):
+    for rank in _ranks(trace):
+        under = _joined(spans(trace, rank, step, other))
+        for start, length in _joined(spans(trace, rank, step, moves_bytes)):
             moving += length
             hidden += sum(max(0.0, min(start + length, begin + long) - max(start, begin))
-                          for begin, long in backward)
+                          for begin, long in under)
     return hidden / moving if moving else 0.0
 
 
@@ -75,10 +85,10 @@ def timeline(trace: Trace, name: str) -> Figure:
     figure, (axes,) = new_figure(_title(trace, name, len(ranks)), 1.8 + 0.55 * len(ranks))
     for place, rank in enumerate(ranks):
         for phase, look in PHASES.items():
-            axes.broken_barh(spans(trace, rank, step, phase), (place - 0.4, 0.45),
+            axes.broken_barh(spans(trace, rank, step, phase_is(phase)), (place - 0.4, 0.45),
                              edgecolor="black", linewidth=0.4, label=phase if not place else None,
                              **look)
-        if moving := _joined(spans(trace, rank, step)):
+        if moving := _joined(spans(trace, rank, step, moves_bytes)):
             axes.broken_barh(moving, (place + 0.08, 0.25), color="black",
                              label="bytes on the move" if not place else None)
     axes.set_ylim(-0.6, len(ranks) - 0.4)
@@ -93,5 +103,5 @@ def _title(trace: Trace, name: str, ranks: int) -> str:
     if ranks == 1:
         return f"{name}: one step of one rank"
     share = overlap(trace)
-    return (f"{name}: {100 * share:.0f} % of the time that bytes move, backward goes on"
-            if share > 0.05 else f"{name}: bytes move only when backward has ended")
+    return (f"{name}: {100 * share:.0f} % of the time that bytes move, the ranks compute"
+            if share > NOTABLE else f"{name}: bytes move while the ranks compute nothing")

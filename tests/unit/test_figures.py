@@ -2,7 +2,8 @@
 
 Mutations that turn this red: a phase left out of the bars, or not stacked; the ideal line from 0;
 speed-up upside down; rank 0's bytes for the least busy; seconds where milliseconds are written;
-two line styles alike; the timeline's step taken from another rank's clock.
+two line styles alike; the trace's first step for its last; overlapping pieces counted twice;
+waiting counted as computing.
 """
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from common import figures
 from common.figure_style import LINES, PHASES, svg
 from common.recorded_run import find_runs
-from common.timeline import last_step, overlap, spans, timeline
+from common.timeline import last_step, overlap, phase_is, spans, timeline
 from tests.recorded import write_course, write_run
 
 
@@ -112,9 +113,14 @@ def test_the_timeline_shows_the_last_step_and_what_hides_in_it():
                                ("sync", 700, 700), ("update", 700, 800))),
         event(0, "gloo:all_reduce", 1500, 1650), event(0, "gloo:all_reduce", 1600, 1750),
         event(1, "gloo:all_reduce", 1600, 1700), event(1, "gloo:all_reduce", 500, 600),
+        event(0, "aten::convolution", 1400, 1650), event(1, "aten::mm", 1300, 1650),
+        event(1, "aten::mul", 1600, 1640), event(1, "c10d::allreduce_", 1650, 1700),
         {**event(1, "backward", 1710, 1790), "tid": 11}]}  # a GPU's copy: no phase of the host
     assert last_step(trace) == (1000, 1800)
-    assert spans(trace, 1, (1000, 1800), "backward") == [(pytest.approx(0.3), pytest.approx(0.4))]
-    assert overlap(trace) == pytest.approx((200 + 100) / (250 + 100))
+    backward = phase_is("backward")
+    assert spans(trace, 1, (1000, 1800), backward) == [(pytest.approx(0.3), pytest.approx(0.4))]
+    assert overlap(trace, backward) == pytest.approx((200 + 100) / (250 + 100))
+    assert overlap(trace) == pytest.approx((150 + 50) / (250 + 100))  # the rest of it only waits
     figure = timeline(trace, "DDP")
-    assert "86 %" in figure.get_suptitle() and "milliseconds" in words(figure)
+    assert "57 % of the time" in " ".join(figure.get_suptitle().split())
+    assert "milliseconds" in words(figure)
