@@ -26,7 +26,7 @@ def test_a_pause_of_all_ranks_is_no_loss(tmp_path, undisturbed):
         wait_for(tmp_path, "training", 12)  # all have heard of each other
         for each in programs:
             os.kill(each.process.pid, signal.SIGSTOP)
-        time.sleep(14)
+        time.sleep(9)
         for each in programs:  # the first has time to judge the others, and must not
             os.kill(each.process.pid, signal.SIGCONT)
             time.sleep(1)

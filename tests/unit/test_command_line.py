@@ -45,6 +45,7 @@ def test_a_workloads_row_gives_the_defaults_and_flags_overrule_it():
     (["--sync", "all-reduce,all-reduce"], ["twice"]),
     (["--no-such-flag"], ["--no-such-flag"]),
     (["--epoch", "3"], ["--epoch"]),
+    (["two\nlines"], ["two lines"]),
     (["-N", "4", "-R", "0"], ["--master-ip"]),
     (["-M", "h", "-N", "4", "-R", "4"], ["rank 4", "0 to 3"]),
     (["-M", "h", "-N", "9", "-R", "0", "--batch-size", "8"], ["8", "9 ranks"]),
