@@ -25,12 +25,12 @@ def main() -> None:
 
     node = lone_node(settings)
     announce("PartOne", settings, node)
-    train_set, test_set = load_datasets(settings, node)
+    train_set, validation_set, test_set = load_datasets(settings, node)
     loader = create_loader(settings, train_set, node)
     model, criterion, optimizer = create_training(settings, train_set, node)
     with open_run("PartOne", settings, node, loader, model, optimizer) as run:
         gradient_sync = KeepLocal()
-        train(model, criterion, optimizer, loader, gradient_sync, run)
+        train(model, criterion, optimizer, loader, gradient_sync, run, validation_set)
         finish_run(run, evaluate(model, criterion, test_set, run), model)
 
 

@@ -24,21 +24,23 @@ def main() -> None:
     from common.resume import open_run
     from common.setup import announce, create_loader, create_training, load_datasets
     from common.training import train
+    from PartThree.data_parallel import data_parallel
     from PartThree.ddp import OWN_BUFFERS, counted_all_reduce, settle_buckets
 
     with process_group(world, settings) as node:
         announce("PartThree", settings, node)
-        train_set, test_set = load_datasets(settings, node)
+        train_set, validation_set, test_set = load_datasets(settings, node)
         loader = create_loader(settings, train_set, node)
         model, criterion, optimizer = create_training(settings, train_set, node)
         with open_run("PartThree", settings, node, loader, model, optimizer) as run:
             # DDP averages during backward, so nothing is left for the seam; and we, not DDP,
             # share the buffers (see common/collectives.py), once when they are needed.
             gradient_sync = KeepLocal()
-            replica = DistributedDataParallel(model, **OWN_BUFFERS)
+            replica = data_parallel(settings, model) or DistributedDataParallel(
+                model, **OWN_BUFFERS)
             replica.register_comm_hook(gradient_sync, counted_all_reduce)
             settle_buckets(replica, loader.example())
-            train(replica, criterion, optimizer, loader, gradient_sync, run)
+            train(replica, criterion, optimizer, loader, gradient_sync, run, validation_set)
             finish_run(run, evaluate(model, criterion, test_set, run), model)
 
 

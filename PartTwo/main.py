@@ -25,7 +25,7 @@ def main() -> None:
 
     with process_group(world, settings) as node:
         announce("PartTwo", settings, node)
-        train_set, test_set = load_datasets(settings, node)
+        train_set, validation_set, test_set = load_datasets(settings, node)
         loader = create_loader(settings, train_set, node)
         runs = []
         for name in settings.sync:
@@ -33,7 +33,7 @@ def main() -> None:
             with open_run(f"PartTwo/{name}", settings, node, loader, model, optimizer) as run:
                 gradient_sync = create_synchronizer(name)
                 gradient_sync.prepare(model)
-                train(model, criterion, optimizer, loader, gradient_sync, run)
+                train(model, criterion, optimizer, loader, gradient_sync, run, validation_set)
                 finish_run(run, evaluate(model, criterion, test_set, run), model)
             runs.append(run)
         compare_runs(runs)

@@ -26,6 +26,7 @@ _LAYOUT = {"position": list, "model_state_dict": dict, "optimizer_state_dict": d
 _END_RECORD = b"PK\x05\x06"
 _MARK = b"sha256:"
 _TRAILER = len(_MARK) + 64
+BEST = "best.pt"
 
 
 class Position(NamedTuple):
@@ -48,9 +49,12 @@ class Position(NamedTuple):
         return f"epoch {self.epoch} iteration {self.iteration}"
 
 
+_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+
+
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside a DistributedDataParallel, or the model itself."""
-    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    """The model inside a DistributedDataParallel or DataParallel, or the model itself."""
+    return model.module if isinstance(model, _WRAPPERS) else model
 
 
 def pack(model: nn.Module, optimizer: Optimizer, position: Position, loss: float,
@@ -64,6 +68,7 @@ def pack(model: nn.Module, optimizer: Optimizer, position: Position, loss: float
         "format": FORMAT, "epoch": trained, "loss": loss,
         "position": list(position),
         "model_state_dict": unwrapped(model).state_dict(),
+        "optimizer": type(optimizer).__name__,
         "optimizer_state_dict": optimizer.state_dict(), **more,
     }
 
@@ -173,6 +178,7 @@ def restore(contents: dict[str, Any], path: Path | str, model: nn.Module,
         raise CheckpointError(f"{path} holds another architecture than this run's "
                               f"{type(unwrapped(model)).__name__}") from error
     if optimizer is not None:
+        _require_optimizer(contents, path, optimizer)
         chosen = [{k: v for k, v in group.items() if k != "params"}
                   for group in optimizer.param_groups]
         try:
@@ -182,6 +188,14 @@ def restore(contents: dict[str, Any], path: Path | str, model: nn.Module,
                                   f"{type(optimizer).__name__}") from error
         for group, settings in zip(optimizer.param_groups, chosen, strict=True):
             group.update(settings)
+
+
+def _require_optimizer(contents: dict[str, Any], path: Path | str, optimizer: Optimizer) -> None:
+    """SGD would take Adam's state without a word, and train on without a momentum."""
+    mine, theirs = type(optimizer).__name__, contents.get("optimizer")
+    if theirs not in (None, mine):
+        raise CheckpointError(f"{path} holds the state of {theirs}, and this run's optimiser is "
+                              f"{mine}")
 
 
 def newest(folder: Path) -> list[Path]:
@@ -220,8 +234,8 @@ def remove_partial_files(folder: Path) -> None:
 def require_space(folder: Path, model: nn.Module, files: int) -> None:
     """Raises CheckpointError when the disk of `folder` cannot take `files` checkpoints of `model`.
 
-    A checkpoint holds the state and, for SGD with momentum, the parameters' size once more; what
-    else is in it is less than 100 kB.
+    A checkpoint holds the state and, for SGD with momentum, the parameters' size once more (twice
+    for Adam and Adadelta, which this leaves out); what else is in it is less than 100 kB.
     """
     state = sum(tensor.nbytes for tensor in model.state_dict().values())
     momentum = sum(parameter.nbytes for parameter in model.parameters())

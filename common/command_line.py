@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from common.failures import UsageError
-from common.settings import PRECISIONS, SYNC_NAMES, Settings
+from common.settings import (
+    OPTIMIZERS,
+    PARALLEL,
+    PRECISIONS,
+    SCHEDULES,
+    SYNC_NAMES,
+    Settings,
+)
 from common.workloads import WORKLOADS, find_workload
 from common.world import World, detect_world
 
@@ -47,20 +54,32 @@ def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tup
     if settings.batch_size < world.size:
         raise UsageError(f"--batch-size is the global batch: {settings.batch_size} samples are too "
                          f"few for {world.size} ranks")
+    if settings.parallel == "data-parallel" and world.size > 1:
+        raise UsageError("--parallel data-parallel is one process with all GPUs of its machine, "
+                         f"but there are {world.size} ranks: start one, or use --parallel ddp")
     return settings, world
 
 
 def _settings(flags: dict[str, Any]) -> Settings:
     """Fills what was not given from the workload's row."""
     row = find_workload(flags["workload"])
-    for name in ("epochs", "batch_size", "learning_rate", "momentum", "weight_decay"):
+    for name in WORKLOAD_FLAGS:
         if flags[name] is None:
             flags[name] = getattr(row, name)
     if flags["smallest_batch"] is None:
         flags["smallest_batch"] = min(16, max(1, flags["batch_size"] // 4))
     settings = Settings(**flags)
+    if settings.early_stopping and not settings.validation_fraction:
+        raise UsageError("--early-stopping watches the loss on held-out training samples: say how "
+                         "many with --validation-fraction")
     return replace(settings, data_dir=settings.data_dir.expanduser(),
                    output_dir=settings.output_dir.expanduser())
+
+
+# Flags whose defaults stand in the workload's row, under the same names.
+WORKLOAD_FLAGS = ("epochs", "batch_size", "learning_rate", "momentum", "weight_decay", "optimizer",
+                  "schedule", "warmup_epochs", "step_epochs", "gamma", "validation_fraction",
+                  "early_stopping", "log_every")
 
 
 def _parser(part: str) -> argparse.ArgumentParser:
@@ -71,6 +90,7 @@ def _parser(part: str) -> argparse.ArgumentParser:
         _add_cluster_flags(parser)
     _add_what_flags(parser)
     _add_recipe_flags(parser)
+    _add_schedule_flags(parser)
     _add_machine_flags(parser)
     _add_run_flags(parser)
     parser.set_defaults(sync=())
@@ -80,6 +100,11 @@ def _parser(part: str) -> argparse.ArgumentParser:
                             metavar="NAME[,NAME]", help="how to average gradients: "
                             f"{', '.join(SYNC_NAMES)}; several run one after the other "
                             "(default: gather-scatter,all-reduce)")
+    if part == "PartThree":
+        group = parser.add_argument_group("one machine's alternatives, to compare with")
+        group.add_argument("--parallel", choices=PARALLEL, default="ddp", help="ddp; "
+                           "data-parallel: one process that spreads each batch over its GPUs; "
+                           "model-split: each rank's model over two devices (default: ddp)")
     return parser
 
 
@@ -134,9 +159,15 @@ def _add_recipe_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--smallest-batch", type=_count, metavar="N",
                        help="leave out an epoch's last batch below N samples (default: 16, or a "
                        "quarter of a smaller batch)")
-    group.add_argument("--learning-rate", type=_positive, metavar="X", help="of SGD, constant")
-    group.add_argument("--momentum", type=_fraction, metavar="X", help="of SGD")
-    group.add_argument("--weight-decay", type=_not_negative, metavar="X", help="of SGD")
+    group.add_argument("--learning-rate", type=_positive, metavar="X", help="at its peak")
+    group.add_argument("--momentum", type=_fraction, metavar="X",
+                       help="of SGD; the first beta of Adam, the rho of Adadelta")
+    group.add_argument("--weight-decay", type=_not_negative, metavar="X",
+                       help="added to the gradient, times the weights")
+    group.add_argument("--optimizer", choices=OPTIMIZERS, help="who takes the step")
+    group.add_argument("--accumulate", type=_count, default=1, metavar="K",
+                       help="take each step in K passes over a K-th of this rank's samples, to "
+                       "save memory; learns the same, but for batch norm (default: 1)")
     group.add_argument("--seed", type=_whole, default=1, metavar="N",
                        help="fixes weights, order and augmentation (default: 1)")
     group.add_argument("--precision", choices=PRECISIONS, default="float32",
@@ -144,6 +175,23 @@ def _add_recipe_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--batch-norm", choices=("local", "synchronised"), default="local",
                        help="statistics of each rank's own share, or of the global batch: then N "
                        "nodes learn exactly what one learns (default: local)")
+
+
+def _add_schedule_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how the rate moves, and when to stop (defaults likewise)")
+    group.add_argument("--schedule", choices=SCHEDULES, help="of the learning rate, by step")
+    group.add_argument("--warmup-epochs", type=_not_negative, metavar="X",
+                       help="a linear rise at the start; of one-cycle, the rise itself")
+    group.add_argument("--step-epochs", type=_count, metavar="N",
+                       help="epochs between the steps of --schedule step")
+    group.add_argument("--gamma", type=_positive, metavar="X",
+                       help="what each step of --schedule step multiplies the rate by")
+    group.add_argument("--validation-fraction", type=_fraction, metavar="X",
+                       help="of the training set, held out by --seed and evaluated every epoch; "
+                       "the best epoch stays in best.pt")
+    group.add_argument("--early-stopping", type=_patience, metavar="PATIENCE[:MIN_DELTA]",
+                       help="stop after PATIENCE epochs without a validation loss smaller by more "
+                       "than MIN_DELTA (default 0); none turns it off")
 
 
 def _add_machine_flags(parser: argparse.ArgumentParser) -> None:
@@ -173,8 +221,8 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--check-every", type=_whole, default=50, metavar="N",
                        help="compare the replicas and count the samples every N iterations; 0 is "
                        "never (default: 50)")
-    group.add_argument("--log-every", type=_count, default=20, metavar="N",
-                       help="iterations between log lines (default: 20)")
+    group.add_argument("--log-every", type=_count, metavar="N",
+                       help="iterations between log lines (default: the workload's, mostly 20)")
     group.add_argument("--dry-run", action="store_true",
                        help="join, compare, take one step, report, leave nothing behind")
     group.add_argument("--debug", action="store_true", help="show tracebacks")
@@ -200,6 +248,13 @@ _whole = _number(int, lambda n: n >= 0, "a whole number of at least 0")
 _positive = _number(float, lambda x: x > 0, "a number above 0")
 _not_negative = _number(float, lambda x: x >= 0, "a number of at least 0")
 _fraction = _number(float, lambda x: 0 <= x < 1, "a number from 0 up to, not including, 1")
+
+
+def _patience(text: str) -> tuple[int, float] | tuple[()]:
+    if text == "none":
+        return ()
+    patience, _, min_delta = text.partition(":")
+    return _count(patience), _not_negative(min_delta or "0")
 
 
 def _sync_list(text: str) -> tuple[str, ...]:

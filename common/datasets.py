@@ -1,4 +1,4 @@
-"""Data sets as uint8 images: CIFAR-10 (archive or image folder) and scikit-learn's digits.
+"""Data sets as arrays: CIFAR-10, any image folder, scikit-learn's digits, points on spirals.
 
 Images are decoded once into a cache; see common/dataset_cache.py.
 
@@ -6,6 +6,7 @@ Images are decoded once into a cache; see common/dataset_cache.py.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,11 +33,19 @@ def load_cifar10(split: str, data_dir: Path) -> ImageDataset:
 def load_image_folder(split: str, data_dir: Path, size: int = 32) -> ImageDataset:
     """Any `data_dir/split/<class>/*.jpg|png`; other sizes are resized to `size` x `size` pixels.
 
-    Labels follow the sorted class names. Raises DataError naming a broken file or an empty folder.
+    Where the classes lie in `data_dir` itself, a fixed fifth of the images is the test set. Labels
+    follow the sorted class names. Raises DataError naming a broken file or an empty folder.
     """
     folder = data_dir / split
-    return cached(data_dir, f"folder-{split}-{size}", folder,
-                   lambda: _read_image_folder(folder, size))
+    if folder.is_dir():
+        return cached(data_dir, f"folder-{split}-{size}", folder,
+                      lambda: _read_image_folder(folder, size))
+    if not data_dir.is_dir() or any((data_dir / other).is_dir() for other in ("train", "test")):
+        raise DataError(f"there is no {folder}; expected {data_dir}/train/<class>/*.jpg or *.png, "
+                        f"and test/, or {data_dir}/<class>/*.jpg")
+    whole = cached(data_dir, f"folder-all-{size}", data_dir,
+                   lambda: _read_image_folder(data_dir, size))
+    return whole.part(_fifth(split, len(whole)))
 
 
 def load_digits(split: str) -> ImageDataset:
@@ -44,23 +53,56 @@ def load_digits(split: str) -> ImageDataset:
     from sklearn import datasets
 
     digits = datasets.load_digits()
-    order = EpochPlan(len(digits.target), 1).order  # the writers come one after another
-    chosen = order[:359] if split == "test" else order[359:]
+    chosen = _fifth(split, len(digits.target))  # not in order: the writers follow one another
     grey = np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8)
     enlarged = grey.repeat(4, axis=1).repeat(4, axis=2)[..., None].repeat(3, axis=3)
     return make_dataset(enlarged, digits.target[chosen].astype(np.int64), list("0123456789"))
 
 
-def _read_cifar10_archive(split: str, data_dir: Path) -> Arrays:
+def _fifth(split: str, samples: int) -> np.ndarray:
+    """A fixed random fifth of the samples for "test", the others for "train"; int64."""
+    order = EpochPlan(samples, 1).order
+    return order[:samples // 5] if split == "test" else order[samples // 5:]
+
+
+SPIRAL_POINTS, SPIRAL_TEST_POINTS, SPIRAL_SEED, SPIRAL_NOISE = 10_000, 1_500, 42, 0.2
+
+
+def load_spirals(split: str) -> ImageDataset:
+    """10,000 points on two interleaved spirals with noise, of which 1,500 are the test set.
+
+    Points are float32, as images of one pixel: (n, 1, 1, 2). Each arm makes one turn, at a distance
+    of 2 pi from the other at most; the noise has a standard deviation of 0.2.
+    """
+    generator = np.random.default_rng(SPIRAL_SEED)
+    labels = np.arange(SPIRAL_POINTS) % 2
+    angle = 2 * np.pi * np.sqrt(generator.random(SPIRAL_POINTS))
+    radius = (2 * angle + np.pi) * np.where(labels, -1, 1)
+    points = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    points += SPIRAL_NOISE * generator.standard_normal(points.shape)
+    # Rounded, since libraries differ in a cosine's last bit, and nodes compare digests.
+    images = np.round(points, 4).astype(np.float32).reshape(-1, 1, 1, 2)
+    order = EpochPlan(SPIRAL_POINTS, 1).order
+    chosen = order[:SPIRAL_TEST_POINTS] if split == "test" else order[SPIRAL_TEST_POINTS:]
+    return make_dataset(images[chosen], labels[chosen].astype(np.int64), ["one", "other"])
+
+
+def torchvision_datasets() -> Any:
+    """The module torchvision.datasets. Raises DataError where torchvision cannot be imported."""
     try:
-        from torchvision.datasets import CIFAR10
+        from torchvision import datasets
     except Exception as error:
         raise DataError(f"torchvision cannot be imported ({first_line(error)}): torch and "
                         "torchvision do not fit together, so install both at once, as "
                         "requirements.txt does") from error
+    return datasets
+
+
+def _read_cifar10_archive(split: str, data_dir: Path) -> Arrays:
+    kind = torchvision_datasets().CIFAR10
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
-        archive = CIFAR10(str(data_dir), train=split == "train", download=True)
+        archive = kind(str(data_dir), train=split == "train", download=True)
     except Exception as error:
         raise DataError(
             f"no CIFAR-10 in {data_dir}: it holds neither {split}/<class>/*.jpg nor a sound "
@@ -70,7 +112,8 @@ def _read_cifar10_archive(split: str, data_dir: Path) -> Arrays:
 
 
 def _read_image_folder(folder: Path, size: int) -> Arrays:
-    class_names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    class_names = sorted(entry.name for entry in folder.iterdir()
+                         if entry.is_dir() and not entry.name.startswith("."))
     files = [(path, label) for label, name in enumerate(class_names)
              for path in sorted((folder / name).iterdir())
              if path.suffix.lower() in IMAGE_SUFFIXES]

@@ -1,8 +1,9 @@
 """Who sees which sample, when, and how augmented. Pure arithmetic; knows no rank but by argument.
 
-(seed, epoch) fixes a permutation of the training set and every sample's crop and flip. Each random
-number is a hash of (seed, epoch, purpose, sample), so it depends on nothing else: not on the number
-of ranks, not on where the run was resumed, not on the version of a random-number library.
+(seed, epoch) fixes a permutation of the training set and every sample's crop, flip and dropout
+masks. Each random number is a hash of (seed, epoch, purpose, sample), so it depends on nothing
+else: not on the number of ranks, not on where the run was resumed, not on the version of a
+random-number library.
 
     python3 -c "from common.epoch_plan import EpochPlan; print(EpochPlan(10, 4).batch(0))"
 """
@@ -13,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-_ORDER, _TOP, _LEFT, _FLIP = range(4)
+_ORDER, _TOP, _LEFT, _FLIP, _DROPOUT, _VALIDATION = range(6)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Augmentation(NamedTuple):
@@ -81,6 +83,30 @@ class EpochPlan:
         return _splitmix64(np.uint64(key) + np.asarray(indices).astype(np.uint64))
 
 
+def kept_units(seed: int, epoch: int, layer: int, indices: np.ndarray, units: int,
+               probability: float) -> np.ndarray:
+    """Which units of a dropout layer each sample keeps, bool (n, units); `indices` int64 (n,).
+
+    A unit is dropped with `probability`, from 0 up to, not including, 1. Each sample has its own
+    SplitMix64 sequence, one number a unit.
+    """
+    key = np.uint64(mix(seed, epoch, _DROPOUT, layer))
+    start = _splitmix64(key + np.asarray(indices).astype(np.uint64))
+    numbers = _splitmix64(start[:, None] + _GOLDEN * np.arange(units, dtype=np.uint64))
+    return numbers >= np.uint64(int(probability * 2**64))
+
+
+def validation_split(samples: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(samples to train on, samples to validate on): int64, ascending, without a sample in both.
+
+    Validation gets `fraction` of all, rounded: those whose hash with `seed` is smallest.
+    """
+    order = np.argsort(_splitmix64(np.uint64(mix(seed, _VALIDATION))
+                                   + np.arange(samples, dtype=np.uint64)), kind="stable")
+    held_out = round(samples * fraction)
+    return np.sort(order[held_out:]), np.sort(order[:held_out])
+
+
 def fingerprint(indices: np.ndarray) -> int:
     """A 64-bit sum of hashes: equal for the same samples in any order, however they are cut up."""
     return int(_splitmix64(np.asarray(indices).astype(np.uint64)).sum(dtype=np.uint64))
@@ -103,7 +129,7 @@ def mix(*numbers: int) -> int:
 
 def _splitmix64(x: np.ndarray) -> np.ndarray:
     """SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) of each uint64, modulo 2^64."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = x + _GOLDEN
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

@@ -29,7 +29,10 @@ def require_finite(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) ->
     One fused pass over memory, 1.3 ms for VGG-11 on two cores; only when the norms are bad are
     the gradients looked at one by one. Norms may overflow where gradients do not: that is no fault.
     """
-    if not gradients or bool(torch.stack(torch._foreach_norm(list(gradients))).isfinite().all()):
+    if not gradients:
+        return
+    norms = [norm.to(gradients[0].device) for norm in torch._foreach_norm(list(gradients))]
+    if bool(torch.stack(norms).isfinite().all()):
         return
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if not bool(gradient.isfinite().all()):

@@ -50,6 +50,7 @@ class Augment:
     """Crop, flip, and normalise: uint8 (n, h, w, c) to `dtype` (n, c, h, w), channels last.
 
     `mean` and `std` are per channel, in units of 0 to 1. Padding is black, as torchvision pads.
+    Float32 points are not scaled to 0 to 1.
     """
 
     mean: tuple[float, ...]
@@ -72,9 +73,10 @@ class Augment:
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 (n, h, w, c) to (pixels / 255 - mean) / std, (n, c, h, w), channels last."""
+        white = 255 if images.dtype == torch.uint8 else 1
         mean = torch.tensor(self.mean, dtype=torch.float64)
         std = torch.tensor(self.std, dtype=torch.float64)
-        scale = (1 / (255 * std)).to(images.device, self.dtype)
+        scale = (1 / (white * std)).to(images.device, self.dtype)
         shift = (-mean / std).to(images.device, self.dtype)
         return (images.to(self.dtype) * scale + shift).permute(0, 3, 1, 2)
 

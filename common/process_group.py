@@ -46,6 +46,12 @@ class Node:
     def progress(self) -> Progress:
         return self.stop.progress
 
+    @property
+    def ranks_here(self) -> int:
+        """The number of ranks on this machine, this one counted."""
+        machines = [card["machine"] for card in self.cards]
+        return machines.count(machines[self.world.rank]) if machines else 1
+
     def wait_for_device(self) -> None:
         """Returns when the GPU has done all that was asked of it; at once on a CPU."""
         if self.device.type == "cuda":

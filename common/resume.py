@@ -25,7 +25,7 @@ from common.run import KEPT_CHECKPOINTS, Run, ran_on
 from common.run_log import RunLog, Totals
 from common.save_clock import SaveClock
 from common.sentinel import Sentinel
-from common.settings import Settings, differences
+from common.settings import FIELD_DEFAULTS, Settings, differences
 
 LEADERS_FILES = ("settings.json", "summary.json", "report.txt", "report.json")
 
@@ -68,7 +68,7 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
         position, last = Position(*contents["position"]), Path(source)
         totals = _my_totals(contents.get("totals", []), node)
         remarks.append(f"resumed at {position} from {source} (bit-exact: "
-                       f"{_exactness(contents.get('ran_on', {}), ran_on(name, node))})")
+                       f"{_exactness(contents, ran_on(name, node, settings))})")
     node.note_saved(str(last or ""))
     if plan.left_out:
         remarks.append(f"each epoch leaves out a last batch of {plan.left_out} samples, fewer than "
@@ -77,12 +77,13 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
     with RunLog(text, metrics, node.world, position, settings.log_every,
                 node.world.size > 1) as log:
         log.event("start", world_size=node.world.size, settings=settings.as_json(),
-                  ran_on=ran_on(name, node))
+                  ran_on=ran_on(name, node, settings))
         for remark in remarks:
             log.note(remark)
         yield Run(name, folder, folder / "checkpoints", settings, node, log, plan.iterations,
                   Sentinel(plan, node, settings.check_every),
-                  SaveClock(name, settings.checkpoint_minutes, node), position, totals, last, data)
+                  SaveClock(name, settings.checkpoint_minutes, node), position, totals, last, data,
+                  validation_losses=_losses_so_far(contents, settings))
         log.event("end")
 
 
@@ -114,6 +115,7 @@ def _remove_run(folder: Path, node: Node) -> None:
             (folder / name).unlink(missing_ok=True)
         for path in checkpoint.newest(folder / "checkpoints"):
             path.unlink()
+        (folder / "checkpoints" / checkpoint.BEST).unlink(missing_ok=True)
 
 
 def _prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Module) -> None:
@@ -124,7 +126,8 @@ def _prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modu
         if node.world.is_leader:
             (folder / "settings.json").write_text(json.dumps(settings.as_json(), indent=2) + "\n")
             checkpoint.remove_partial_files(folder / "checkpoints")
-            checkpoint.require_space(folder, model, KEPT_CHECKPOINTS + 1)
+            checkpoint.require_space(folder, model, KEPT_CHECKPOINTS + 1
+                                     + bool(settings.validation_fraction))
     except OSError as error:
         raise UsageError(f"the output folder {folder} cannot be written: {error.strerror}") \
             from error
@@ -169,7 +172,7 @@ def _leaders_checkpoint(folder: Path, resume: str) -> tuple[Path, bytes]:
 
 def _check_settings(contents: dict[str, Any], settings: Settings, data: str) -> list[str]:
     """Remarks on accepted changes. Raises UsageError for changes that were not accepted."""
-    before = {**contents.get("settings", {}), "data": contents.get("data")}
+    before = {**FIELD_DEFAULTS, **contents.get("settings", {}), "data": contents.get("data")}
     now = {**settings.trajectory(), "data": data}
     changed = [f"{name} was {before.get(name)} and is {now[name]}"
                for name in differences({key: before.get(key) for key in now}, now)]
@@ -177,6 +180,11 @@ def _check_settings(contents: dict[str, Any], settings: Settings, data: str) -> 
         raise UsageError("the run to resume had other settings: " + "; ".join(changed) +
                          ". Give the old ones, or --accept-changes")
     return [f"continuing with changed settings: {change}" for change in changed]
+
+
+def _losses_so_far(contents: dict[str, Any] | None, settings: Settings) -> list[float]:
+    """The history that early stopping goes by; none where nothing is held out any more."""
+    return list((contents or {}).get("validation_losses", [])) * bool(settings.validation_fraction)
 
 
 def _my_totals(rows: list[list[float]], node: Node) -> Totals:
@@ -188,7 +196,8 @@ def _my_totals(rows: list[list[float]], node: Node) -> Totals:
     return Totals()
 
 
-def _exactness(before: dict[str, Any], now: dict[str, Any]) -> str:
+def _exactness(contents: dict[str, Any], now: dict[str, Any]) -> str:
+    before = {"accumulate": FIELD_DEFAULTS["accumulate"], **contents.get("ran_on", {})}
     changed = [f"{name} was {before.get(name)} and is {now.get(name)}"
                for name in differences(before, now)]
     if changed:

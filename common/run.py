@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from common import checkpoint
 from common.checkpoint import Position
 from common.collectives import gather_rows, share_leaders_buffers
+from common.early_stopping import best_epoch, should_stop
 from common.epoch_plan import mix
 from common.failures import CheckpointError
 from common.precision import Precision
@@ -23,6 +24,7 @@ from common.process_group import Node
 from common.rendezvous import versions
 from common.run_log import RunLog, Step, Totals
 from common.save_clock import SaveClock
+from common.schedules import Schedule, create_schedule
 from common.sentinel import NoSentinel, Sentinel
 from common.settings import Settings
 
@@ -35,7 +37,8 @@ class Run:
 
     `name` is its folder's below --output-dir, such as "PartTwo/all-reduce". `position` is the next
     batch to train on, `totals` this rank's sums over the epoch so far, `data` the training set's
-    digest. The last `kept` checkpoints stay; None keeps all.
+    digest, `validation_losses` one number an epoch, the same on all ranks. The last `kept`
+    checkpoints stay, and the best epoch's; None keeps all.
     """
 
     name: str
@@ -52,10 +55,15 @@ class Run:
     last_checkpoint: Path | None = None
     data: str = ""
     kept: int | None = KEPT_CHECKPOINTS
+    validation_losses: list[float] = field(default_factory=list)
 
     @property
     def precision(self) -> Precision:
         return Precision(self.settings.precision)
+
+    @property
+    def schedule(self) -> Schedule:
+        return create_schedule(self.settings, self.iterations_per_epoch)
 
     def epochs(self) -> Iterator[int]:
         """The epochs that are left, the one that was interrupted first."""
@@ -82,8 +90,14 @@ class Run:
 
     def _is_over(self) -> bool:
         limit = 1 if self.settings.dry_run else self.settings.max_iterations
-        return (self.position.epoch > self.settings.epochs
+        return (self.position.epoch > self.settings.epochs or self.stops_early
                 or (limit is not None and self.position.step >= limit))
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether the validation losses so far end the run; the same on all ranks."""
+        rule = self.settings.early_stopping
+        return bool(rule) and should_stop(self.validation_losses, *rule)
 
     def finish_step(self, step: Step, model: nn.Module, optimizer: Optimizer) -> None:
         """Logs the step, moves on to the next; checks and saves when that is due."""
@@ -99,16 +113,38 @@ class Run:
         if self.position.iteration:  # else finish_epoch comes next, and saves
             self._stop_if_asked(model, optimizer)
 
-    def finish_epoch(self, epoch: int, model: nn.Module, optimizer: Optimizer) -> None:
-        """Checks, logs the epoch's means over all ranks, and saves. Every rank must call it."""
+    def finish_epoch(self, epoch: int, model: nn.Module, optimizer: Optimizer,
+                     validated: tuple[float, float] | None = None) -> None:
+        """Checks, logs the epoch's means over all ranks, and saves. Every rank must call it.
+
+        `validated` is the mean loss and the accuracy on the validation set.
+        """
         self.sentinel.check(self.position, model)
         rows = self._gathered_totals()
         totals = Totals(*(sum(column) for column in zip(*rows, strict=True)))
         self.log.epoch(epoch, totals)
         if self.position.epoch > epoch:
             self.totals, rows = Totals(), []
-        self.save(model, optimizer, rows, totals.means()[0])
+        if validated is not None:
+            self._note_validation(epoch, *validated)
+        losses = self.validation_losses
+        is_best = validated is not None and best_epoch(losses) == len(losses)
+        self.save(model, optimizer, rows, totals.means()[0], is_best=is_best)
         self._stop_if_asked(model, optimizer)
+
+    def _note_validation(self, epoch: int, mean_loss: float, accuracy: float) -> None:
+        """Writes down how the epoch did on the validation set; the leader's loss counts for all.
+
+        So all ranks decide alike whether to stop.
+        """
+        row = torch.tensor([mean_loss], dtype=torch.float64, device=self.node.device)
+        losses = self.validation_losses
+        losses.append(float(gather_rows(row)[0]))
+        self.log.validation(epoch, losses[-1], accuracy)
+        if self.stops_early:
+            self.log.note(f"stopped early after epoch {epoch}; the best was epoch "
+                          f"{epoch - len(losses) + best_epoch(losses)} with a validation loss of "
+                          f"{min(losses):.3f}, kept in {self.checkpoint_dir / checkpoint.BEST}")
 
     def _stop_if_asked(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Ends the process here, with all saved, when a signal came and all ranks agreed on it."""
@@ -124,8 +160,8 @@ class Run:
         return gather_rows(row).tolist()
 
     def save(self, model: nn.Module, optimizer: Optimizer, totals: list[list[float]],
-             loss: float = float("nan"), is_last: bool = False) -> None:
-        """Every rank must call it; the leader writes, and keeps the last two checkpoints.
+             loss: float = float("nan"), is_last: bool = False, is_best: bool = False) -> None:
+        """Every rank must call it; the leader writes, and keeps the last two and the best.
 
         A disk that does not take it draws a warning, and the checkpoint before stays; only at the
         end of the run, or when `is_last`, it raises CheckpointError.
@@ -138,8 +174,9 @@ class Run:
             if self.node.world.is_leader:
                 self._write(path, checkpoint.pack(
                     model, optimizer, self.position, loss, totals=totals,
-                    settings=self.settings.as_json(), ran_on=ran_on(self.name, self.node),
-                    data=self.data))
+                    settings=self.settings.as_json(),
+                    ran_on=ran_on(self.name, self.node, self.settings),
+                    data=self.data, validation_losses=self.validation_losses), is_best)
             self.last_checkpoint = path
             self.log.event("checkpoint", file=path.name,
                            seconds=round(time.perf_counter() - begun, 6))
@@ -151,14 +188,16 @@ class Run:
         self.node.stop.saved()
         self.clock.saved()
 
-    def _write(self, path: Path, contents: dict[str, Any]) -> None:
+    def _write(self, path: Path, contents: dict[str, Any], is_best: bool) -> None:
         checkpoint.write(path, contents)
+        if is_best:
+            checkpoint.write(path.with_name(checkpoint.BEST), contents)
         self.node.note_saved(str(path))
         if self.kept is not None:
             checkpoint.prune(path, self.kept)
 
 
-def ran_on(name: str, node: Node) -> dict[str, Any]:
+def ran_on(name: str, node: Node, settings: Settings) -> dict[str, Any]:
     """What must stay the same for a resumed run to be bit for bit the same run."""
-    return {"run": name, "world_size": node.world.size, "threads": node.threads,
-            "device": node.device.type, **versions()}
+    return {"run": name, "world_size": node.world.size, "accumulate": settings.accumulate,
+            "threads": node.threads, "device": node.device.type, **versions()}

@@ -3,7 +3,7 @@
     tail -f outputs/PartTwo/all-reduce/logs_rank0.txt
 
 `metrics_rankR.jsonl` holds one object a line, its kind under "event": start, note, step,
-checkpoint, epoch, evaluation, end. Durations are wall seconds of the whole iteration, data loading
+checkpoint, validation, epoch, evaluation, end. Durations are wall seconds of the whole iteration, data loading
 included.
 """
 
@@ -24,6 +24,7 @@ from common.world import World
 
 BATCH_LINE = ("Batch Idx: {}, Batch Loss: {:.3f}, Batch Accuracy: {:.3f}, "
               "Batch Duration: {:.3f} seconds")
+VALIDATION_LINE = "Epoch: {}, Validation Loss: {:.3f}, Validation Accuracy: {:.3f}"
 EPOCH_LINE = ("Epoch: {}, Train Loss: {:.3f}, Train Accuracy: {:.3f}, "
               "Avg Batch Duration: {:.3f} seconds, Epoch Duration: {:.3f} seconds")
 
@@ -61,6 +62,7 @@ class Step:
     duration: float
     seconds: dict[str, float]
     bytes_sent: int
+    learning_rate: float | None = None
     indices: np.ndarray | None = None
 
 
@@ -126,7 +128,8 @@ class RunLog:
         accuracy = step.correct / step.samples
         self.event("step", epoch=step.at.epoch, iteration=step.at.iteration, loss=step.loss,
                    accuracy=accuracy, samples=step.samples, duration=round(step.duration, 6),
-                   seconds=step.seconds, bytes_sent=step.bytes_sent)
+                   seconds=step.seconds, bytes_sent=step.bytes_sent,
+                   learning_rate=step.learning_rate)
         if step.at.iteration % self.log_every == 0:
             self._line(self._prefix + BATCH_LINE.format(
                 step.at.iteration, step.loss, accuracy, step.duration))
@@ -144,6 +147,12 @@ class RunLog:
         self.event("epoch", epoch=epoch, loss=loss, accuracy=accuracy, samples=totals.samples,
                    mean_iteration_seconds=mean, seconds=whole)
         self._line(self._prefix + EPOCH_LINE.format(epoch, loss, accuracy, mean, whole))
+
+    def validation(self, epoch: int, loss: float, accuracy: float) -> None:
+        """Writes an epoch's means over the validation set."""
+        self.close_bar()
+        self.event("validation", epoch=epoch, loss=loss, accuracy=accuracy)
+        self._line(self._prefix + VALIDATION_LINE.format(epoch, loss, accuracy))
 
     def _line(self, text: str) -> None:
         _append(self._text, text)
@@ -177,7 +186,8 @@ def read_events(path: Path, kind: str | None = None) -> Iterator[dict[str, Any]]
 
 def _keep_steps_before(path: Path, start: Position) -> None:
     kept = [event for event in read_events(path)
-            if event["event"] not in ("step", "epoch", "end") or _place(event) < start[:2]]
+            if event["event"] not in ("step", "validation", "epoch", "end")
+            or _place(event) < start[:2]]
     if path.exists():
         partial = path.with_suffix(".partial")
         partial.write_text("".join(json.dumps(event) + "\n" for event in kept))

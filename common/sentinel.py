@@ -100,8 +100,9 @@ class Sentinel:
 def checksums(tensors: Sequence[Tensor]) -> Tensor:
     """One int64 per tensor: the sum of its bits, read as whole numbers. Any one change shows."""
     words = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return torch.stack([tensor.detach().view(words[tensor.element_size()]).sum(dtype=torch.int64)
-                        for tensor in tensors])
+    sums = [tensor.detach().view(words[tensor.element_size()]).sum(dtype=torch.int64)
+            for tensor in tensors]
+    return torch.stack([each.to(tensors[0].device) for each in sums])
 
 
 def _signed(number: int) -> int:

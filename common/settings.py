@@ -1,14 +1,18 @@
 """Everything a run is told, as one frozen value. Filled at the edge by common/command_line.py."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
 SYNC_NAMES = ("gather-scatter", "all-reduce", "gather-scatter-per-tensor", "all-reduce-per-tensor")
 PRECISIONS = ("float32", "bf16", "float64")
+OPTIMIZERS = ("sgd", "adam", "adadelta")
+SCHEDULES = ("constant", "step", "one-cycle", "cosine")
+PARALLEL = ("ddp", "data-parallel", "model-split")
 
 # Fields that decide what is learned: a resumed run must not change them.
 TRAJECTORY_FIELDS = ("workload", "batch_size", "smallest_batch", "learning_rate", "momentum",
-                     "weight_decay", "seed", "precision", "batch_norm")
+                     "weight_decay", "seed", "precision", "batch_norm", "optimizer", "schedule",
+                     "warmup_epochs", "step_epochs", "gamma", "validation_fraction")
 # Fields that a node may choose for itself: its disk, its cores, its cables.
 NODE_FIELDS = ("data_dir", "output_dir", "device", "threads", "num_workers", "interface", "debug")
 
@@ -30,6 +34,14 @@ class Settings:
     seed: int = 1
     precision: str = "float32"
     batch_norm: str = "local"
+    optimizer: str = "sgd"
+    schedule: str = "constant"
+    warmup_epochs: float = 0.0
+    step_epochs: int = 1
+    gamma: float = 0.1
+    accumulate: int = 1
+    validation_fraction: float = 0.0
+    early_stopping: tuple[int, float] | tuple[()] = ()
     device: str = "auto"
     threads: int | None = None
     loader: str = "memory"
@@ -44,6 +56,7 @@ class Settings:
     interface: str | None = None
     backend: str = "auto"
     sync: tuple[str, ...] = ("gather-scatter", "all-reduce")
+    parallel: str = "ddp"
     dry_run: bool = False
     debug: bool = False
 
@@ -57,9 +70,18 @@ class Settings:
         return {name: value for name, value in self.as_json().items() if name not in NODE_FIELDS}
 
     def trajectory(self) -> dict:
-        """The fields that decide what is learned."""
+        """The fields that decide what is learned.
+
+        The number of epochs is one where the learning rate of every step depends on it.
+        """
+        spanned = ("epochs",) if self.schedule in ("one-cycle", "cosine") else ()
         return {name: value for name, value in self.as_json().items()
-                if name in TRAJECTORY_FIELDS}
+                if name in TRAJECTORY_FIELDS + spanned}
+
+
+# What a run of an older version did, which had not all of today's fields.
+FIELD_DEFAULTS = {field.name: field.default for field in fields(Settings)
+                  if field.default is not MISSING}
 
 
 def differences(mine: dict, theirs: dict) -> list[str]:

@@ -4,17 +4,21 @@ from dataclasses import replace
 
 import torch
 from torch import nn
-from torch.optim import SGD, Optimizer
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
 
 from common.all_reduce_speed import measure_all_reduce, speed_table
 from common.batch_norm import synchronize_batch_norm
 from common.collectives import digest_of
 from common.console import console
 from common.datasets import ImageDataset
-from common.epoch_plan import EpochPlan, share_bounds
+from common.devices import count_gpus
+from common.epoch_plan import EpochPlan, share_bounds, validation_split
 from common.evaluation import EVALUATION_BATCH
 from common.failures import DataError, UsageError
 from common.loaders import InMemoryLoader, WorkerLoader, create_augment
+from common.model_split import second_device, split_in_two
+from common.optimizers import CRITERIA, create_optimizer
 from common.precision import Precision
 from common.process_group import Node
 from common.settings import Settings
@@ -41,16 +45,43 @@ def announce(part: str, settings: Settings, node: Node) -> None:
         f"{settings.precision}, batch norm {settings.batch_norm}, loader {settings.loader}",
         f"  global batch {size} = {each}, learning rate {settings.learning_rate}, momentum "
         f"{settings.momentum}, weight decay {settings.weight_decay}, seed {settings.seed}",
-        f"  output in {settings.output_dir / part}"]
+        *_what_is_special(settings, node), f"  output in {settings.output_dir / part}"]
     if speeds:
         lines += ["  all-reduce (scripts/preflight.py examines every link):", *speed_table(speeds)]
     console(world)("\n".join(lines))
 
 
-def load_datasets(settings: Settings, node: Node) -> tuple[ImageDataset, ImageDataset]:
-    """Training and test set. Every rank must call: all must hold the same data, or all stop.
+def _what_is_special(settings: Settings, node: Node) -> list[str]:
+    """What the banner says of settings that are not the assignment's."""
+    lines = []
+    if settings.optimizer != "sgd" or settings.schedule != "constant" or settings.warmup_epochs:
+        lines.append(f"  optimiser {settings.optimizer}, rate {settings.schedule}"
+                     + f" after {settings.warmup_epochs} epochs of warm-up"
+                     * (settings.warmup_epochs > 0))
+    if settings.accumulate > 1:
+        lines.append(f"  each step in {settings.accumulate} passes; batch norm, if any, takes the "
+                     "statistics of each pass by itself")
+    if settings.validation_fraction:
+        lines.append(f"  {settings.validation_fraction:.3g} of the training set validates"
+                     + (", early stopping after {} epochs without a gain of {}".format(
+                         *settings.early_stopping) if settings.early_stopping else ""))
+    if settings.parallel == "data-parallel" and count_gpus() < 2:
+        lines.append(f"  DataParallel over {count_gpus()} GPUs only calls the model: this run "
+                     "shows that it learns the same, and nothing of its speed")
+    if settings.parallel == "model-split":
+        other = second_device(node.device, node.ranks_here)
+        lines.append(f"  model split over {node.device} and {other}" + (
+            ": one device, so this shows the mechanism, and no gain of memory or time"
+            if other == node.device else ", which take turns"))
+    return lines
 
-    Raises DataError, or RanksDisagree naming the rank with other data.
+
+def load_datasets(settings: Settings, node: Node) -> tuple[ImageDataset, ImageDataset | None,
+                                                           ImageDataset]:
+    """Training, validation and test set; no validation set when none is held out.
+
+    Every rank must call: all must hold the same data, or all stop. Raises DataError, or
+    RanksDisagree naming the rank with other data.
     """
     node.progress.phase = "loading data"
     row = find_workload(settings.workload)
@@ -62,7 +93,24 @@ def load_datasets(settings: Settings, node: Node) -> tuple[ImageDataset, ImageDa
     if settings.dry_run:
         test_set = replace(test_set, images=test_set.images[:EVALUATION_BATCH],
                            labels=test_set.labels[:EVALUATION_BATCH])
-    return train_set, test_set
+    return *hold_out(train_set, settings), test_set
+
+
+def hold_out(train_set: ImageDataset,
+             settings: Settings) -> tuple[ImageDataset, ImageDataset | None]:
+    """The part of the training set that is trained on, and the part that validates, if any.
+
+    Pure: (--seed, --validation-fraction) fix it. Raises DataError where nothing is left.
+    """
+    if not settings.validation_fraction:
+        return train_set, None
+    trained, held_out = validation_split(len(train_set), settings.validation_fraction,
+                                         settings.seed)
+    if not (len(trained) and len(held_out)):
+        raise DataError(f"--validation-fraction {settings.validation_fraction} leaves "
+                        f"{len(trained)} of {len(train_set)} samples to train on and "
+                        f"{len(held_out)} to validate on")
+    return train_set.part(trained), train_set.part(held_out)
 
 
 def create_loader(settings: Settings, dataset: ImageDataset,
@@ -84,15 +132,26 @@ def create_training(settings: Settings, dataset: ImageDataset,
                     node: Node) -> tuple[nn.Module, nn.Module, Optimizer]:
     """Model, criterion and optimiser. Every rank must call: initial weights must agree.
 
-    The weights depend on the seed alone, so each call gives the same ones.
+    The weights depend on the seed alone, so each call gives the same ones. Raises UsageError for
+    batch statistics that cannot be had.
     """
     torch.manual_seed(settings.seed)
-    model = find_workload(settings.workload).build_model(len(dataset.class_names))
+    row = find_workload(settings.workload)
+    model = row.build_model(len(dataset.class_names))
     if settings.batch_norm == "synchronised":
+        _require_one_pass(model, settings)
         model = synchronize_batch_norm(model)
     model = model.to(node.device, Precision(settings.precision).dtype,
                      memory_format=torch.channels_last)
     node.agree("initial weights", digest_of(model))
-    optimizer = SGD(model.parameters(), settings.learning_rate, settings.momentum,
-                    weight_decay=settings.weight_decay)
-    return model, nn.CrossEntropyLoss().to(node.device), optimizer
+    if settings.parallel == "model-split":
+        split_in_two(model, node.device, second_device(node.device, node.ranks_here))
+    criterion = CRITERIA[row.criterion]().to(node.device)
+    return model, criterion, create_optimizer(settings, model)
+
+
+def _require_one_pass(model: nn.Module, settings: Settings) -> None:
+    if settings.accumulate > 1 and any(isinstance(layer, _BatchNorm) for layer in model.modules()):
+        raise UsageError("--batch-norm synchronised takes statistics of the whole global batch, "
+                         f"which --accumulate {settings.accumulate} never has in one pass: leave "
+                         "out one of the two")

@@ -1,8 +1,8 @@
 """The only training loop. Parts One, Two and Three differ by the object in its seam.
 
-Follow one batch: the loader hands over this rank's share of the global batch; forward and backward
-give local gradients; `gradient_sync` turns them into means over the global batch; the optimiser
-steps; the run writes it down.
+Follow one batch: the loader hands over this rank's share of the global batch; forward and backward,
+in one pass or more, give local gradients; `gradient_sync` turns them into means over the global
+batch; the optimiser steps; the run writes it down.
 """
 
 import math
@@ -11,53 +11,69 @@ import time
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from common.accumulation import averaging, micro_batches
+from common.checkpoint import unwrapped
+from common.datasets import ImageDataset
+from common.dropout import DropoutPlan
+from common.evaluation import evaluate
 from common.failures import NonFiniteLoss
 from common.gradient_check import finite_gradients
 from common.gradient_sync import GradientSync
 from common.loaders import Loader
 from common.phase_timer import PhaseTimer
 from common.run import Run
-from common.run_log import Step
+from common.run_log import Step, Totals
 
 
 def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: Loader,
-          gradient_sync: GradientSync, run: Run) -> nn.Module:
+          gradient_sync: GradientSync, run: Run,
+          validation_set: ImageDataset | None = None) -> nn.Module:
     """Trains `model`, in place, from where `run` stands to the run's end, and returns it.
 
     Every rank must call it, with replicas of equal weights. `criterion` must be the mean over the
-    samples of a batch. Raises NonFiniteLoss when this rank's loss, or one of its gradients, is
-    infinite or not a number.
+    samples of a batch. After each epoch all ranks evaluate `validation_set`, if any, together.
+    Raises NonFiniteLoss when this rank's loss, or one of its gradients, is infinite or not a
+    number.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     timer = PhaseTimer(run.node.progress, run.node.wait_for_device)
-    precision = run.precision
-    model.train()
+    precision, dropout = run.precision, DropoutPlan(model, run.settings.seed)
     for epoch in run.epochs():
+        model.train()
         batches = loader.batches(epoch, run.position.iteration)
         for _ in run.iterations():
             started, bytes_before = time.perf_counter(), gradient_sync.bytes_sent
+            here, share = f"rank {run.node.world.rank} at {run.position}", Totals()
             with timer("data"):
-                inputs, targets, weight, indices = next(batches)
-            with timer("forward"):
-                with precision.autocast(inputs.device):
-                    outputs = model(inputs)
-                loss = criterion(precision.widen(outputs), targets)
-                mean_loss = _finite(loss, run)
-            here = f"rank {run.node.world.rank} at {run.position}"
-            with timer("backward"), finite_gradients(model, here):
-                optimizer.zero_grad()
-                (loss * weight).backward()
+                batch = next(batches)
+            optimizer.zero_grad()
+            for part, is_last in micro_batches(batch, run.settings.accumulate):
+                dropout.meet(epoch, part.indices)
+                with averaging(model, is_last):
+                    with timer("forward"):
+                        with precision.autocast(part.inputs.device):
+                            outputs = model(part.inputs)
+                        loss = criterion(precision.widen(outputs), part.targets)
+                        share.add(_finite(loss, run), _correct(outputs, part.targets),
+                                  len(part.targets))
+                    with timer("backward"), finite_gradients(model, here):
+                        (loss * part.weight).backward()
             with timer("sync"):
                 gradient_sync.average([p.grad for p in parameters if p.grad is not None])
             with timer("update"):
+                run.schedule.apply(optimizer, run.position.step)
                 optimizer.step()
             run.finish_step(
-                Step(at=run.position, loss=mean_loss, correct=_correct(outputs, targets),
-                     samples=len(targets), duration=time.perf_counter() - started,
+                Step(at=run.position, loss=share.means()[0], correct=int(share.correct),
+                     samples=int(share.samples), duration=time.perf_counter() - started,
                      seconds=timer.take(), bytes_sent=gradient_sync.bytes_sent - bytes_before,
-                     indices=indices),
+                     learning_rate=optimizer.param_groups[0]["lr"], indices=batch.indices),
                 model, optimizer)
-        run.finish_epoch(epoch, model, optimizer)
+        validated = None
+        if validation_set is not None and run.position.epoch > epoch:
+            result = evaluate(unwrapped(model), criterion, validation_set, run)
+            validated = result.loss, result.accuracy
+        run.finish_epoch(epoch, model, optimizer, validated)
     return model
 
 

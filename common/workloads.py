@@ -17,8 +17,9 @@ from common.failures import UsageError
 class Workload:
     """One row. `load(split, data_dir)` gives the ImageDataset, `build_model(classes)` the module.
 
-    `mean` and `std` are per channel in units of 0 to 1; `padding` is in pixels. The rest are the
-    defaults of the flags of the same names.
+    The data set knows the names of its classes. `mean` and `std` are per channel, in units of 0 to
+    1 for images; `padding` is in pixels. `criterion` is a name in optimizers.CRITERIA. The rest are
+    the defaults of the flags of the same names.
     """
 
     name: str
@@ -33,6 +34,15 @@ class Workload:
     learning_rate: float
     momentum: float
     weight_decay: float
+    criterion: str = "cross-entropy"
+    optimizer: str = "sgd"
+    schedule: str = "constant"
+    warmup_epochs: float = 0.0
+    step_epochs: int = 1
+    gamma: float = 0.1
+    validation_fraction: float = 0.0
+    early_stopping: tuple[int, float] | tuple[()] = ()
+    log_every: int = 20
 
 
 def _cifar10(split: str, data_dir: Path):
@@ -47,6 +57,24 @@ def _digits(split: str, data_dir: Path):
     return load_digits(split)
 
 
+def _mnist(split: str, data_dir: Path):
+    from common.mnist import load_mnist
+
+    return load_mnist(split, data_dir)
+
+
+def _spirals(split: str, data_dir: Path):
+    from common.datasets import load_spirals
+
+    return load_spirals(split)
+
+
+def _image_folder(split: str, data_dir: Path):
+    from common.datasets import load_image_folder
+
+    return load_image_folder(split, data_dir)
+
+
 def _vgg11(classes: int):
     from common.vgg11 import VGG11
 
@@ -59,17 +87,59 @@ def _vgg11_for_a_small_rate(classes: int):
     return VGG11(classes, last_scale=1.0)
 
 
+def _mnist_mlp(classes: int):
+    from common.small_models import MnistMlp
+
+    return MnistMlp(classes)
+
+
+def _mnist_cnn(classes: int):
+    from common.small_models import MnistCnn
+
+    return MnistCnn(classes)
+
+
+def _spiral_mlp(classes: int):
+    from common.small_models import SpiralMlp
+
+    return SpiralMlp(classes)
+
+
+_CIFAR10_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
+_CIFAR10_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
+
 _ROWS = (
     Workload(
         name="cifar10-vgg11", load=_cifar10, build_model=_vgg11,
-        mean=(125.3 / 255, 123.0 / 255, 113.9 / 255), std=(63.0 / 255, 62.1 / 255, 66.7 / 255),
-        padding=4, flip=True, batch_size=256, epochs=1,
+        mean=_CIFAR10_MEAN, std=_CIFAR10_STD, padding=4, flip=True, batch_size=256, epochs=1,
         learning_rate=0.1, momentum=0.9, weight_decay=1e-4,
     ),
     Workload(  # a six is no mirrored six: no flip
         name="digits-vgg11", load=_digits, build_model=_vgg11_for_a_small_rate,
         mean=(0.305,) * 3, std=(0.376,) * 3,
         padding=1, flip=False, batch_size=64, epochs=3,
+        learning_rate=0.01, momentum=0.9, weight_decay=1e-4,
+    ),
+    Workload(
+        name="mnist-mlp", load=_mnist, build_model=_mnist_mlp, mean=(0.1307,), std=(0.3081,),
+        padding=0, flip=False, batch_size=32, epochs=5,
+        learning_rate=0.001, momentum=0.9, weight_decay=0.0, optimizer="adam", log_every=100,
+    ),
+    Workload(
+        name="mnist-cnn", load=_mnist, build_model=_mnist_cnn, mean=(0.1307,), std=(0.3081,),
+        padding=0, flip=False, batch_size=64, epochs=14,
+        learning_rate=1.0, momentum=0.9, weight_decay=0.0, optimizer="adadelta",
+        criterion="negative-log-likelihood", schedule="step", gamma=0.7,
+    ),
+    Workload(  # 128 points a batch: 32 each on four ranks; 15 % of all validate, 15 % test
+        name="spiral-mlp", load=_spirals, build_model=_spiral_mlp, mean=(0.0, 0.0), std=(7.0, 7.0),
+        padding=0, flip=False, batch_size=128, epochs=50,
+        learning_rate=0.001, momentum=0.9, weight_decay=0.0, optimizer="adam",
+        validation_fraction=0.15 / 0.85, early_stopping=(3, 0.01),
+    ),
+    Workload(
+        name="image-folder", load=_image_folder, build_model=_vgg11_for_a_small_rate,
+        mean=_CIFAR10_MEAN, std=_CIFAR10_STD, padding=4, flip=True, batch_size=64, epochs=10,
         learning_rate=0.01, momentum=0.9, weight_decay=1e-4,
     ),
 )

@@ -60,7 +60,8 @@ class Reversed:
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
         """The loader's batches of `epoch`."""
         for batch in self.loader.batches(epoch, first_iteration):
-            yield Batch(batch.inputs.flip(0), batch.targets.flip(0), batch.weight)
+            indices = None if batch.indices is None else batch.indices[::-1]
+            yield Batch(batch.inputs.flip(0), batch.targets.flip(0), batch.weight, indices)
 
 
 def batches_reversed(model: nn.Module, loader: Loader) -> Wiring:

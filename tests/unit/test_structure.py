@@ -9,7 +9,9 @@ from tests.ranks import ROOT
 # A module imports only from lower floors; modules of one floor may build on those before them.
 FLOORS = (
     ("phase_timer", "signals", "failures", "settings", "epoch_plan", "precision", "world",
-     "console", "dataset_cache", "datasets", "vgg11", "workloads", "loaders"),
+     "console", "dataset_cache", "datasets", "mnist", "vgg11", "dropout", "small_models",
+     "workloads", "loaders", "model_split", "optimizers", "schedules", "early_stopping",
+     "accumulation"),
     ("batch_norm", "collectives", "gradient_sync", "checkpoint", "gradient_check", "run_log",
      "addresses", "rendezvous", "agreement", "watch", "devices", "process_group", "sentinel",
      "save_clock", "run", "resume", "links", "node_facts", "all_reduce_speed", "board", "findings"),

@@ -1,0 +1,118 @@
+"""Optimisers and schedules by flag: resumed bit for bit, and never mixed up.
+
+Mutations that turn this red: count the schedule's steps from the start of the process; leave
+"epochs" or "schedule" out of Settings.trajectory, or the defaults out of _check_settings; drop
+_require_optimizer from restore; ignore --momentum for Adam.
+"""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from common import checkpoint
+from common.checkpoint import Position
+from common.command_line import parse_command_line
+from common.failures import CheckpointError
+from common.optimizers import create_optimizer
+from common.run_log import read_events
+from tests.ranks import program, run_programs
+from tests.small import small_model
+from tests.workload import SMALL, plant
+
+
+def run(folder: Path, *flags: str, before=plant, code: int = 0) -> str:
+    outcome, = run_programs([program("PartOne", [
+        *SMALL, "--checkpoint-every", "2", "--output-dir", str(folder), *flags], folder, "rank0",
+        before=before)])
+    assert outcome.code == code, outcome.output
+    return outcome.output
+
+
+def end_of(folder: Path) -> dict:
+    contents = checkpoint.read(folder / "PartOne" / "checkpoints" / "Epoch_2.pt")
+    steps = [(step["iteration"], step["loss"], step["learning_rate"])
+             for step in read_events(folder / "PartOne" / "metrics_rank0.jsonl", "step")]
+    return {"weights": contents["model_state_dict"], "steps": steps,
+            "optimizer": contents["optimizer_state_dict"]["state"]}
+
+
+def same(one, other) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+@pytest.mark.parametrize("flags", [
+    ("--optimizer", "adam", "--learning-rate", "0.01", "--schedule", "one-cycle"),
+    ("--optimizer", "adadelta", "--schedule", "step", "--gamma", "0.5"),
+    ("--schedule", "cosine", "--warmup-epochs", "0.7"),
+], ids=" ".join)
+def test_a_killed_run_resumes_bit_for_bit(flags, tmp_path):
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    run(tmp_path / "whole", *flags)
+    run(tmp_path / "killed", *flags, before=partial(plant, kill_at=11), code=-9)
+    run(tmp_path / "killed", *flags, "--resume", "auto")
+    assert same(end_of(tmp_path / "killed"), end_of(tmp_path / "whole"))
+    assert len({rate for _, _, rate in end_of(tmp_path / "whole")["steps"]}) > 1
+
+
+@pytest.mark.parametrize("before, now, words", [
+    (["--optimizer", "adam"], [], "optimizer was adam and is sgd"),
+    ([], ["--schedule", "cosine"], "schedule was constant and is cosine"),
+    (["--schedule", "cosine"], ["--schedule", "cosine", "--epochs", "3"],
+     "epochs was 2 and is 3"),
+    ([], ["--validation-fraction", "0.5"], "validation_fraction was 0.0 and is 0.5"),
+])
+def test_other_settings_on_resume_are_named(before, now, words, tmp_path):
+    run(tmp_path, *before, "--max-iterations", "2")
+    said = run(tmp_path, *now, "--resume", "auto", code=2)
+    assert words in said and "--accept-changes" in said
+
+
+def test_more_epochs_are_no_other_settings_where_the_rate_does_not_depend_on_them(tmp_path):
+    run(tmp_path, "--schedule", "step", "--max-iterations", "2")
+    run(tmp_path, "--schedule", "step", "--epochs", "3", "--resume", "auto")
+
+
+def test_another_optimizers_state_is_refused_even_when_changes_are_accepted(tmp_path):
+    run(tmp_path, "--optimizer", "adam", "--max-iterations", "2")
+    said = run(tmp_path, "--resume", "auto", "--accept-changes", code=4)
+    assert "holds the state of Adam, and this run's optimiser is SGD" in said
+
+
+def test_a_checkpoint_from_before_there_was_a_choice_is_resumed(tmp_path):
+    run(tmp_path, "--max-iterations", "2")
+    path = tmp_path / "PartOne" / "checkpoints" / "Epoch_1_Iteration_2.pt"
+    contents = checkpoint.read(path)
+    for name in ("optimizer", "validation_losses"):
+        del contents[name]
+    for name in ("optimizer", "schedule", "warmup_epochs", "step_epochs", "gamma", "accumulate",
+                 "validation_fraction", "early_stopping", "parallel"):
+        del contents["settings"][name]
+    del contents["ran_on"]["accumulate"]
+    checkpoint.write(path, contents)
+    assert "(bit-exact: yes)" in run(tmp_path, "--resume", "auto")
+
+
+def test_restore_names_both_optimizers(tmp_path):
+    model = small_model()
+    contents = checkpoint.pack(model, torch.optim.Adam(model.parameters()), Position(), 0.0)
+    with pytest.raises(CheckpointError, match="state of Adam.*is SGD"):
+        checkpoint.restore(contents, "file", model, torch.optim.SGD(model.parameters(), 0.1))
+
+
+@pytest.mark.parametrize("name, kind, entries", [
+    ("sgd", torch.optim.SGD, {"lr": 0.3, "momentum": 0.7, "weight_decay": 0.01}),
+    ("adam", torch.optim.Adam, {"lr": 0.3, "betas": (0.7, 0.999), "weight_decay": 0.01}),
+    ("adadelta", torch.optim.Adadelta, {"lr": 0.3, "rho": 0.7, "weight_decay": 0.01}),
+])
+def test_flags_reach_the_optimizer(name, kind, entries):
+    settings, _ = parse_command_line("PartOne", [
+        "--optimizer", name, "--learning-rate", "0.3", "--momentum", "0.7", "--weight-decay",
+        "0.01"])
+    optimizer = create_optimizer(settings, small_model())
+    assert type(optimizer) is kind
+    assert {key: optimizer.param_groups[0][key] for key in entries} == entries

@@ -1,0 +1,134 @@
+"""Validation and early stopping: one decision, the same on any number of ranks, and after a kill.
+
+Mutations that turn this red: each rank its own loss in _note_validation (with evaluate's sum left
+out); validate on the training set; prune or never write best.pt; drop validation_losses from the
+checkpoint; keep training on held-out samples; leave the model in evaluation mode.
+"""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from common import checkpoint
+from common.command_line import parse_command_line
+from common.datasets import load_spirals
+from common.failures import DataError
+from common.run_log import read_events
+from common.setup import hold_out
+from tests.ranks import cluster, program, run_programs
+from tests.workload import SMALL, plant
+
+SPIRAL = ["--workload", "spiral-mlp", "--threads", "1", "--batch-size", "500", "--learning-rate",
+          "0.006", "--precision", "float64"]
+
+
+def spiral(world_size: int, folder, *flags: str) -> dict:
+    """What a run of the workload comes to, on the leader; all ranks must stop alike."""
+    folder.mkdir()
+    every = [*SPIRAL, *flags, "--output-dir", str(folder / "out")]
+    programs = ([program("PartOne", every, folder, "rank0")] if world_size == 1 else
+                cluster("PartTwo", world_size, [*every, "--sync", "all-reduce"], folder))
+    outcomes = run_programs(programs)
+    assert {outcome.code for outcome in outcomes} == {0}, outcomes
+    run = folder / "out" / ("PartOne" if world_size == 1 else "PartTwo/all-reduce")
+    last = [list(read_events(run / f"metrics_rank{rank}.jsonl", "epoch"))[-1]["epoch"]
+            for rank in range(world_size)]
+    assert len(set(last)) == 1
+    assert "stopped early after epoch" in outcomes[0].output
+    losses = [event["loss"] for event in read_events(run / "metrics_rank0.jsonl", "validation")]
+    return {"epoch": last[0], "losses": losses,
+            **json.loads((run / "summary.json").read_text())}
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    return spiral(1, tmp_path_factory.mktemp("one") / "run")
+
+
+def test_spirals_are_told_apart_with_early_stopping(one_process):
+    assert one_process["test_accuracy"] > 0.95 and one_process["test_samples"] == 1500
+    assert 4 <= one_process["epoch"] < 50
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_any_number_of_processes_stops_at_the_same_epoch(world_size, one_process, tmp_path):
+    other = spiral(world_size, tmp_path / "run")
+    assert other["epoch"] == one_process["epoch"]
+    assert other["losses"] == pytest.approx(one_process["losses"], abs=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_with_the_workloads_own_numbers(world_size, tmp_path):
+    result = spiral(world_size, tmp_path / "run", "--batch-size", "128", "--learning-rate", "0.001",
+                    "--precision", "float32")
+    assert result["test_accuracy"] > 0.95
+
+
+# A gain of 9 is out of reach, so the run stops after epoch 1 + patience.
+STOPPING = ["--validation-fraction", "0.2", "--early-stopping", "4:9", "--epochs", "9",
+            "--checkpoint-every", "3"]
+
+
+def small(folder, *flags: str, before=plant, code: int = 0) -> str:
+    outcome, = run_programs([program("PartOne", [*SMALL, *STOPPING, "--output-dir", str(folder),
+                                                 *flags], folder, "rank0", before=before)])
+    assert outcome.code == code, outcome.output
+    return outcome.output
+
+
+def history(folder) -> list[tuple]:
+    return [(event["epoch"], event["loss"]) for event in
+            read_events(folder / "PartOne" / "metrics_rank0.jsonl", "validation")]
+
+
+@pytest.mark.parametrize("kill_at", [4, 17, 39])
+def test_a_killed_run_stops_where_it_would_have(kill_at, tmp_path):
+    """90 samples of which 18 validate: 8 steps an epoch, 40 in all."""
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    said = small(tmp_path / "whole")
+    assert "stopped early after epoch 5" in said
+    small(tmp_path / "killed", before=partial(plant, kill_at=kill_at), code=-9)
+    small(tmp_path / "killed", "--resume", "auto")
+    assert history(tmp_path / "killed") == history(tmp_path / "whole")
+    assert [epoch for epoch, _ in history(tmp_path / "killed")] == [1, 2, 3, 4, 5]
+    assert small(tmp_path / "killed", "--resume", "auto").count("Validation Loss") == 0
+
+
+def test_the_best_epoch_survives_pruning_and_replace_removes_it(tmp_path):
+    small(tmp_path, "--early-stopping", "none")  # labels are random: what it learns is no use
+    losses = [loss for _, loss in history(tmp_path)]
+    best = int(np.argmin(losses)) + 1
+    folder = tmp_path / "PartOne" / "checkpoints"
+    assert best <= 7 and not (folder / f"Epoch_{best}.pt").exists()
+    contents = checkpoint.read(folder / checkpoint.BEST)
+    assert contents["epoch"] == best and contents["validation_losses"] == losses[:best]
+    small(tmp_path, "--resume", "replace", "--early-stopping", "none", "--max-iterations", "2")
+    assert not (folder / checkpoint.BEST).exists()
+
+
+def settings(*flags: str):
+    return parse_command_line("PartOne", ["--workload", "spiral-mlp", *flags])[0]
+
+
+def test_the_split_is_70_15_15_and_follows_the_seed_alone():
+    whole = load_spirals("train")
+    trained, held_out = hold_out(whole, settings())
+    assert (len(trained), len(held_out), len(load_spirals("test"))) == (7000, 1500, 1500)
+    rows = {tuple(row) for part in (trained, held_out) for row in part.images.reshape(-1, 2)}
+    assert rows == {tuple(row) for row in whole.images.reshape(-1, 2)}
+    again = hold_out(whole, settings("--batch-size", "50"))[1]
+    other = hold_out(whole, settings("--seed", "2"))[1]
+    assert held_out.digest == again.digest != other.digest
+    assert held_out.labels.mean() == pytest.approx(0.5, abs=0.05)
+
+
+def test_nothing_to_validate_on_is_one_sentence():
+    few = load_spirals("train").part(np.arange(3))
+    with pytest.raises(DataError, match="leaves 3 of 3 samples to train on and 0 to validate"):
+        hold_out(few, replace(settings(), validation_fraction=0.1))
+    assert hold_out(few, replace(settings(), validation_fraction=0.0)) == (few, None)
