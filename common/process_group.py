@@ -21,9 +21,10 @@ from common import addresses, rendezvous
 from common.console import console, mark
 from common.devices import choose_backend, choose_device, count_gpus, use_threads
 from common.failures import Failure, PeerLost, RanksDisagree, first_line
+from common.phase_timer import FINISHED, Progress
 from common.settings import Settings
 from common.signals import Stop, process_stop
-from common.watch import FINISHED, SILENCE_AFTER_ERROR_SECONDS, Progress, Watch, learn_saved
+from common.watch import SILENCE_AFTER_ERROR_SECONDS, Watch, learn_saved
 from common.world import World
 
 START_FACTOR = 2.0

@@ -15,7 +15,7 @@ from torch.distributed import PrefixStore, Store
 
 from common.agreement import StopAgreement
 from common.failures import Failure, PeerLost, Verdict, first_line
-from common.phase_timer import Progress
+from common.phase_timer import FINISHED, Progress
 from common.rendezvous import publish
 from common.signals import Stop
 from common.world import World
@@ -27,7 +27,6 @@ SILENCE_AFTER_ERROR_SECONDS = 2.0
 FIRST_STEP_FACTOR = 5.0
 LINGER_SECONDS = 3.0
 LAG_FACTOR = 4.0
-FINISHED = "finished"
 COLLECTIVE = ("sync", "checking", "totals")
 
 
@@ -130,7 +129,7 @@ class Watch:
 
     def _publish_beat(self, store: Store, count: int) -> None:
         here = self.progress
-        beat = [count, here.epoch, here.iteration, here.phase, here.settled]
+        beat = [count, here.epoch, here.iteration, here.phase, here.settled, here.run]
         store.set(f"beat/{self._world.rank}", json.dumps(beat))
 
     def _listen(self, store: Store) -> None:

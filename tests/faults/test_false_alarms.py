@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.disturbed import error_lines, joined, plant_phases, running, wait_for
-from tests.ranks import CONTEXT
+from tests.faults.disturbed import joined, plant_phases, running, wait_for
+from tests.ranks import CONTEXT, error_lines
 from tests.runs import Case, end_of, same_bits
 
 
@@ -84,23 +84,23 @@ def busy_machine(processes: int) -> Iterator[None]:
             each.join()
 
 
-def check_undisturbed(number: int, folder: Path, undisturbed) -> None:
+def check_undisturbed(number: int, pause: float, folder: Path, undisturbed) -> None:
     """Every kind of run in turn, every third one on a machine with twice as much work as cores."""
     case = Case(*KINDS[number % 10], ("memory", "workers")[number // 10 % 2], 3, 0)
     load = 2 * len(os.sched_getaffinity(0)) if number % 3 == 2 else 0
-    with busy_machine(load), running(case, folder, pause=0.2) as programs:
+    with busy_machine(load), running(case, folder, pause=pause) as programs:
         codes, _ = joined(programs, 100)
     assert codes == [0] * case.world_size, [each.output() for each in programs]
-    assert [error_lines(each) for each in programs] == [[]] * case.world_size
+    assert [error_lines(each.output()) for each in programs] == [[]] * case.world_size
     assert same_bits(end_of(case, folder), undisturbed(case))
 
 
 @pytest.mark.parametrize("number", range(3))
 def test_no_false_alarm(number, tmp_path, undisturbed):
-    check_undisturbed(number, tmp_path, undisturbed)
+    check_undisturbed(number, 0.1, tmp_path, undisturbed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(50))
 def test_no_false_alarm_in_fifty_runs(number, tmp_path, undisturbed):
-    check_undisturbed(number, tmp_path, undisturbed)
+    check_undisturbed(number, 0.2, tmp_path, undisturbed)

@@ -3,7 +3,8 @@
 Mutations that turn this red: `set` for compare_set in publish; return None in _silent_rank or
 _stuck_rank; max for min in either; leave the lag out of _lost_rank; ignore collective_failed; one
 patience for all in _limit; name one rank where all wait at the same place; return from
-_excuse_absence at once; cap nothing there; take FINISHED ranks for silent ones; drop learn_saved.
+_excuse_absence at once; cap nothing there; take FINISHED ranks for silent ones; drop learn_saved;
+leave any of FINISHED, the run or the evaluation out of Progress.order.
 """
 
 import json
@@ -13,9 +14,10 @@ from torch.distributed import HashStore
 
 from common import watch as module
 from common.failures import Failure, PeerLost
+from common.phase_timer import FINISHED
 from common.rendezvous import publish
 from common.signals import Stop
-from common.watch import BEAT_SECONDS, FINISHED, SILENCE_SECONDS, Watch
+from common.watch import BEAT_SECONDS, SILENCE_SECONDS, Watch
 from common.world import World
 
 PATIENCE = 60
@@ -115,6 +117,18 @@ def test_the_rank_that_is_least_far_is_the_one_that_is_stuck(cluster):
     cluster.beat((0, 1, 2), PATIENCE - 1)
     with pytest.raises(Left, match=r"rank 1 .* is stuck at epoch 1 iteration 4 \(update\) for 60"):
         cluster.beat((0, 1, 2), 2)
+
+
+@pytest.mark.parametrize("culprit, others", [
+    ((1, 8, "saving", 1), (1, 0, "evaluation", 1)),  # evaluation comes after the epoch's steps
+    ((2, 3, "evaluation", 1), (2, 3, FINISHED, 1)),
+    ((2, 0, "after saving", 1), (1, 0, "data", 2))])  # the others are in Part Two's second run
+def test_what_comes_later_is_no_sign_of_being_stuck(cluster, culprit, others):
+    for rank, (*where, run) in enumerate((others, others, culprit)):
+        cluster.at(rank, *where)
+        cluster.watches[rank].progress.run = run
+    with pytest.raises(Left, match="rank 2 .* is stuck at epoch"):
+        cluster.beat((0, 1, 2), 5 * PATIENCE + 1)
 
 
 @pytest.mark.parametrize("epoch, phase, settled, factor", [
