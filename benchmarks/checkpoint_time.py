@@ -5,8 +5,8 @@
     python3 benchmarks/checkpoint_time.py --workload digits-vgg11 --ranks 2 --iterations 12
 
 First writes and reads one file several times. Then trains the literal Part Two (all-reduce) on this
-machine with a checkpoint every few iterations, and reads in the leader's log how long each held
-the run up; the iteration after a save counts by what it takes longer than the others.
+machine with a checkpoint every few iterations, and reads in the leader's log how long each took;
+the iteration after a save counts by what it takes longer, or less long, than the others.
 """
 
 import argparse
@@ -72,10 +72,10 @@ def show_shares(events: list[dict], options: argparse.Namespace) -> None:
              for before, event in zip(events, events[1:], strict=False) if event["event"] == "step"]
     after = median(seconds for is_after, seconds in pairs if is_after)
     other = median(seconds for is_after, seconds in pairs[1:] if not is_after)
-    cost = median(saves) + max(0.0, after - other)
+    cost = max(0.0, median(saves) + after - other)
     print(f"{options.workload} on {options.ranks} ranks, {other:.2f} s an iteration: a save takes "
           f"{median(saves):.2f} s (n {len(saves)}, longest {max(saves):.2f}), the iteration after "
-          f"it {after - other:+.2f} s")
+          f"it {after - other:+.2f} s (ranks that need not write have begun it meanwhile)")
     for iterations in options.epochs_of:
         often = min(DEFAULT_SECONDS, iterations * other)
         print(f"  epochs of {iterations} iterations, so by default a save every {often:.0f} s: "
