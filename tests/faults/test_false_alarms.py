@@ -43,12 +43,12 @@ def plant_slow_rank(folder: Path) -> None:
     load, begin = setup.load_datasets, run.Run.iterations
 
     def slowly(*arguments):
-        time.sleep(6)
+        time.sleep(5)
         return load(*arguments)
 
     def slow_first(self):
         for count, iteration in enumerate(begin(self)):
-            time.sleep(6 if count == 0 and self.position.step == 0 else 0)
+            time.sleep(5 if count == 0 and self.position.step == 0 else 0)
             yield iteration
     setup.load_datasets, run.Run.iterations = slowly, slow_first
 
@@ -56,7 +56,7 @@ def plant_slow_rank(folder: Path) -> None:
 def test_a_rank_that_is_merely_slow_is_no_loss(tmp_path):
     case = Case("all-reduce", 2, "memory", 3, 0)
     plants = {1: partial(plant_slow_rank, tmp_path)}
-    with running(case, tmp_path, plants=plants, more=("--timeout", "5")) as programs:
+    with running(case, tmp_path, plants=plants, more=("--timeout", "4")) as programs:
         codes, _ = joined(programs, 60)
     assert codes == [0, 0], [each.output() for each in programs]
 
