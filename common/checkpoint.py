@@ -89,11 +89,11 @@ def write(path: Path, contents: dict[str, Any]) -> None:
         _verify(partial.read_bytes(), partial)
         os.replace(partial, path)
         _sync_folder(path.parent)
-    except OSError as error:
+    except (OSError, CheckpointError) as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise CheckpointError(f"the checkpoint {path} cannot be written: "
-                              f"{error.strerror or error}") from error
+                              f"{getattr(error, 'strerror', None) or error}") from error
 
 
 def _sealed(contents: dict[str, Any]) -> bytes:

@@ -16,6 +16,10 @@ class Failure(Exception):
 
     exit_code = 1
 
+    def __str__(self) -> str:
+        """One line, whatever names it quotes."""
+        return " ".join(super().__str__().split())
+
 
 class UsageError(Failure):
     """The command line, the environment or the output folder cannot be used as given."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 PHASES = ("data", "forward", "backward", "sync", "update")
 PHASES_AFTER_A_STEP = ("checking", "totals", "saving", "evaluation")
+FINISHED = "finished"
 
 
 def dearest_phase(seconds: Mapping[str, float]) -> tuple[str, float]:
@@ -29,6 +30,8 @@ class Progress:
     phase: str = "start"
     settled: bool = False
     """True once a first step has ended: from then on the shorter patience applies."""
+    run: int = 0
+    """Counts the runs of this process: Part Two has one a strategy, and epochs start anew."""
     saved: str | None = None
     """The leader's last good checkpoint: "" when there is none yet, None before a run begins."""
     log: Path | None = None
@@ -40,12 +43,14 @@ class Progress:
             return f"during {self.phase}"
         return f"at epoch {self.epoch} iteration {self.iteration} ({self.phase})"
 
-    def order(self) -> tuple[int, int, int]:
+    def order(self) -> tuple[int, ...]:
         """Sorts ranks by how far they have come."""
         phase = self.phase.removeprefix("after ")
         every = PHASES + PHASES_AFTER_A_STEP
         place = 2 * every.index(phase) + (phase != self.phase) if phase in every else -1
-        return self.epoch, self.iteration, place
+        # Evaluation counts batches of its own, after the epoch's last iteration.
+        return (phase == FINISHED, self.run, self.epoch, phase == "evaluation", self.iteration,
+                place)
 
 
 class PhaseTimer:

@@ -21,9 +21,10 @@ from common import addresses, rendezvous
 from common.console import console, mark
 from common.devices import choose_backend, choose_device, count_gpus, use_threads
 from common.failures import Failure, PeerLost, RanksDisagree, first_line
+from common.phase_timer import FINISHED, Progress
 from common.settings import Settings
 from common.signals import Stop, process_stop
-from common.watch import FINISHED, SILENCE_AFTER_ERROR_SECONDS, Progress, Watch, learn_saved
+from common.watch import SILENCE_AFTER_ERROR_SECONDS, Watch, learn_saved
 from common.world import World
 
 START_FACTOR = 2.0
@@ -110,7 +111,7 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
                        for card in cards]
         yield _form_group(store, world, settings, cards, watch)
         watch.progress.phase = FINISHED
-        _count(store, world, "finished", every_rank_waits=True)
+        _count(store, world, "finished", world.size, every_rank_waits=True)
     except BaseException as error:
         _share_failure(error, store, world, watch)
         raise
@@ -118,11 +119,12 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
         watch.stop()
         if dist.is_initialized():
             dist.destroy_process_group()
-    _count(store, world, "closed")
+    _count(store, world, "closed", world.size)
 
 
 def _join(store: Store, world: World, settings: Settings, place: tuple[str, str],
           deadline: float, say: Callable[[str], None]) -> list[dict]:
+    store.add("joined", 1)
     card = rendezvous.my_card(world, settings, place[1], place[0])
     rendezvous.claim_rank(store, world, card)
     hint = addresses.loopback_hint(world.master_address)
@@ -158,12 +160,13 @@ def _patient_get(store: Store, key: str) -> str:
     return store.get(key).decode()
 
 
-def _count(store: Store, world: World, stage: str, every_rank_waits: bool = False) -> None:
-    """Counts this rank in at `stage`; the leader, who serves the store, waits until all are."""
+def _count(store: Store, world: World, stage: str, among: int,
+           every_rank_waits: bool = False) -> None:
+    """Counts this rank in at `stage`; the leader, who serves the store, waits for all `among`."""
     deadline = float("inf") if every_rank_waits else time.monotonic() + LINGER_SECONDS
     try:
         arrived = store.add(stage, 1)
-        while arrived < world.size and time.monotonic() < deadline:
+        while arrived < among and time.monotonic() < deadline:
             if not (every_rank_waits or world.is_leader):
                 return
             time.sleep(rendezvous.POLL_SECONDS)
@@ -187,7 +190,7 @@ def _share_failure(error: BaseException, store: Store, world: World, watch: Watc
     try:
         verdict = rendezvous.publish(store, told)
         learn_saved(store, watch.progress)
-        _count(store, world, "left")
+        _count(store, world, "left", among=store.add("joined", 0))  # some may never have come
     except RuntimeError:
         verdict = told  # the leader has left already
     if isinstance(error, Failure) or broken:

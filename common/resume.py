@@ -59,6 +59,7 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
             model: nn.Module, optimizer: Optimizer) -> Iterator[Run]:
     folder, plan, data = settings.output_dir / name, loader.plan, loader.dataset.digest
     node.progress.saved = None
+    node.progress.run += 1
     _prepare_folder(folder, settings, node, model)
     source, contents = _find_checkpoint(folder, settings, node)
     position, totals, remarks, last = Position(), Totals(), [], None

@@ -46,7 +46,7 @@ class SaveClock:
         if step == self._chosen:
             return True
         ahead = step - step % LOOK_EVERY + LOOK_EVERY
-        if ahead != self._chosen and time.monotonic() - self._since > self._seconds:
+        if time.monotonic() - self._since > self._seconds:
             self._chosen = ahead
             if self._node is not None and self._node.store is not None:
                 self._node.store.add(self._key(ahead), 1)  # waits for an answer, unlike set

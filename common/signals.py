@@ -10,22 +10,19 @@ what one process knows; common/agreement.py finds, through the store, the step t
 import functools
 import multiprocessing
 import os
-import shlex
 import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from common.advice import advice
 from common.events import append_event
 from common.phase_timer import Progress
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
 GRACE_SECONDS = 20.0
 SAME_SIGNAL_SECONDS = 0.5
-RESUMABLE = (75, 130, 143)
-NOT_FINITE = 5
 
 
 class Stop:
@@ -204,27 +201,3 @@ def _read(reader: int, stop: Stop) -> None:
                 threading.Thread(target=stop.ask, args=(number,), name="stop", daemon=True).start()
             elif time.monotonic() - first > SAME_SIGNAL_SECONDS:
                 stop.leave("a second signal: leaving at once", EXIT_CODES[signal.Signals(number)])
-
-
-def advice(code: int, saved: str | None, arguments: Sequence[str],
-           environment: Mapping[str, str]) -> str:
-    """The last good checkpoint and the command that resumes; nothing before a run has begun.
-
-    `saved` is the checkpoint's path, "" when there is none yet, None when no run has begun.
-    """
-    if saved is None or code not in (*RESUMABLE, NOT_FINITE):
-        return ""
-    told = f". Last good checkpoint: {saved or 'none'}"
-    if code == NOT_FINITE:
-        return told  # the same command would come to the same end
-    return f"{told}. Resume with: {resume_command(arguments, environment)}"
-
-
-def resume_command(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """This process's own command, with --resume auto; under a launcher, what to tell that."""
-    for variable, launcher in (("TORCHELASTIC_RUN_ID", "torchrun"), ("SLURM_STEP_ID", "srun")):
-        if variable in environment and "--rank" not in arguments and "-R" not in arguments:
-            return f"the same {launcher} command with --resume auto"
-    kept = [word for before, word in zip(["", *arguments], arguments, strict=False)
-            if "--resume" not in (before, word) and not word.startswith("--resume=")]
-    return f"python3 {shlex.join(kept)} --resume auto"

@@ -15,7 +15,8 @@ from torch.distributed import PrefixStore, Store
 
 from common.agreement import StopAgreement
 from common.failures import Failure, PeerLost, Verdict, first_line
-from common.phase_timer import Progress
+from common.phase_timer import FINISHED, Progress
+from common.rendezvous import publish
 from common.signals import Stop
 from common.world import World
 
@@ -26,7 +27,6 @@ SILENCE_AFTER_ERROR_SECONDS = 2.0
 FIRST_STEP_FACTOR = 5.0
 LINGER_SECONDS = 3.0
 LAG_FACTOR = 4.0
-FINISHED = "finished"
 COLLECTIVE = ("sync", "checking", "totals")
 
 
@@ -129,7 +129,7 @@ class Watch:
 
     def _publish_beat(self, store: Store, count: int) -> None:
         here = self.progress
-        beat = [count, here.epoch, here.iteration, here.phase, here.settled]
+        beat = [count, here.epoch, here.iteration, here.phase, here.settled, here.run]
         store.set(f"beat/{self._world.rank}", json.dumps(beat))
 
     def _listen(self, store: Store) -> None:
@@ -148,11 +148,9 @@ class Watch:
         """Publishes a verdict when there is cause, and leaves when there is a verdict."""
         failure = self._lost_rank() or self._agreement.advance(store, self.names)
         if failure:
-            mine = json.dumps({"sentence": str(failure), "exit_code": failure.exit_code})
-            store.compare_set("verdict", "", mine)
+            publish(store, failure)
         if store.check(["verdict"]):
             said = json.loads(store.get("verdict"))
-            learn_saved(store, self.progress)
             self._see_others_out(store)
             self._leave(Verdict(said["sentence"], said["exit_code"]))
 
@@ -223,7 +221,6 @@ class Watch:
         if self._stopping.is_set():
             return
         self._stop.leave(str(failure), failure.exit_code)
-
 
 
 def learn_saved(store: Store, progress: Progress) -> None:

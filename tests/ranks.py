@@ -39,7 +39,8 @@ class Outcome(NamedTuple):
 
 
 def error_lines(output: str) -> list[str]:
-    """The errors that a rank printed, without the rank's mark."""
+    """The errors that a rank printed, without the rank's mark; there must be no traceback."""
+    assert "Traceback" not in output, output
     found = (re.fullmatch(r"(?:\[rank \d+ \S+\] )?(error: .*)", line)
              for line in output.splitlines())
     return [match.group(1) for match in found if match]

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.ranks import Program, started
-from tests.ranks import error_lines as errors_in
 from tests.runs import Case, programs_of
 from tests.workload import plant
 
@@ -75,10 +74,3 @@ def joined(programs: list[Program], seconds: float) -> tuple[list[int | None], f
     for each in programs:
         each.process.join(max(0.01, begun + seconds - time.monotonic()))
     return [each.process.exitcode for each in programs], time.monotonic() - begun
-
-
-def error_lines(each: Program) -> list[str]:
-    """The errors that a program printed; there must be no traceback."""
-    output = each.output()
-    assert "Traceback" not in output, output
-    return errors_in(output)

@@ -2,7 +2,7 @@
 
 Mutations that turn this red: drop `finite_gradients` from the loop; drop `require_finite` from
 counted_all_reduce (the wrong rank is named); drop `_finite` from the loss; return the norm's
-verdict without looking (large gradients are refused).
+verdict without looking (large gradients are refused); drop the isfinite from evaluate.
 """
 
 from functools import partial
@@ -14,8 +14,10 @@ import torch
 from common import checkpoint
 from common.events import read_events
 from common.gradient_check import SpoiltGradient, require_finite
-from tests.faults.disturbed import error_lines, joined, plant_phases, running
+from tests.faults.disturbed import joined, plant_phases, running
+from tests.ranks import error_lines, program, run_programs
 from tests.runs import RUNS, Case
+from tests.workload import SMALL, plant
 
 KINDS = [("PartOne", 1), ("gather-scatter", 3), ("all-reduce", 3), ("PartThree", 3)]
 BAD_AT = 7
@@ -65,7 +67,7 @@ def test_all_ranks_stop_at_the_same_step(run, size, what, value, tmp_path):
         codes, _ = joined(programs, 60)
     assert codes == [5] * size, [each.output() for each in programs]
     for each in programs:
-        line, = error_lines(each)
+        line, = error_lines(each.output())
         assert f"on rank {culprit} at epoch 1 iteration {BAD_AT}" in line
         assert "Last good checkpoint: " in line and "Epoch_1_Iteration_6.pt" in line
         assert ("the loss became" if what == "loss" else "gradient of layers.4.weight") in line
@@ -75,6 +77,15 @@ def test_all_ranks_stop_at_the_same_step(run, size, what, value, tmp_path):
     for path in checkpoint.newest(tmp_path / RUNS[run] / "checkpoints"):
         for tensor in checkpoint.read(path)["model_state_dict"].values():
             assert bool(tensor.isfinite().all())
+
+
+def test_weights_that_the_last_update_has_spoilt(tmp_path):
+    """No later loss could tell: the evaluation does."""
+    outcome, = run_programs([program("PartOne", [
+        *SMALL, "--max-iterations", "1", "--learning-rate", "4e18", "--output-dir", str(tmp_path)],
+        tmp_path, "rank0", before=plant)])
+    line, = error_lines(outcome.output)
+    assert outcome.code == 5 and "the test loss is nan" in line, outcome.output
 
 
 def test_large_is_not_infinite():

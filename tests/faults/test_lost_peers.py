@@ -21,7 +21,8 @@ from pathlib import Path
 import pytest
 
 from common import rendezvous
-from tests.faults.disturbed import error_lines, joined, plant_phases, running, wait_for
+from tests.faults.disturbed import joined, plant_phases, running, wait_for
+from tests.ranks import error_lines
 from tests.runs import RUNS, Case, end_of, launch, same_bits
 
 KINDS = [("gather-scatter", 4), ("PartOne", 1), ("all-reduce", 4), ("PartThree", 4)]
@@ -43,7 +44,7 @@ def check_survivors(programs, victim: int, codes, expected: str) -> None:
     for rank, each in enumerate(programs):
         if rank == victim:
             continue
-        line, = error_lines(each)
+        line, = error_lines(each.output())
         assert codes[rank] == 75, each.output()
         sentences.add(line.partition(". Last good checkpoint: ")[0])
         assert name in line and pid in line and expected in line
@@ -178,7 +179,7 @@ def test_a_rank_stopped_before_its_first_word(tmp_path):
         wait_for(tmp_path, "mute")
         codes, seconds = joined(programs[:1], SECONDS + 2)
         end_victim(programs, 1)
-        line, = error_lines(programs[0])
+        line, = error_lines(programs[0].output())
         assert codes == [75] and seconds < SECONDS
         assert "rank 1 (" in line and "stopped answering during start" in line
 
@@ -261,5 +262,5 @@ def test_a_cut_network_ends_both_sides(tmp_path):
         codes, seconds = joined(programs, SECONDS + 2)
         assert codes == [75, 75, 75] and seconds < SECONDS
         check_survivors(programs, 2, codes, "stopped answering")
-        line, = error_lines(programs[2])
+        line, = error_lines(programs[2].output())
         assert "rank 0 (" in line and "the leader, is lost" in line and "last answered" in line

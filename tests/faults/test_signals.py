@@ -3,8 +3,8 @@
 Mutations that turn this red: `return self._passed` in Stop.freeze (ranks leave with unsaved work);
 leave SIGUSR1 out of EXIT_CODES; drop `self._done or` in Stop.is_done (time runs out); drop
 `_forget_signals` (a signal to a forked worker stops the run), or the blocking before a fork
-(a signal to a new worker stops the run); ask for another parent in _obey_parent (it never ends).
-tests/unit/test_signals.py has more.
+(a signal to a new worker stops the run); ask for another parent in _obey_parent (it never ends);
+0 for SAME_SIGNAL_SECONDS. tests/unit/test_signals.py has more.
 """
 
 import multiprocessing
@@ -19,10 +19,11 @@ from functools import partial
 import pytest
 
 from common import checkpoint, signals
+from common.advice import advice
 from common.events import read_events
-from common.signals import Stop, advice, listen_for_signals
-from tests.faults.disturbed import error_lines, joined, running, wait_for
-from tests.ranks import CONTEXT
+from common.signals import Stop, listen_for_signals
+from tests.faults.disturbed import joined, running, wait_for
+from tests.ranks import CONTEXT, error_lines
 from tests.runs import RUNS, Case, end_of, launch, same_bits
 from tests.workload import plant
 
@@ -55,7 +56,7 @@ def check(case: Case, phase: str, number: signal.Signals, told: int | None, fold
         assert codes == [SIGNALS[number]] * len(programs), [each.output() for each in programs]
         assert seconds < 10
         for each in programs:
-            line, = error_lines(each)
+            line, = error_lines(each.output())
             assert f"stopped by {number.name}" in line
             assert "too short" not in line
     if phase == "training":
@@ -115,7 +116,7 @@ def test_a_signal_while_all_wait_in_a_collective(tmp_path, undisturbed):
         os.kill(programs[1].process.pid, signal.SIGCONT)
         codes, _ = joined(programs, 20)
         assert codes == [143, 143], [each.output() for each in programs]
-        assert "and so are all ranks" in error_lines(programs[0])[0]
+        assert "and so are all ranks" in error_lines(programs[0].output())[0]
     launch(case, tmp_path, "auto")
     assert same_bits(end_of(case, tmp_path), undisturbed(case))
 
@@ -126,13 +127,14 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path):
         wait_for(tmp_path, "training", 0)
         pid = programs[0].process.pid
         os.kill(pid, signal.SIGINT)
+        time.sleep(0.1)
         os.kill(pid, signal.SIGINT)  # a launcher passing on what the terminal has sent already
         time.sleep(1)
         assert programs[0].process.is_alive()
         os.kill(pid, signal.SIGTERM)
         codes, seconds = joined(programs, 20)
     assert codes == [143] and seconds < 1
-    assert "a second signal" in error_lines(programs[0])[0]
+    assert "a second signal" in error_lines(programs[0].output())[0]
 
 
 @pytest.mark.parametrize("run, size", [("PartOne", 1), ("all-reduce", 2)])
@@ -144,7 +146,7 @@ def test_when_the_grace_period_is_too_short_the_last_checkpoint_is_named(run, si
         codes, seconds = joined(programs, 20)
     assert codes == [143] * size and seconds < 8
     for each in programs:
-        line, = error_lines(each)
+        line, = error_lines(each.output())
         assert "1 s were too short" in line
         assert "Last good checkpoint: " in line and "Epoch_1_Iteration_2.pt. Resume with: " in line
 

@@ -1,7 +1,7 @@
 """Evaluation: every test sample once on any number of ranks, means over samples, leader's buffers.
 
 Mutations that turn this red: evaluate rank 0's share everywhere; do not share the buffers; add up
-batch means.
+batch means; do not look whether every sample was seen.
 """
 
 from pathlib import Path
@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from common import evaluation
 from common.evaluation import Evaluation, evaluate
 from common.process_group import Node
 from common.run import Run
@@ -36,6 +37,16 @@ def evaluated(folder: str) -> Evaluation:
     log = RunLog(Path(folder) / f"log{rank}", Path(folder) / f"jsonl{rank}", node.world)
     run = Run("", Path(folder), Path(folder), settings, node, log, 1)
     return evaluate(model, nn.CrossEntropyLoss(), small_dataset(SAMPLES), run)
+
+
+def evaluated_but_for_the_last_sample(folder: str) -> Evaluation:
+    evaluation.share_bounds = lambda samples, rank, ranks: slice(0, samples - 1)
+    return evaluated(folder)
+
+
+def test_a_sample_left_out_is_found_out(tmp_path):
+    with pytest.raises(AssertionError, match="did not evaluate every test sample exactly once"):
+        run_ranks(1, evaluated_but_for_the_last_sample, str(tmp_path))
 
 
 def test_one_rank_gives_the_mean_over_samples(tmp_path):

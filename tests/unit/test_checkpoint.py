@@ -120,6 +120,19 @@ def test_a_failing_disk_keeps_the_old_checkpoint(path, trained, monkeypatch, cal
     assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
 
 
+def test_a_disk_that_keeps_other_bytes_is_found_out(path, trained, monkeypatch):
+    """What was written is read again and compared before it replaces anything."""
+    before, fsync = path.read_bytes(), os.fsync
+
+    def spoil(descriptor: int) -> None:
+        os.pwrite(descriptor, b"other bytes", 99)
+        fsync(descriptor)
+    monkeypatch.setattr(os, "fsync", spoil)
+    with pytest.raises(CheckpointError, match="cannot be written.*is damaged: its checksum"):
+        checkpoint.write(path, checkpoint.pack(*trained, Position(3, 0, 9), 0.1))
+    assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+
+
 def test_names_say_how_far_and_sort_so(tmp_path):
     for position in (Position(2, 0), Position(2, 5), Position(2, 40), Position(3, 0),
                      Position(11, 0)):

@@ -53,6 +53,7 @@ def test_a_workloads_row_gives_the_defaults_and_flags_overrule_it():
     (["--sync", "allreduce"], ["did you mean all-reduce?"]),
     (["--tracker", "tensorbord"], ["did you mean tensorboard?"]),
     (["--profile", "1:0"], ["--profile", "'0'", "at least 1"]),
+    (["two\nlines"], ["two lines"]),
     (["-N", "4", "-R", "0"], ["--master-ip"]),
     (["-M", "h", "-N", "4", "-R", "4"], ["rank 4", "0 to 3"]),
     (["-M", "h", "-N", "9", "-R", "0", "--batch-size", "8"], ["8", "9 ranks"]),

@@ -3,7 +3,8 @@
 tests/multiprocess/test_parts.py saves so in the literal mains.
 
 Mutations that turn this red: post the key of this step instead of the next that all look at; let
-every rank decide; do not start anew in `saved`; leave the run's name out of the key.
+every rank decide; do not start anew in `saved`, or do not call it in Run.save; leave the run's name
+out of the key.
 """
 
 import pytest
@@ -14,8 +15,12 @@ from torch.distributed import HashStore
 
 from common import save_clock
 from common.process_group import Node
+from common.run import Run
+from common.run_log import RunLog
 from common.save_clock import LOOK_EVERY, SaveClock
+from common.settings import Settings
 from common.world import World
+from tests.small import small_model
 
 
 class Time:
@@ -76,6 +81,17 @@ def test_zero_is_never_and_alone_needs_no_store(watch):
     assert not any(never.is_due(step) for step in range(1, 40))
     assert [step for step in range(1, 25) if alone.is_due(step)] == [10, 20]
     assert not SaveClock().is_due(10)
+
+
+def test_every_checkpoint_starts_the_minutes_anew(watch, tmp_path):
+    node, clock = Node(World(), torch.device("cpu"), 1), SaveClock()
+    settings = Settings("small", tmp_path, tmp_path, 1, 10, 0.1, 0.9, 1e-4)
+    model = small_model(torch.float32)
+    with RunLog(tmp_path / "log", tmp_path / "jsonl", node.world) as log:
+        run = Run("", tmp_path, tmp_path, settings, node, log, 9, clock=clock)
+        watch.now += 7
+        run.save(model, torch.optim.SGD(model.parameters(), 0.1), [])
+    assert clock._since == watch.now
 
 
 def test_another_run_on_the_same_store_is_not_meant(watch):

@@ -13,7 +13,8 @@ from tests.ranks import ROOT
 
 # A module imports only from lower floors; modules of one floor may build on those before them.
 FLOORS = (
-    ("events", "phase_timer", "signals", "failures", "settings", "epoch_plan", "precision", "world",
+    ("events", "phase_timer", "advice", "signals", "failures", "settings", "epoch_plan",
+     "precision", "world",
      "console", "dataset_cache", "datasets", "mnist", "vgg11", "dropout", "small_models",
      "workloads", "loaders", "model_split", "optimizers", "schedules", "early_stopping",
      "accumulation", "trace_file", "trackers"),

@@ -1,0 +1,180 @@
+"""The watch in one process, with a clock that stands still: who is named, when, and by whom.
+
+Mutations that turn this red: `set` for compare_set in publish; return None in _silent_rank or
+_stuck_rank; max for min in either; leave the lag out of _lost_rank; ignore collective_failed; one
+patience for all in _limit; name one rank where all wait at the same place; return from
+_excuse_absence at once; cap nothing there; take FINISHED ranks for silent ones; drop learn_saved;
+leave any of FINISHED, the run or the evaluation out of Progress.order.
+"""
+
+import json
+
+import pytest
+from torch.distributed import HashStore
+
+from common import watch as module
+from common.failures import Failure, PeerLost
+from common.phase_timer import FINISHED
+from common.rendezvous import publish
+from common.signals import Stop
+from common.watch import BEAT_SECONDS, SILENCE_SECONDS, Watch
+from common.world import World
+
+PATIENCE = 60
+
+
+class Left(Exception):
+    """Raised in the place of a process's end."""
+
+
+class Time:
+    """`monotonic` and `sleep` as in the module `time`, without waiting."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Cluster:
+    """Three watches on one store; `beat` lets chosen ranks live through some seconds."""
+
+    def __init__(self, clock: Time) -> None:
+        self.clock, self.store = clock, HashStore()
+        self.watches = [Watch(lambda: self.store, World(rank, 3), PATIENCE, Stop())
+                        for rank in range(3)]
+        self.beats = [0] * 3
+        for each in self.watches:
+            each.names = [f"rank {rank} (node{rank}, pid 1{rank})" for rank in range(3)]
+            each._leave = self._leave
+            self.at(each._world.rank, 1, 5, "forward")
+
+    def _leave(self, failure: Failure) -> None:
+        raise Left(str(failure), failure.exit_code)
+
+    def at(self, rank: int, epoch: int, iteration: int, phase: str, settled: bool = True) -> None:
+        here = self.watches[rank].progress
+        here.epoch, here.iteration, here.phase, here.settled = epoch, iteration, phase, settled
+
+    def beat(self, ranks: tuple[int, ...], seconds: float, every: float = BEAT_SECONDS) -> None:
+        """What Watch._beat does, for these ranks; raises Left when one of them leaves."""
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            self.clock.now += every
+            for rank in ranks:
+                self.beats[rank] += 1
+                self.watches[rank]._publish_beat(self.store, self.beats[rank])
+            for rank in ranks:
+                self.watches[rank]._listen(self.store)
+                self.watches[rank]._excuse_absence()
+                self.watches[rank]._judge(self.store)
+
+
+@pytest.fixture
+def cluster(monkeypatch) -> Cluster:
+    clock = Time()
+    monkeypatch.setattr(module, "time", clock)
+    found = Cluster(clock)
+    found.beat((0, 1, 2), 1)
+    return found
+
+
+def test_a_silent_rank_is_named_and_the_others_are_not(cluster):
+    cluster.beat((0, 1), SILENCE_SECONDS - 1)
+    with pytest.raises(Left, match=r"rank 2 \(node2, pid 12\) stopped answering at epoch 1 "
+                                   r"iteration 5 \(forward\), last heard 6\.\d s ago"):
+        cluster.beat((0, 1), 2)
+
+
+def test_after_a_broken_collective_a_shorter_silence_is_enough(cluster):
+    cluster.watches[1].collective_failed = True
+    with pytest.raises(Left, match=r"rank 2 .* last heard 2\.\d s ago"):
+        cluster.beat((0, 1), 3)
+
+
+def test_a_watch_that_is_starved_itself_is_slower_to_judge(cluster):
+    for _ in range(6):
+        cluster.beat((0, 1, 2), 1.5, every=1.5)
+    cluster.beat((0, 1), SILENCE_SECONDS + 2, every=1.5)
+    with pytest.raises(Left, match="rank 2"):
+        cluster.beat((0, 1), 10)
+
+
+def test_time_that_a_rank_did_not_listen_is_no_silence_of_others(cluster):
+    cluster.clock.now += 600  # suspended, with rank 2 the last to come back
+    cluster.beat((0, 1), SILENCE_SECONDS / 2)
+    cluster.beat((0, 1, 2), 1)
+    with pytest.raises(Left, match="rank 2"):  # and soon all is as it was
+        cluster.beat((0, 1), 2 * SILENCE_SECONDS + 6)
+
+
+def test_the_rank_that_is_least_far_is_the_one_that_is_stuck(cluster):
+    cluster.at(1, 1, 4, "update")
+    cluster.beat((0, 1, 2), PATIENCE - 1)
+    with pytest.raises(Left, match=r"rank 1 .* is stuck at epoch 1 iteration 4 \(update\) for 60"):
+        cluster.beat((0, 1, 2), 2)
+
+
+@pytest.mark.parametrize("culprit, others", [
+    ((1, 8, "saving", 1), (1, 0, "evaluation", 1)),  # evaluation comes after the epoch's steps
+    ((2, 3, "evaluation", 1), (2, 3, FINISHED, 1)),
+    ((2, 0, "after saving", 1), (1, 0, "data", 2))])  # the others are in Part Two's second run
+def test_what_comes_later_is_no_sign_of_being_stuck(cluster, culprit, others):
+    for rank, (*where, run) in enumerate((others, others, culprit)):
+        cluster.at(rank, *where)
+        cluster.watches[rank].progress.run = run
+    with pytest.raises(Left, match="rank 2 .* is stuck at epoch"):
+        cluster.beat((0, 1, 2), 5 * PATIENCE + 1)
+
+
+@pytest.mark.parametrize("epoch, phase, settled, factor", [
+    (1, "forward", False, 5), (1, "saving", True, 5), (0, "loading data", False, None),
+    (1, FINISHED, True, None)])
+def test_some_places_have_more_time(cluster, epoch, phase, settled, factor):
+    for rank in range(3):
+        cluster.at(rank, epoch, 0, phase, settled)
+    cluster.beat((0, 1, 2), (factor or 50) * PATIENCE - 1)
+    if factor:
+        with pytest.raises(Left, match="rank 0 .* is stuck"):
+            cluster.beat((0, 1, 2), 2)
+
+
+def test_where_all_wait_for_each_other_nobody_is_blamed(cluster):
+    for rank in range(3):
+        cluster.at(rank, 1, 5, "sync")
+    with pytest.raises(Left, match="all ranks wait for each other .*: the network"):
+        cluster.beat((0, 1, 2), PATIENCE + 1)
+
+
+def test_whoever_has_finished_may_be_silent(cluster):
+    cluster.at(2, 1, 9, FINISHED)
+    cluster.beat((0, 1, 2), 1)
+    cluster.beat((0, 1), 5 * SILENCE_SECONDS)
+
+
+def test_the_first_verdict_is_everybodys(cluster):
+    first = publish(cluster.store, PeerLost("the first"))
+    second = publish(cluster.store, Failure("the second"))
+    assert (str(second), second.exit_code) == (str(first), 75) == ("the first", 75)
+    cluster.watches[1].progress.saved = ""
+    cluster.store.set("saved", "Epoch_1.pt")
+    with pytest.raises(Left) as left:  # silent long enough for a verdict of its own
+        cluster.beat((1,), 2 * SILENCE_SECONDS)
+    assert left.value.args == ("the first", 75)
+    assert cluster.watches[1].progress.saved == "Epoch_1.pt"
+    assert json.loads(cluster.store.get("verdict"))["sentence"] == "the first"
+
+
+def test_of_two_verdicts_the_first_is_said_by_both(cluster):
+    """Both see the silence at once, and have heard the last word at different times."""
+    cluster.beat((0,), 1)
+    told = []
+    for rank in (0, 1):
+        with pytest.raises(Left) as left:
+            cluster.beat((rank,), 2 * SILENCE_SECONDS)
+        told.append(left.value.args)
+    assert told[0] == told[1]
