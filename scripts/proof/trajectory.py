@@ -93,7 +93,8 @@ def trajectory(problem: Problem, strategy: Strategy) -> Trajectory:
     recorder = Recorder(wiring.gradient_sync)
     recorder.prepare(model)
     with tempfile.TemporaryDirectory() as folder:
-        settings = replace(settings, output_dir=Path(folder), check_every=0)
+        settings = replace(settings, output_dir=Path(folder), check_every=0,
+                           checkpoint_minutes=0)
         with open_run("proof", settings, node, loader, model, optimizer) as run:
             train(wiring.model, criterion, optimizer, wiring.loader, recorder, run)
         losses = global_losses(run.log.metrics_path)

@@ -15,6 +15,7 @@ from common.accumulation import micro_batches
 from common.command_line import parse_command_line
 from common.failures import Verdict
 from common.loaders import Batch
+from scripts.proof.experiment import accumulated, create_reference
 from scripts.proof.ranks import run_ranks as run_failing_ranks
 from scripts.proof.strategies import STRATEGIES, Strategy, alone
 from scripts.proof.trajectory import Problem, Trajectory, trajectory
@@ -127,3 +128,10 @@ def test_memory_is_that_of_one_part(monkeypatch):
     monkeypatch.setattr("scripts.proof.trajectory.dist.get_rank", lambda: 0)
     trajectory(with_k(small_problem("float64", "frozen", steps=1), 4), alone)
     assert sizes == [3, 3, 2, 2]
+
+
+def test_the_proof_holds_passes_to_the_bounds_of_ranks(tmp_path):
+    frozen = create_reference(small_problem("float64", "frozen"), tmp_path / "frozen")
+    assert [case.verdict for case in accumulated(frozen, [2, 4])] == ["agrees", "agrees"]
+    synchronised = create_reference(small_problem("float64"), tmp_path / "synchronised")
+    assert list(accumulated(synchronised, [2, 4])) == []

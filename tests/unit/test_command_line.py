@@ -4,11 +4,13 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.command_line import _parser, parse_command_line
 from common.failures import UsageError
+from common.settings import OPTIMIZERS, SCHEDULES
+from common.workloads import WORKLOADS
 from tests.ranks import ROOT
 
 
@@ -22,6 +24,32 @@ def test_defaults_are_the_assignments_numbers():
 def test_part_two_runs_both_tasks_unless_told():
     assert parse_command_line("PartTwo", [])[0].sync == ("gather-scatter", "all-reduce")
     assert parse_command_line("PartTwo", ["--sync", "all-reduce"])[0].sync == ("all-reduce",)
+
+
+def test_early_stopping_is_patience_and_gain():
+    held_out = ["--validation-fraction", "0.1", "--early-stopping"]
+    for text, meaning in (("3", (3, 0.0)), ("2:0.5", (2, 0.5)), ("none", ())):
+        assert parse_command_line("PartOne", [*held_out, text])[0].early_stopping == meaning
+
+
+def test_every_row_fits_its_names():
+    """A row's names are checked by nobody before a run looks them up."""
+    assert set(WORKLOADS) == {"cifar10-vgg11", "digits-vgg11", "mnist-mlp", "mnist-cnn",
+                              "spiral-mlp", "image-folder"}
+    for name, row in WORKLOADS.items():
+        settings, _ = parse_command_line("PartOne", ["--workload", name])
+        assert settings.optimizer in OPTIMIZERS and settings.schedule in SCHEDULES
+        assert row.criterion in ("cross-entropy", "negative-log-likelihood")
+
+
+def test_the_tutorials_numbers():
+    numbers = {name: parse_command_line("PartOne", ["--workload", name])[0] for name in WORKLOADS}
+    mlp, cnn, spiral = (numbers[name] for name in ("mnist-mlp", "mnist-cnn", "spiral-mlp"))
+    assert (mlp.batch_size, mlp.epochs, mlp.optimizer, mlp.log_every) == (32, 5, "adam", 100)
+    assert (cnn.batch_size, cnn.epochs, cnn.optimizer, cnn.learning_rate) == (64, 14, "adadelta", 1)
+    assert (cnn.schedule, cnn.gamma, cnn.step_epochs) == ("step", 0.7, 1)
+    assert (spiral.epochs, spiral.early_stopping, spiral.optimizer) == (50, (3, 0.01), "adam")
+    assert spiral.batch_size == 4 * 32
 
 
 def test_short_cluster_flags():
@@ -43,6 +71,13 @@ def test_a_workloads_row_gives_the_defaults_and_flags_overrule_it():
     (["--precision", "fp8"], ["fp8", "bf16"]),
     (["--sync", "gossip"], ["gossip", "all-reduce"]),
     (["--sync", "all-reduce,all-reduce"], ["twice"]),
+    (["--optimizer", "lion"], ["lion", "adadelta"]),
+    (["--schedule", "exponential"], ["exponential", "one-cycle"]),
+    (["--accumulate", "0"], ["--accumulate", "'0'"]),
+    (["--early-stopping", "3:x", "--validation-fraction", "0.1"], ["--early-stopping", "'x'"]),
+    (["--early-stopping", "0", "--validation-fraction", "0.1"], ["--early-stopping", "'0'"]),
+    (["--early-stopping", "3"], ["--early-stopping", "--validation-fraction"]),
+    (["--validation-fraction", "1"], ["--validation-fraction", "'1'"]),
     (["--no-such-flag"], ["--no-such-flag"]),
     (["--epoch", "3"], ["--epoch"]),
     (["-N", "4", "-R", "0"], ["--master-ip"]),
@@ -57,17 +92,33 @@ def test_mistakes_are_named(flags, words):
     assert "\n" not in str(raised.value)
 
 
-@given(st.lists(st.text(max_size=8) | st.sampled_from(
-    ["--epochs", "-N", "-R", "-M", "--sync", "--precision", "--resume", "1", "-1", "1e9", "auto"]),
-    max_size=6))
-def test_any_command_line_is_understood_or_refused_in_one_sentence(arguments):
+FLAGS = [flag for action in _parser("PartTwo")._actions for flag in action.option_strings]
+COMMAND_LINES = st.lists(st.text(max_size=8) | st.sampled_from(FLAGS) | st.sampled_from(
+    ["1", "-1", "0", "1e9", "nan", "auto", "all-reduce", "10.0.0.1", "digits-vgg11", "3.5", ""]),
+    max_size=8)
+
+
+def check_command_line(arguments: list[str]) -> None:
     if "-h" in arguments or "--help" in arguments:
         return
     try:
         settings, world = parse_command_line("PartTwo", arguments)
         assert 0 <= world.rank < world.size <= settings.batch_size
     except UsageError as error:
-        assert str(error)
+        assert str(error) and "\n" not in str(error)
+
+
+@settings(max_examples=200)
+@given(COMMAND_LINES)
+def test_any_command_line_is_understood_or_refused_in_one_sentence(arguments):
+    check_command_line(arguments)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, deadline=None)
+@given(COMMAND_LINES)
+def test_two_thousand_command_lines(arguments):
+    check_command_line(arguments)
 
 
 @pytest.mark.parametrize("flags, code", [(["--help"], 0), (["--epochs", "none"], 2)])
