@@ -43,7 +43,8 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
         batches = loader.batches(epoch, run.position.iteration)
         for _ in run.iterations():
             started, bytes_before = time.perf_counter(), gradient_sync.bytes_sent
-            here, share = f"rank {run.node.world.rank} at {run.position}", Totals()
+            here = f"rank {run.node.world.rank} at {run.position}"
+            share = Totals()
             with timer("data"):
                 batch = next(batches)
             optimizer.zero_grad()

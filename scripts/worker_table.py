@@ -14,7 +14,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import median, quantiles
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -25,19 +25,22 @@ from common.run_log import read_events
 # Filling the workers' queues is start-up, not the steady state that is asked for.
 LEFT_OUT = 5
 SHOWN = [phase for phase in PHASES if phase != "sync"]
-HEAD = ("workers", *(f"{phase}, ms" for phase in SHOWN), "iteration, ms", "samples/s",
-        "waits for data")
+HEAD = ("workers", *(f"{phase}, ms" for phase in SHOWN), "iteration, ms (quartiles)", "n",
+        "samples/s", "waits for data")
 
 
 def row(name: str, steps: Sequence[dict]) -> tuple[str, ...]:
-    """A line of the table, means over the steps of one run."""
-    seconds = {phase: fmean(step["seconds"][phase] for step in steps) for phase in SHOWN}
-    durations = [step["duration"] for step in steps]
-    mean = fmean(durations)
-    return (name, *(f"{1000 * seconds[phase]:.2f}" for phase in SHOWN),
-            f"{1000 * mean:.2f} ± {1000 * stdev(durations):.2f}",
-            f"{fmean(step['samples'] for step in steps) / mean:.0f}",
-            f"{100 * seconds['data'] / mean:.0f} %")
+    """A line of the table: medians over the steps of one run, so that other work disturbs less.
+
+    How long the loop waits for data is the one total: workers deliver in bursts.
+    """
+    first, middle, third = quantiles([1000 * step["duration"] for step in steps])
+    waited = sum(step["seconds"]["data"] for step in steps)
+    return (name, *(f"{1000 * median(step['seconds'][phase] for step in steps):.2f}"
+                    for phase in SHOWN),
+            f"{middle:.2f} ({first:.2f}–{third:.2f})", str(len(steps)),
+            f"{1000 * median(step['samples'] for step in steps) / middle:.0f}",
+            f"{100 * waited / sum(step['duration'] for step in steps):.0f} %")
 
 
 def table(folder: Path) -> list[tuple[str, ...]]:

@@ -28,7 +28,8 @@ def test_it_has_milliseconds_and_the_share_of_waiting(tmp_path):
         write_run(tmp_path, name, seconds)
     rows = table(tmp_path)
     assert [row[0] for row in rows] == ["0", "2", "10", "12", "memory"]
-    assert rows[0] == ("0", "30.00", "4.00", "5.00", "1.00", "40.00 ± 0.00", "800", "75 %")
+    assert rows[0] == ("0", "30.00", "4.00", "5.00", "1.00", "40.00 (40.00–40.00)", "4",
+                       "800", "75 %")
     assert "with 10 workers the loop waits for data less than a tenth" in bottleneck(rows)
     assert "even with 2 workers" in bottleneck(rows[:2]) and "50 %" in bottleneck(rows[:2])
     assert bottleneck(rows[4:]) == "no run had workers"
@@ -40,7 +41,7 @@ def test_an_empty_folder_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("name, code, words", [
-    ("2", 0, "| 2 | 30.00 | 4.00 | 5.00 | 1.00 | 40.00 ± 0.00 | 800 | 75 % |"),
+    ("2", 0, "| 2 | 30.00 | 4.00 | 5.00 | 1.00 | 40.00 (40.00–40.00) | 4 | 800 | 75 % |"),
     ("", 4, "holds no run")])
 def test_the_literal_command(name, code, words, tmp_path):
     if name:
