@@ -48,6 +48,7 @@ def test_the_tutorials_numbers():
     assert (mlp.batch_size, mlp.epochs, mlp.optimizer, mlp.log_every) == (32, 5, "adam", 100)
     assert (cnn.batch_size, cnn.epochs, cnn.optimizer, cnn.learning_rate) == (64, 14, "adadelta", 1)
     assert (cnn.schedule, cnn.gamma, cnn.step_epochs) == ("step", 0.7, 1)
+    assert WORKLOADS["mnist-cnn"].criterion == "negative-log-likelihood"
     assert (spiral.epochs, spiral.early_stopping, spiral.optimizer) == (50, (3, 0.01), "adam")
     assert spiral.batch_size == 4 * 32
 
