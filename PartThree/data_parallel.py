@@ -17,7 +17,17 @@ from common.settings import Settings
 
 
 class DataParallel(nn.DataParallel):
-    """torch's, that tells each GPU's dropout layers which samples of the batch are theirs."""
+    """torch's, that tells each GPU's dropout layers which samples of the batch are theirs.
+
+    A model on the CPU stays there, also where there are GPUs.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        if next(model.parameters()).is_cuda:
+            super().__init__(model)
+            return
+        nn.Module.__init__(self)
+        self.module, self.device_ids = model, []
 
     def register_comm_hook(self, state: object, hook: object) -> None:
         """Nothing to register: no gradient goes over a wire."""

@@ -3,8 +3,6 @@
     python3 PartOne/main.py --workload mnist-mlp --data-dir ~/mnist
 """
 
-import io
-from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +35,7 @@ def _folder(data_dir: Path) -> Path:
 def _read(split: str, data_dir: Path, folder: Path) -> Arrays:
     kind = type("MNIST", (torchvision_datasets().MNIST,), {"raw_folder": str(folder)})
     try:
-        with redirect_stdout(io.StringIO()):  # a line for each mirror that it tries
-            mnist = kind(str(data_dir), train=split == "train", download=True)
+        mnist = kind(str(data_dir), train=split == "train", download=True)
         images, labels = mnist.data.numpy(), mnist.targets.numpy().astype(np.int64)
         if len(images) != len(labels):
             raise ValueError(f"{len(images)} images with {len(labels)} labels")

@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,28 +121,28 @@ class Run:
             self._stop_if_asked(model, optimizer)
 
     def finish_epoch(self, epoch: int, model: nn.Module, optimizer: Optimizer,
-                     validated: tuple[float, float] | None = None) -> None:
+                     validate: Callable[[], tuple[float, float] | None]) -> None:
         """Checks, logs the epoch's means over all ranks, and saves. Every rank must call it.
 
-        `validated` is the mean loss and the accuracy on the validation set.
+        After a whole epoch it calls `validate` for the mean loss and the accuracy on the validation
+        set, if there is one.
         """
         self.sentinel.check(self.position, model)
         rows = self._gathered_totals()
         totals = Totals(*(sum(column) for column in zip(*rows, strict=True)))
         self.log.epoch(epoch, totals)
+        is_best = False
         if self.position.epoch > epoch:
             self.totals, rows = Totals(), []
-        if validated is not None:
-            self._note_validation(epoch, *validated)
-        losses = self.validation_losses
-        is_best = validated is not None and best_epoch(losses) == len(losses)
+            if (validated := validate()) is not None:
+                is_best = self._note_validation(epoch, *validated)
         self.save(model, optimizer, rows, totals.means()[0], is_best=is_best)
         self._stop_if_asked(model, optimizer)
 
-    def _note_validation(self, epoch: int, mean_loss: float, accuracy: float) -> None:
-        """Writes down how the epoch did on the validation set; the leader's loss counts for all.
+    def _note_validation(self, epoch: int, mean_loss: float, accuracy: float) -> bool:
+        """Writes down how the epoch did on the validation set, and tells whether it is the best.
 
-        So all ranks decide alike whether to stop.
+        The leader's loss counts for all, so that they decide alike whether to stop.
         """
         row = torch.tensor([mean_loss], dtype=torch.float64, device=self.node.device)
         losses = self.validation_losses
@@ -152,6 +152,7 @@ class Run:
             self.log.note(f"stopped early after epoch {epoch}; the best was epoch "
                           f"{epoch - len(losses) + best_epoch(losses)} with a validation loss of "
                           f"{min(losses):.3f}, kept in {self.checkpoint_dir / checkpoint.BEST}")
+        return best_epoch(losses) == len(losses)
 
     def _stop_if_asked(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Ends the process here, with all saved, when a signal came and all ranks agreed on it."""

@@ -65,9 +65,10 @@ def _what_is_special(settings: Settings, node: Node) -> list[str]:
         lines.append(f"  {settings.validation_fraction:.3g} of the training set validates"
                      + (", early stopping after {} epochs without a gain of {}".format(
                          *settings.early_stopping) if settings.early_stopping else ""))
-    if settings.parallel == "data-parallel" and count_gpus() < 2:
-        lines.append(f"  DataParallel over {count_gpus()} GPUs only calls the model: this run "
-                     "shows that it learns the same, and nothing of its speed")
+    gpus = count_gpus() if node.device.type == "cuda" else 0
+    if settings.parallel == "data-parallel" and gpus < 2:
+        lines.append(f"  DataParallel over {gpus} GPUs only calls the model: this run shows that "
+                     "it learns the same, and nothing of its speed")
     if settings.parallel == "model-split":
         other = second_device(node.device, node.ranks_here)
         lines.append(f"  model split over {node.device} and {other}" + (

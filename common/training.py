@@ -7,6 +7,7 @@ batch; the optimiser steps; the run writes it down.
 
 import math
 import time
+from functools import partial
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -43,7 +44,8 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
         batches = loader.batches(epoch, run.position.iteration)
         for _ in run.iterations():
             started, bytes_before = time.perf_counter(), gradient_sync.bytes_sent
-            here, share = f"rank {run.node.world.rank} at {run.position}", Totals()
+            here = f"rank {run.node.world.rank} at {run.position}"
+            share = Totals()
             with timer("data"):
                 batch = next(batches)
             optimizer.zero_grad()
@@ -69,12 +71,18 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
                      seconds=timer.take(), bytes_sent=gradient_sync.bytes_sent - bytes_before,
                      learning_rate=optimizer.param_groups[0]["lr"], indices=batch.indices),
                 model, optimizer)
-        validated = None
-        if validation_set is not None and run.position.epoch > epoch:
-            result = evaluate(unwrapped(model), criterion, validation_set, run)
-            validated = result.loss, result.accuracy
-        run.finish_epoch(epoch, model, optimizer, validated)
+        run.finish_epoch(epoch, model, optimizer,
+                         partial(_validate, model, criterion, validation_set, run))
     return model
+
+
+def _validate(model: nn.Module, criterion: nn.Module, validation_set: ImageDataset | None,
+              run: Run) -> tuple[float, float] | None:
+    """(mean loss, accuracy) over the validation set, if there is one. Every rank must call it."""
+    if validation_set is None:
+        return None
+    result = evaluate(unwrapped(model), criterion, validation_set, run)
+    return result.loss, result.accuracy
 
 
 def _finite(loss: Tensor, run: Run) -> float:

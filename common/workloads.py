@@ -132,7 +132,7 @@ _ROWS = (
         criterion="negative-log-likelihood", schedule="step", gamma=0.7,
     ),
     Workload(  # 128 points a batch: 32 each on four ranks; 15 % of all validate, 15 % test
-        name="spiral-mlp", load=_spirals, build_model=_spiral_mlp, mean=(0.0, 0.0), std=(7.0, 7.0),
+        name="spiral-mlp", load=_spirals, build_model=_spiral_mlp, mean=(0.0, 0.0), std=(8.4, 8.4),
         padding=0, flip=False, batch_size=128, epochs=50,
         learning_rate=0.001, momentum=0.9, weight_decay=0.0, optimizer="adam",
         validation_fraction=0.15 / 0.85, early_stopping=(3, 0.01),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from scripts.proof.experiment import Case, Reference
 
 PRECISIONS = ("float64", "float32")
+PASSES = (2, 4)
 STRATEGY_NAMES = (*SYNC_NAMES, "ddp")
 EPILOG = """All flags of PartOne/main.py that say what is trained (--workload, --data-dir,
 --batch-size, --learning-rate, --seed, ...) hold here too. A batch size that the numbers of ranks do
@@ -122,6 +123,7 @@ def prove(options: argparse.Namespace, settings: Settings,
     chosen = {name: STRATEGIES[name] for name in options.strategies}
     cases = []
     for case in chain(experiment.judged(reference, chosen, options.sizes),
+                      experiment.accumulated(reference, PASSES),
                       experiment.local_statistics(reference, options.sizes)
                       if settings.batch_norm == "synchronised" else ()):
         print(report.row(case), flush=True)

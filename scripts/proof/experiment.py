@@ -75,14 +75,27 @@ def judged(reference: Reference, strategies: Mapping[str, Strategy],
             yield Case(name, size, gaps, beyond(gaps, reference.allowed))
 
 
+def accumulated(reference: Reference, passes: Iterable[int]) -> Iterator[Case]:
+    """One rank that takes each step in several passes, held to the reference's bounds.
+
+    None at all where each pass would have batch statistics of its own.
+    """
+    if (reference.problem.settings.batch_norm == "synchronised"
+            and _load(reference.path)["statistics"]):
+        return
+    for count in passes:
+        gaps = reference.against(alone, 1, accumulate=count)
+        yield Case(f"one rank, {count} passes a step", 1, gaps, beyond(gaps, reference.allowed))
+
+
 def local_statistics(reference: Reference, sizes: Iterable[int]) -> Iterator[Case]:
     """How far ranks end from one rank when each normalises by its own share's statistics.
 
     Measured with one strategy, as all do the same; not judged: it cannot agree. The reference must
-    have synchronised statistics, which on one rank are local ones.
+    have synchronised statistics, which on one rank are local ones. Nothing without batch norm.
     """
     for size in sizes:
-        if size > 1:
+        if size > 1 and _load(reference.path)["statistics"]:
             gaps = reference.against(partial(by_hand, MEASURED_LOCALLY), size, batch_norm="local")
             yield Case(f"{MEASURED_LOCALLY}, local statistics", size, gaps)
 

@@ -1,8 +1,8 @@
 """Accumulation and world size are interchangeable: K passes on one rank are K ranks.
 
-Mutations that turn this red: forget the part's weight in micro_batches, or cut equal parts; zero
-the gradients in every pass; average in every pass (averaging returns nullcontext); log the last
-part's loss; let the last part only count as correct; drop _require_one_pass.
+Mutations that turn this red: forget the part's weight in micro_batches, or make more parts than
+samples, or tell each the samples of all; zero the gradients in every pass; average in every pass;
+log the last part's loss; drop _require_one_pass; one pass in experiment.accumulated.
 """
 
 from dataclasses import replace
@@ -15,6 +15,7 @@ from common.accumulation import micro_batches
 from common.command_line import parse_command_line
 from common.failures import Verdict
 from common.loaders import Batch
+from scripts.proof.experiment import accumulated, create_reference
 from scripts.proof.ranks import run_ranks as run_failing_ranks
 from scripts.proof.strategies import STRATEGIES, Strategy, alone
 from scripts.proof.trajectory import Problem, Trajectory, trajectory
@@ -127,3 +128,12 @@ def test_memory_is_that_of_one_part(monkeypatch):
     monkeypatch.setattr("scripts.proof.trajectory.dist.get_rank", lambda: 0)
     trajectory(with_k(small_problem("float64", "frozen", steps=1), 4), alone)
     assert sizes == [3, 3, 2, 2]
+
+
+def test_the_proof_holds_passes_to_the_bounds_of_ranks(tmp_path):
+    frozen = create_reference(small_problem("float64", "frozen"), tmp_path / "frozen")
+    cases = list(accumulated(frozen, [2, 4]))
+    assert [case.verdict for case in cases] == ["agrees", "agrees"]
+    assert all(case.gaps["weights"].absolute > 0 for case in cases)  # the sums were cut otherwise
+    synchronised = create_reference(small_problem("float64"), tmp_path / "synchronised")
+    assert list(accumulated(synchronised, [2, 4])) == []

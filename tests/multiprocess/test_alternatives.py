@@ -1,7 +1,8 @@
 """DataParallel and the model split learn what DDP learns, and say what they can show here.
 
 Mutations that turn this red: leave the model's output on the second device, or its stages on the
-first; let data-parallel start on two ranks; leave the banner's words out.
+first; let data-parallel start on two ranks; leave the banner's words out; leave DataParallel's own
+__init__ out.
 """
 
 import json
@@ -69,6 +70,10 @@ def test_the_cut_halves_the_parameters_as_well_as_layers_allow(build, shape):
     assert crossed == ["meta"]
 
 
-def test_the_model_inside_is_found():
+def test_a_model_on_the_cpu_is_only_called_even_where_there_are_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     model = nn.Linear(2, 2)
-    assert unwrapped(DataParallel(model)) is model
+    wrapped = DataParallel(model)
+    assert unwrapped(wrapped) is model
+    assert torch.equal(wrapped(torch.ones(3, 2)), model(torch.ones(3, 2)))

@@ -1,24 +1,34 @@
 """Validation and early stopping: one decision, the same on any number of ranks, and after a kill.
 
-Mutations that turn this red: each rank its own loss in _note_validation (with evaluate's sum left
-out); validate on the training set; prune or never write best.pt; drop validation_losses from the
-checkpoint; keep training on held-out samples; leave the model in evaluation mode.
+Mutations that turn this red: each rank its own loss in _note_validation; leave evaluate's sum over
+ranks out; validate on the training set, or train on what is held out; write every epoch or none to
+best.pt, or leave it on replace; drop validation_losses from the checkpoint; keep the validation
+lines that a killed run wrote too far; leave the seed out of the split; leave the model in
+evaluation mode.
 """
 
 import json
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 
 from common import checkpoint
+from common.checkpoint import Position
 from common.command_line import parse_command_line
 from common.datasets import load_spirals
 from common.events import read_events
 from common.failures import DataError
+from common.process_group import Node
+from common.run import Run
+from common.run_log import RunLog
 from common.setup import hold_out
-from tests.ranks import cluster, program, run_programs
+from common.world import World
+from tests.ranks import cluster, program, run_programs, run_ranks
 from tests.workload import SMALL, plant
 
 SPIRAL = ["--workload", "spiral-mlp", "--threads", "1", "--batch-size", "500", "--learning-rate",
@@ -125,6 +135,30 @@ def test_the_split_is_70_15_15_and_follows_the_seed_alone():
     other = hold_out(whole, settings("--seed", "2"))[1]
     assert held_out.digest == again.digest != other.digest
     assert held_out.labels.mean() == pytest.approx(0.5, abs=0.05)
+
+
+def noted(folder: str) -> list[float]:
+    """The history of a rank whose own number is larger the higher its rank."""
+    rank = dist.get_rank()
+    node = Node(World(rank, dist.get_world_size()), torch.device("cpu"), 1)
+    with RunLog(Path(folder) / f"log{rank}", Path(folder) / f"jsonl{rank}", node.world) as log:
+        run = Run("", Path(folder), Path(folder), settings(), node, log, 1)
+        run._note_validation(1, 0.5 + rank, 0.5)
+        return run.validation_losses
+
+
+def test_the_leaders_loss_counts_on_all_ranks(tmp_path):
+    assert run_ranks(3, noted, str(tmp_path)) == [[0.5]] * 3
+
+
+def test_a_resumed_log_keeps_no_validation_from_ahead(tmp_path):
+    world, files = World(), (tmp_path / "log", tmp_path / "jsonl")
+    with RunLog(*files, world) as log:
+        for epoch in (1, 2, 3):
+            log.validation(epoch, 0.5, 0.5)
+    with RunLog(*files, world, Position(3, 0, 16)):
+        pass
+    assert [event["epoch"] for event in read_events(files[1])] == [1, 2]
 
 
 def test_nothing_to_validate_on_is_one_sentence():

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from common.command_line import _parser, parse_command_line
 from common.failures import UsageError
+from common.settings import OPTIMIZERS, SCHEDULES
+from common.workloads import WORKLOADS
 from tests.ranks import ROOT
 
 SCREEN = 50  # lines of a terminal window
@@ -24,6 +26,33 @@ def test_defaults_are_the_assignments_numbers():
 def test_part_two_runs_both_tasks_unless_told():
     assert parse_command_line("PartTwo", [])[0].sync == ("gather-scatter", "all-reduce")
     assert parse_command_line("PartTwo", ["--sync", "all-reduce"])[0].sync == ("all-reduce",)
+
+
+def test_early_stopping_is_patience_and_gain():
+    held_out = ["--validation-fraction", "0.1", "--early-stopping"]
+    for text, meaning in (("3", (3, 0.0)), ("2:0.5", (2, 0.5)), ("none", ())):
+        assert parse_command_line("PartOne", [*held_out, text])[0].early_stopping == meaning
+
+
+def test_every_row_fits_its_names():
+    """A row's names are checked by nobody before a run looks them up."""
+    assert set(WORKLOADS) == {"cifar10-vgg11", "digits-vgg11", "mnist-mlp", "mnist-cnn",
+                              "spiral-mlp", "image-folder"}
+    for name, row in WORKLOADS.items():
+        settings, _ = parse_command_line("PartOne", ["--workload", name])
+        assert settings.optimizer in OPTIMIZERS and settings.schedule in SCHEDULES
+        assert row.criterion in ("cross-entropy", "negative-log-likelihood")
+
+
+def test_the_tutorials_numbers():
+    numbers = {name: parse_command_line("PartOne", ["--workload", name])[0] for name in WORKLOADS}
+    mlp, cnn, spiral = (numbers[name] for name in ("mnist-mlp", "mnist-cnn", "spiral-mlp"))
+    assert (mlp.batch_size, mlp.epochs, mlp.optimizer, mlp.log_every) == (32, 5, "adam", 100)
+    assert (cnn.batch_size, cnn.epochs, cnn.optimizer, cnn.learning_rate) == (64, 14, "adadelta", 1)
+    assert (cnn.schedule, cnn.gamma, cnn.step_epochs) == ("step", 0.7, 1)
+    assert WORKLOADS["mnist-cnn"].criterion == "negative-log-likelihood"
+    assert (spiral.epochs, spiral.early_stopping, spiral.optimizer) == (50, (3, 0.01), "adam")
+    assert spiral.batch_size == 4 * 32
 
 
 def test_short_cluster_flags():
@@ -45,6 +74,13 @@ def test_a_workloads_row_gives_the_defaults_and_flags_overrule_it():
     (["--precision", "fp8"], ["fp8", "bf16"]),
     (["--sync", "gossip"], ["gossip", "all-reduce"]),
     (["--sync", "all-reduce,all-reduce"], ["twice"]),
+    (["--optimizer", "lion"], ["lion", "adadelta"]),
+    (["--schedule", "exponential"], ["exponential", "one-cycle"]),
+    (["--accumulate", "0"], ["--accumulate", "'0'"]),
+    (["--early-stopping", "3:x", "--validation-fraction", "0.1"], ["--early-stopping", "'x'"]),
+    (["--early-stopping", "0", "--validation-fraction", "0.1"], ["--early-stopping", "'0'"]),
+    (["--early-stopping", "3"], ["--early-stopping", "--validation-fraction"]),
+    (["--validation-fraction", "1"], ["--validation-fraction", "'1'"]),
     (["--no-such-flag"], ["--no-such-flag"]),
     (["--epoch", "3"], ["--epoch", "did you mean --epochs?"]),
     (["--learning_rate", "1"], ["did you mean --learning-rate?"]),

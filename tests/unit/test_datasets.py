@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from common import datasets
-from common.datasets import load_cifar10, load_digits, load_image_folder
+from common.datasets import load_cifar10, load_digits, load_image_folder, load_spirals
 from common.failures import DataError
 
 
@@ -167,6 +167,47 @@ def test_relative_paths_and_spaces(folder, monkeypatch):
     folder.rename(folder.with_name("my images"))
     monkeypatch.chdir(folder.parent)
     assert len(load_cifar10("train", Path("my images"))) == 12
+
+
+def test_classes_without_a_split_give_a_fixed_fifth_to_the_test_set(folder, monkeypatch):
+    (folder / "train").rename(folder.parent / "plain")
+    plain = folder.parent / "plain"
+    train, test = (load_image_folder(split, plain) for split in ("train", "test"))
+    assert (len(train), len(test)) == (10, 2) and train.class_names == ("ant", "cat")
+    pixels = {image.tobytes() for part in (train, test) for image in part.images}
+    assert len(pixels) == 12
+    monkeypatch.setattr(datasets, "_read_image", None)  # the cache beside them is no change
+    assert load_image_folder("test", plain).digest == test.digest
+
+
+def test_half_a_split_and_no_folder_at_all_are_named(folder):
+    (folder / "test").rename(folder / "other")
+    with pytest.raises(DataError, match=r"there is no .*/test; expected"):
+        load_image_folder("test", folder)
+    with pytest.raises(DataError, match=r"there is no .*/none/train; expected"):
+        load_image_folder("train", folder / "none")
+
+
+def test_spirals():
+    train, test = load_spirals("train"), load_spirals("test")
+    assert train.images.shape == (8500, 1, 1, 2) and train.images.dtype == np.float32
+    assert len(test) == 1500 and test.class_names == ("one", "other")
+    points = np.concatenate([train.images, test.images]).reshape(-1, 2)
+    labels = np.concatenate([train.labels, test.labels])
+    assert np.bincount(labels).tolist() == [5000, 5000]
+    radius, angle = np.hypot(*points.T), np.arctan2(points[:, 1], points[:, 0])
+    on_arm = 2 * ((angle - np.pi * labels) % (2 * np.pi)) + np.pi
+    off = (radius - on_arm + 2 * np.pi) % (4 * np.pi) - 2 * np.pi
+    assert 0.1 < np.median(np.abs(off)) < 0.2  # of 0.2 times a normal number: 0.135
+    assert points.std(axis=0) == pytest.approx([8.4, 8.4], abs=0.3)
+    assert load_spirals("train").digest == train.digest
+
+
+def test_a_part_has_a_digest_of_its_own():
+    test = load_digits("test")
+    some, others = test.part(np.arange(5)), test.part(np.arange(5) + 1)
+    assert len({test.digest, some.digest, others.digest}) == 3 and len(some) == 5
+    assert np.array_equal(some.images[1], others.images[0])
 
 
 def test_digits():
