@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from common.failures import UsageError
-from common.settings import PRECISIONS, SYNC_NAMES, Settings
+from common.settings import COMM_HOOKS, PRECISIONS, SYNC_NAMES, WIRES, Settings
 from common.workloads import WORKLOADS, find_workload
 from common.world import World, detect_world
 
@@ -73,14 +73,28 @@ def _parser(part: str) -> argparse.ArgumentParser:
     _add_recipe_flags(parser)
     _add_machine_flags(parser)
     _add_run_flags(parser)
-    parser.set_defaults(sync=())
-    if part in ("PartTwo", "Preflight"):
-        group = parser.add_argument_group("the seam")
+    parser.set_defaults(sync=(), bucket_mb=1.0, wire="float32", comm_hook="none")
+    if part != "PartOne":
+        _add_seam_flags(parser, part)
+    return parser
+
+
+def _add_seam_flags(parser: argparse.ArgumentParser, part: str) -> None:
+    group = parser.add_argument_group("the seam")
+    group.add_argument("--bucket-mb", type=_positive, metavar="MB",
+                       help="gradients leave in buckets of this many megabytes, while backward "
+                       "computes the next (default: 1)")
+    if part != "PartTwo":
+        group.add_argument("--comm-hook", choices=COMM_HOOKS,
+                           help="how DDP compresses gradients; none is exact (default: none)")
+    if part != "PartThree":
+        group.add_argument("--wire", choices=WIRES,
+                           help="format in which gradients travel; what rounding takes is added "
+                           "to the next step (default: float32, which is exact)")
         group.add_argument("--sync", type=_sync_list, default="gather-scatter,all-reduce",
                             metavar="NAME[,NAME]", help="how to average gradients: "
                             f"{', '.join(SYNC_NAMES)}; several run one after the other "
                             "(default: gather-scatter,all-reduce)")
-    return parser
 
 
 PARTS = {

@@ -14,9 +14,10 @@ from torch.optim import Optimizer
 
 from common import checkpoint
 from common.checkpoint import Position
-from common.collectives import gather_rows, share_leaders_buffers
+from common.collectives import gather_rows, gather_to_leader, share_leaders_buffers
 from common.epoch_plan import mix
 from common.failures import CheckpointError
+from common.gradient_sync import GradientSync, KeepLocal
 from common.precision import Precision
 from common.process_group import Node
 from common.rendezvous import versions
@@ -33,7 +34,8 @@ class Run:
 
     `name` is its folder's below --output-dir, such as "PartTwo/all-reduce". `position` is the next
     batch to train on, `totals` this rank's sums over the epoch so far, `data` the training set's
-    digest. The last `kept` checkpoints stay; None keeps all.
+    digest. `gradient_sync` is asked what it remembers whenever the run is saved. The last `kept`
+    checkpoints stay; None keeps all.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Run:
     totals: Totals = field(default_factory=Totals)
     last_checkpoint: Path | None = None
     data: str = ""
+    gradient_sync: GradientSync = field(default_factory=KeepLocal)
     kept: int | None = KEPT_CHECKPOINTS
 
     @property
@@ -128,13 +131,14 @@ class Run:
         """
         self.node.progress.phase = "saving"
         share_leaders_buffers(model)
+        rank_state = [gather_to_leader(tensor) for tensor in self.gradient_sync.local_state()]
         path = self.checkpoint_dir / checkpoint.file_name(self.position)
         try:
             if self.node.world.is_leader:
                 self._write(path, checkpoint.pack(
                     model, optimizer, self.position, loss, totals=totals,
                     settings=self.settings.as_json(), ran_on=ran_on(self.name, self.node),
-                    data=self.data))
+                    data=self.data, rank_state=rank_state))
             self.last_checkpoint = path
         except CheckpointError as error:
             if is_last or self._is_over():

@@ -3,12 +3,15 @@
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-SYNC_NAMES = ("gather-scatter", "all-reduce", "gather-scatter-per-tensor", "all-reduce-per-tensor")
+SYNC_NAMES = ("gather-scatter", "all-reduce", "gather-scatter-per-tensor", "all-reduce-per-tensor",
+              "gather-scatter-pipelined", "reduce-scatter", "overlapped-all-reduce")
+WIRES = ("float32", "bf16", "fp16")
+COMM_HOOKS = ("none", "fp16", "bf16", "powersgd")
 PRECISIONS = ("float32", "bf16", "float64")
 
 # Fields that decide what is learned: a resumed run must not change them.
 TRAJECTORY_FIELDS = ("workload", "batch_size", "smallest_batch", "learning_rate", "momentum",
-                     "weight_decay", "seed", "precision", "batch_norm")
+                     "weight_decay", "seed", "precision", "batch_norm", "wire", "comm_hook")
 # Fields that a node may choose for itself: its disk, its cores, its cables.
 NODE_FIELDS = ("data_dir", "output_dir", "device", "threads", "num_workers", "interface", "debug")
 
@@ -43,6 +46,9 @@ class Settings:
     interface: str | None = None
     backend: str = "auto"
     sync: tuple[str, ...] = ("gather-scatter", "all-reduce")
+    bucket_mb: float = 1.0
+    wire: str = "float32"
+    comm_hook: str = "none"
     dry_run: bool = False
     debug: bool = False
 

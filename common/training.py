@@ -44,7 +44,7 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
                 loss = criterion(precision.widen(outputs), targets)
                 mean_loss = _finite(loss, run)
             here = f"rank {run.node.world.rank} at {run.position}"
-            with timer("backward"), finite_gradients(model, here):
+            with timer("backward"), finite_gradients(model, here, gradient_sync):
                 optimizer.zero_grad()
                 (loss * weight).backward()
             with timer("sync"):

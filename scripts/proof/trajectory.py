@@ -35,6 +35,7 @@ class Recorder:
         self.first: list[Tensor] = []
         self.last: list[Tensor] = []
         self._inner = inner
+        self.checks_gradients = inner.checks_gradients
 
     @property
     def bytes_sent(self) -> int:
@@ -49,6 +50,10 @@ class Recorder:
         self._inner.average(gradients)
         self.last = [gradient.clone() for gradient in gradients]
         self.first = self.first or self.last
+
+    def local_state(self) -> list[Tensor]:
+        """What the inner synchroniser remembers."""
+        return self._inner.local_state()
 
 
 Trajectory = dict[str, list[Tensor]]
