@@ -3,9 +3,10 @@
     python3 PartTwo/main.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0 --sync overlapped-all-reduce
 
 Backward works from the last layer to the first. In VGG-11 nine tenths of the gradient's bytes
-belong to the last four convolutions and are ready first: they can travel behind the rest. This is what DistributedDataParallel does inside (Li et al., 2020, arXiv:2006.15704), in plain
-Python, with two differences: buckets are never rebuilt, so that a resumed run sums in the same
-order, and they are small enough that the first one leaves early.
+belong to the last four convolutions and are ready first: they can travel behind the rest. This is
+what DistributedDataParallel does inside (Li et al., 2020, arXiv:2006.15704), in plain Python, with
+two differences: buckets are never rebuilt, so that a resumed run sums in the same order, and they
+are small enough that the first one leaves early.
 """
 
 import zlib
@@ -24,43 +25,51 @@ from PartTwo.wire import Wire
 
 
 class Bucket:
-    """Gradients that travel together: one flat buffer, and each parameter's window into it.
+    """Gradients that travel together, laid end to end in one buffer in which they then live.
 
-    A window has its parameter's shape and strides, so that gradients can live in the buffer.
+    Each parameter has a window of its own shape and strides into the buffer. A parameter that is
+    alone needs neither: its gradient travels from where backward left it, without a copy.
     """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
-        first = parameters[0]
         self.parameters = list(parameters)
-        self.buffer = torch.zeros(sum(p.numel() for p in parameters), dtype=first.dtype,
-                                  device=first.device)
-        self._windows = dict(zip(parameters, _windows(self.buffer, parameters), strict=True))
+        self.size = sum(parameter.numel() for parameter in parameters)
         self._missing = set(parameters)
+        self._windows: dict[Parameter, Tensor] = {}
+        if len(parameters) > 1:
+            self._row = parameters[0].detach().new_zeros(self.size)
+            self._windows = dict(zip(parameters, _windows(self._row, parameters), strict=True))
 
     @property
     def is_full(self) -> bool:
         return not self._missing
 
-    def take(self, parameter: Parameter, parts: int) -> None:
-        """Moves the parameter's gradient, divided by `parts`, into the buffer, where it then lives.
+    @property
+    def row(self) -> Tensor:
+        """All gradients of a full bucket, as they lie in memory: (size,)."""
+        if self._windows:
+            return self._row
+        gradient = self.parameters[0].grad
+        assert gradient is not None
+        return gradient.as_strided((self.size,), (1,))
 
-        One pass over memory; the optimiser later reads the mean where it arrived.
-        """
-        window = self._windows[parameter]
-        torch.div(parameter.grad, parts, out=window)
-        parameter.grad = window
+    def take(self, parameter: Parameter, parts: int) -> None:
+        """Divides the parameter's gradient by `parts`, and moves it to its window if it has one."""
+        gradient = parameter.grad
+        assert gradient is not None
+        parameter.grad = torch.div(gradient, parts, out=self._windows.get(parameter, gradient))
         self._missing.discard(parameter)
 
     def fill(self) -> None:
         """Takes zeros for the gradients that backward did not compute: others may have them."""
         for parameter in self._missing:
-            self._windows[parameter].zero_()
-            parameter.grad = self._windows[parameter]
+            window = self._windows.get(parameter)
+            parameter.grad = torch.zeros_like(parameter) if window is None else window.zero_()
         self._missing.clear()
 
     def require_finite(self) -> None:
         """Raises SpoiltGradient: in the mean nobody could tell whose gradient it was."""
-        require_finite(self.parameters, list(self._windows.values()))
+        require_finite(self.parameters, [p.grad for p in self.parameters if p.grad is not None])
 
     def empty(self) -> None:
         """Awaits the next step's gradients."""
@@ -123,7 +132,7 @@ class OverlappedAllReduce(KeepLocal):
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         _require_equal_layout(trained)
         self._buckets = fill_buckets(trained[::-1], self._bucket_bytes)
-        self._wire.expect([len(bucket.buffer) for bucket in self._buckets], trained[0].detach())
+        self._wire.expect([bucket.size for bucket in self._buckets], trained[0].detach())
         for bucket in self._buckets:
             for parameter in bucket.parameters:
                 parameter.register_post_accumulate_grad_hook(
@@ -139,9 +148,9 @@ class OverlappedAllReduce(KeepLocal):
             self._send(self._buckets[len(self._sent)])
 
     def _send(self, bucket: Bucket) -> None:
-        if not bucket.buffer.is_cuda:
+        if not bucket.row.is_cuda:
             bucket.require_finite()
-        payload = self._wire.pack(len(self._sent), bucket.buffer)
+        payload = self._wire.pack(len(self._sent), bucket.row)
         work = dist.all_reduce(payload, op=dist.ReduceOp.SUM, async_op=True)
         self._sent.append((work, payload))
         self.bytes_sent += ring_bytes(total_bytes([payload]), world_size())
@@ -156,6 +165,6 @@ class OverlappedAllReduce(KeepLocal):
             self._send(bucket)
         for bucket, (work, payload) in zip(self._buckets, self._sent, strict=True):
             work.wait()
-            self._wire.unpack(payload, bucket.buffer)
+            self._wire.unpack(payload, bucket.row)
             bucket.empty()
         self._sent.clear()

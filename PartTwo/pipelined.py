@@ -40,32 +40,43 @@ class PipelinedGatherScatter(KeepLocal):
     def _average_all(self, chunks: Sequence[Tensor]) -> None:
         others = [rank for rank in range(world_size()) if rank != LEADER]
         arriving = [_receive_from(others, chunk) for chunk in chunks[:AHEAD]]
-        leaving = []
+        leaving: list[dist.Work] = []
         for number, chunk in enumerate(chunks):
             for work, received in arriving[number]:
                 work.wait()
                 chunk.add_(received)
             chunk.div_(world_size())
-            leaving += [dist.isend(chunk, rank) for rank in others]
+            leaving += [_send(chunk, rank) for rank in others]
             if number + AHEAD < len(chunks):
                 arriving.append(_receive_from(others, chunks[number + AHEAD]))
             arriving[number] = []
         _wait(leaving)
 
 
+def _send(tensor: Tensor, rank: int) -> dist.Work:
+    work = dist.isend(tensor, rank)
+    assert work is not None  # None is for ranks outside of the group
+    return work
+
+
+def _receive(tensor: Tensor, rank: int) -> dist.Work:
+    work = dist.irecv(tensor, rank)
+    assert work is not None
+    return work
+
+
 def _receive_from(ranks: Sequence[int], like: Tensor) -> list[tuple[dist.Work, Tensor]]:
     received = [torch.empty_like(like) for _ in ranks]
-    return [(dist.irecv(tensor, rank), tensor)
-            for rank, tensor in zip(ranks, received, strict=True)]
+    return [(_receive(tensor, rank), tensor) for rank, tensor in zip(ranks, received, strict=True)]
 
 
 def _send_and_receive(chunks: Sequence[Tensor]) -> None:
     """Sends every chunk to the root, and takes its mean in the same place once it has left."""
-    leaving = [dist.isend(chunk, LEADER) for chunk in chunks]
+    leaving = [_send(chunk, LEADER) for chunk in chunks]
     arriving = []
     for work, chunk in zip(leaving, chunks, strict=True):
         work.wait()
-        arriving.append(dist.irecv(chunk, LEADER))
+        arriving.append(_receive(chunk, LEADER))
     _wait(arriving)
 
 

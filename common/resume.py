@@ -37,9 +37,9 @@ def open_run(name: str, settings: Settings, node: Node, loader: InMemoryLoader |
     """Opens the output folder `name`, as --resume says: fresh, resumed, or replaced.
 
     Resuming restores `model`, `optimizer` and what `gradient_sync` remembers, in place. Every rank
-    must enter. Raises UsageError when the folder holds a run and must not be touched, or when settings or data have changed;
-    CheckpointError when nothing sound is left to resume from. A dry run does all this in a
-    temporary folder, after it has looked at the real one.
+    must enter. Raises UsageError when the folder holds a run and must not be touched, or when
+    settings or data have changed; CheckpointError when nothing sound is left to resume from. A dry
+    run does all this in a temporary folder, after it has looked at the real one.
     """
     _refuse_other_runs(settings.output_dir / name, settings, node)
     memory = gradient_sync or KeepLocal()

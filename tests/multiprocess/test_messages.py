@@ -94,7 +94,7 @@ def test_another_memory_format_on_one_rank_is_refused_on_all():
 
 def test_buckets_close_when_they_reach_their_size():
     parameters = [nn.Parameter(torch.zeros(n)) for n in (10, 200, 10, 10, 90)]
-    sizes = [len(bucket.buffer) for bucket in fill_buckets(parameters, 400)]
+    sizes = [bucket.size for bucket in fill_buckets(parameters, 400)]
     assert sizes == [210, 110]
 
 
@@ -104,8 +104,18 @@ def test_a_gradient_lives_in_its_bucket_and_keeps_its_memory_format():
     weight.grad = torch.arange(96.0).view(2, 3, 4, 4)
     bucket.take(weight, parts=2)
     assert weight.grad.stride() == weight.stride()
-    assert weight.grad.data_ptr() == bucket.buffer[5:].data_ptr()
+    assert weight.grad.data_ptr() == bucket.row[5:].data_ptr()
     assert torch.equal(weight.grad, torch.arange(96.0).view(2, 3, 4, 4) / 2)
+
+
+def test_a_gradient_that_is_alone_travels_from_where_it_is():
+    weight = nn.Parameter(torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last))
+    bucket = Bucket([weight])
+    gradient = torch.arange(96.0).view(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    weight.grad = gradient
+    bucket.take(weight, parts=2)
+    assert bucket.row.data_ptr() == weight.grad.data_ptr() == gradient.data_ptr()
+    assert torch.equal(bucket.row.view(2, 4, 4, 3).permute(0, 3, 1, 2), weight.grad)
 
 
 @pytest.mark.parametrize("format", ["bf16", "fp16"])
