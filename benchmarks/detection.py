@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.faults.disturbed import joined, running, wait_for
 from tests.faults.test_lost_peers import check_survivors, end_victim, plant_sleeper
-from tests.multiprocess.test_resume import Case
+from tests.runs import Case
 
 RANKS = 4
 FAULTS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP, "asleep": None,

@@ -181,6 +181,9 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
                        help="resume although settings that matter have changed")
     group.add_argument("--checkpoint-every", type=_count, metavar="N",
                        help="also save every N iterations (default: at epoch ends)")
+    group.add_argument("--checkpoint-minutes", type=_not_negative, default=10.0, metavar="X",
+                       help="also save when the last checkpoint is X minutes old; 0 is never "
+                       "(default: 10)")
     group.add_argument("--check-every", type=_whole, default=50, metavar="N",
                        help="compare the replicas and count the samples every N iterations; 0 is "
                        "never (default: 50)")

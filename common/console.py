@@ -13,13 +13,18 @@ from tqdm import tqdm
 from common.world import World
 
 
+def mark(world: World) -> str:
+    """What stands before a rank's lines where ranks share a terminal; nothing on the leader."""
+    return "" if world.is_leader else f"[rank {world.rank} {socket.gethostname()}] "
+
+
 def console(world: World) -> Callable[[str], None]:
     """A function that prints lines at once, above the progress bar if there is one."""
-    mark = "" if world.is_leader else f"[rank {world.rank} {socket.gethostname()}] "
+    before = mark(world)
 
     def say(text: str) -> None:
         # One write a line: ranks that share a terminal must not break into each other's lines.
-        tqdm.write("".join(f"{mark}{line}\n" for line in text.split("\n")), end="")
+        tqdm.write("".join(f"{before}{line}\n" for line in text.split("\n")), end="")
         sys.stdout.flush()
 
     return say

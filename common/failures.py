@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from common.signals import listen_for_signals, process_stop, tell
+from common.signals import listen_for_signals, process_stop
 
 
 class Failure(Exception):
@@ -79,6 +79,6 @@ def run_program(main: Callable[[], None]) -> NoReturn:
     except Failure as failure:
         if "--debug" in sys.argv:
             traceback.print_exc()
-        tell(str(failure), failure.exit_code, stop.progress.saved)
+        stop.tell(str(failure), failure.exit_code)
         sys.exit(failure.exit_code)
     sys.exit(0)

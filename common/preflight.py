@@ -13,7 +13,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import PrefixStore
 
-from common import rendezvous
+from common import addresses, rendezvous
 from common.all_reduce_speed import measure_all_reduce
 from common.board import Board
 from common.console import console
@@ -24,7 +24,6 @@ from common.links import Link, LinkServer, meetings, probe
 from common.node_facts import node_facts
 from common.settings import Settings
 from common.workloads import find_workload
-from common.world import World
 
 PROBE_SECONDS = 0.3
 ALL_PROBES_SECONDS = 10.0
@@ -38,8 +37,8 @@ def examine(findings: Findings) -> None:
     """
     world, settings = findings.world, findings.settings
     now = time.monotonic()
-    address = rendezvous.resolve(world.master_address)
-    place = rendezvous.choose_interface(settings.interface, address, world.master_port)
+    address = addresses.resolve(world.master_address)
+    place = addresses.choose_interface(settings.interface, address, world.master_port)
     store = rendezvous.open_store(world, address, now + settings.timeout / 2, console(world))
     board = Board(store, world, now + settings.timeout, console(world))
     try:
@@ -68,25 +67,17 @@ def _join(findings: Findings, board: Board, place: tuple[str, str], port: int,
     """Everybody's card, with facts and the port of the link server."""
     world, settings = findings.world, findings.settings
     interface, address = place
-    master = rendezvous.resolve(world.master_address)
+    master = addresses.resolve(world.master_address)
     card = {**rendezvous.my_card(world, settings, address, interface), "port": port,
             **node_facts(settings.output_dir, interface, master)}
     try:
         rendezvous.claim_rank(board.store, world, card)
         findings.cards = board.share("card", card, deadline)
     except PeerLost as error:
-        raise PeerLost(f"{error}{_loopback_hint(world, master)}") from None
+        hint = addresses.loopback_hint(world.master_address) if world.is_leader else ""
+        raise PeerLost(f"{error}{hint}") from None
     finally:
         findings.cards = findings.cards or board.posted("card")
-
-
-def _loopback_hint(world: World, master: str) -> str:
-    """The leader listens where the others will not look when its name means loopback to it."""
-    name = world.master_address
-    if not world.is_leader or not master.startswith("127.") or name in (master, "localhost"):
-        return ""
-    return (f"; note that {name} means {master} here (see /etc/hosts), which no other machine "
-            "reaches: give --master-ip as this machine's address in the cluster")
 
 
 def _compare(findings: Findings, board: Board) -> None:

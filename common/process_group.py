@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store
 
-from common import rendezvous
-from common.console import console
+from common import addresses, rendezvous
+from common.console import console, mark
 from common.devices import choose_backend, choose_device, count_gpus, use_threads
 from common.failures import Failure, PeerLost, RanksDisagree, first_line
 from common.settings import Settings
@@ -89,10 +89,11 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
     with one sentence and one exit code. Every rank must enter. Raises the Failures of the design.
     """
     say = console(world)
+    process_stop().mark = mark(world)
     deadline = time.monotonic() + START_FACTOR * settings.timeout
-    address = rendezvous.resolve(world.master_address)
-    rendezvous.warn_of_public_address(address, say)
-    place = rendezvous.choose_interface(settings.interface, address, world.master_port)
+    address = addresses.resolve(world.master_address)
+    addresses.warn_of_public_address(address, say)
+    place = addresses.choose_interface(settings.interface, address, world.master_port)
     store = rendezvous.open_store(world, address, deadline, say)
     watch = Watch(partial(rendezvous.connect_store, world, address), world, settings.timeout,
                   process_stop())
@@ -118,7 +119,8 @@ def _join(store: Store, world: World, settings: Settings, place: tuple[str, str]
           deadline: float, say: Callable[[str], None]) -> list[dict]:
     card = rendezvous.my_card(world, settings, place[1], place[0])
     rendezvous.claim_rank(store, world, card)
-    cards = rendezvous.wait_for_cards(store, world, deadline, say)
+    hint = addresses.loopback_hint(world.master_address)
+    cards = rendezvous.wait_for_cards(store, world, deadline, say, hint)
     rendezvous.compare_cards(cards)
     return cards
 

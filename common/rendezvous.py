@@ -1,17 +1,13 @@
-"""How the ranks find each other: the local address, the store that rank 0 serves, and the claims.
+"""How the ranks find each other: the store that rank 0 serves, the claims, and who is who.
 
 Everything here speaks through torch's TCPStore, before any process group exists.
 """
 
-import errno
-import fcntl
 import hashlib
-import ipaddress
 import json
 import os
 import platform
 import socket
-import struct
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,90 +16,15 @@ from pathlib import Path
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from common.failures import Failure, PeerLost, RanksDisagree, UsageError, Verdict
+from common.addresses import listen
+from common.failures import Failure, PeerLost, RanksDisagree, Verdict
 from common.settings import Settings, differences
 from common.world import World
 
 POLL_SECONDS = 0.05
 REMARK_SECONDS = 3.0
 STORE_TIMEOUT = timedelta(seconds=10)
-_SIOCGIFADDR = 0x8915
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def resolve(host: str) -> str:
-    """The IPv4 address of `host`; raises UsageError when the name is unknown."""
-    try:
-        return socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0]  # type: ignore[return-value]
-    except OSError as error:
-        raise UsageError(f"the master address {host!r} cannot be resolved ({error.strerror}); "
-                         "give --master-ip as an address such as 10.0.0.1") from None
-
-
-def local_address_towards(master: str, port: int) -> str:
-    """This machine's address on the route to `master`: connects a UDP socket, sends nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((master, port))
-        except OSError as error:
-            raise PeerLost(f"there is no route from {socket.gethostname()} to the master {master} "
-                           f"({error.strerror})") from None
-        return probe.getsockname()[0]
-
-
-def interface_addresses() -> dict[str, str]:
-    """The IPv4 address of each network interface that has one, by interface name."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
-            except OSError:
-                continue  # an interface without an IPv4 address
-            found[name] = socket.inet_ntoa(reply[20:24])
-    return found
-
-
-def choose_interface(wanted: str | None, master: str, port: int) -> tuple[str, str]:
-    """(interface, address) for gloo: the wanted one, else the one that reaches the master.
-
-    Raises UsageError for an interface that this machine does not have.
-    """
-    addresses = interface_addresses()
-    if wanted is not None:
-        if wanted not in addresses:
-            raise UsageError(f"this machine has no interface {wanted!r} with an IPv4 address; it "
-                             f"has {', '.join(sorted(addresses))}")
-        return wanted, addresses[wanted]
-    address = local_address_towards(master, port)
-    if address.startswith("127."):
-        return "lo", address
-    names = [name for name, other in addresses.items() if other == address]
-    return (names[0] if names else "lo"), address
-
-
-def listen(address: str, port: int) -> socket.socket:
-    """A socket that listens on this one address only, for the store to take over. Leader only."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((address, port))
-    except OSError as error:
-        listener.close()
-        raise UsageError(_why_not_bound(address, port, error)) from None
-    listener.listen(1024)
-    return listener
-
-
-def _why_not_bound(address: str, port: int, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return (f"port {port} on {address} is in use: another run is going on there, or choose "
-                "another --master-port on every node")
-    if error.errno == errno.EADDRNOTAVAIL:
-        mine = ", ".join(sorted(interface_addresses().values()))
-        return (f"{address} is no address of {socket.gethostname()} (it has {mine}): rank 0 must "
-                "run on the machine that --master-ip names")
-    return f"cannot listen on {address}:{port}: {error.strerror}"
 
 
 def open_store(world: World, address: str, deadline: float, say: Callable[[str], None]) -> Store:
@@ -138,13 +59,6 @@ def _check_token(store: Store, world: World, address: str, deadline: float) -> N
         raise RanksDisagree(f"rank {world.rank} on {socket.gethostname()} has another --token than "
                             f"the job at {address}:{world.master_port}: give all ranks of a job "
                             "the same, and each job a --master-port of its own")
-
-
-def warn_of_public_address(address: str, say: Callable[[str], None]) -> None:
-    """Says that the run is open to the whole internet, when its master's address is public."""
-    if ipaddress.ip_address(address).is_global:
-        say(f"warning: {address} is a public address, and the ranks speak without encryption or "
-            "passwords: use a private network or a tunnel (docs/security.md)")
 
 
 def connect_store(world: World, address: str) -> Store:
@@ -221,9 +135,12 @@ def claim_rank(store: Store, world: World, card: dict) -> None:
     store.set(f"card/{world.rank}", json.dumps(card))
 
 
-def wait_for_cards(store: Store, world: World, deadline: float,
-                   say: Callable[[str], None]) -> list[dict]:
-    """Every rank's card, by rank. Says who is missing while it waits; raises PeerLost at last."""
+def wait_for_cards(store: Store, world: World, deadline: float, say: Callable[[str], None],
+                   hint: str = "") -> list[dict]:
+    """Every rank's card, by rank. Says who is missing while it waits; raises PeerLost at last.
+
+    `hint` says why they may be missing.
+    """
     remark = time.monotonic() + REMARK_SECONDS
     missing = list(range(world.size))
     while missing:
@@ -231,9 +148,9 @@ def wait_for_cards(store: Store, world: World, deadline: float,
         report = (f"{world.size - len(missing)} of {world.size} joined, waiting for "
                   f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))}")
         if missing and time.monotonic() > deadline:
-            raise PeerLost(f"gave up: {report}; start the missing, or raise --timeout")
+            raise PeerLost(f"gave up: {report}; start the missing, or raise --timeout{hint}")
         if missing and time.monotonic() > remark:
-            say(report)
+            say(report + hint)
             remark += REMARK_SECONDS
         time.sleep(POLL_SECONDS)
     return [json.loads(store.get(f"card/{rank}")) for rank in range(world.size)]

@@ -24,6 +24,7 @@ from common.loaders import InMemoryLoader, WorkerLoader
 from common.process_group import Node
 from common.run import KEPT_CHECKPOINTS, Run, ran_on
 from common.run_log import RunLog, Totals
+from common.save_clock import SaveClock
 from common.sentinel import Sentinel
 from common.settings import Settings, differences
 
@@ -83,9 +84,10 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
                   ran_on=ran_on(name, node))
         for remark in remarks:
             log.note(remark)
-        sentinel = Sentinel(plan, node, settings.check_every)
         yield Run(name, folder, folder / "checkpoints", settings, node, log, plan.iterations,
-                  sentinel, position, totals, last, data, gradient_sync)
+                  Sentinel(plan, node, settings.check_every),
+                  SaveClock(name, settings.checkpoint_minutes, node), position, totals, last, data,
+                  gradient_sync)
         log.event("end")
 
 

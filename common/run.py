@@ -3,6 +3,7 @@
     for _ in run.iterations(): ...      # see common/training.py
 """
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from common.precision import Precision
 from common.process_group import Node
 from common.rendezvous import versions
 from common.run_log import RunLog, Step, Totals
+from common.save_clock import SaveClock
 from common.sentinel import NoSentinel, Sentinel
 from common.settings import Settings
 
@@ -46,6 +48,7 @@ class Run:
     log: RunLog
     iterations_per_epoch: int
     sentinel: Sentinel | NoSentinel = field(default_factory=NoSentinel)
+    clock: SaveClock = field(default_factory=SaveClock)
     position: Position = Position()
     totals: Totals = field(default_factory=Totals)
     last_checkpoint: Path | None = None
@@ -92,8 +95,9 @@ class Run:
         self.position = self.position.after_one_more(self.iterations_per_epoch)
         self.node.progress.phase = "checking"
         self.sentinel.after_step(step, self.position, model)
-        every = self.settings.checkpoint_every
-        if every and self.position.step % every == 0 and self.position.iteration:
+        every, done = self.settings.checkpoint_every, self.position.step
+        is_due = self.clock.is_due(done) or bool(every and done % every == 0)
+        if is_due and self.position.iteration:
             self.save(model, optimizer, self._gathered_totals())
         if self.position.iteration:  # else finish_epoch comes next, and saves
             self._stop_if_asked(model, optimizer)
@@ -130,6 +134,7 @@ class Run:
         end of the run, or when `is_last`, it raises CheckpointError.
         """
         self.node.progress.phase = "saving"
+        begun = time.perf_counter()
         share_leaders_buffers(model)
         rank_state = [gather_to_leader(tensor) for tensor in self.gradient_sync.local_state()]
         path = self.checkpoint_dir / checkpoint.file_name(self.position)
@@ -140,12 +145,15 @@ class Run:
                     settings=self.settings.as_json(), ran_on=ran_on(self.name, self.node),
                     data=self.data, rank_state=rank_state))
             self.last_checkpoint = path
+            self.log.event("checkpoint", file=path.name,
+                           seconds=round(time.perf_counter() - begun, 6))
         except CheckpointError as error:
             if is_last or self._is_over():
                 raise
             self.log.note(f"warning: {error}; training goes on, and the last good checkpoint is "
                           f"{self.last_checkpoint or 'none'}")
         self.node.stop.saved()
+        self.clock.saved()
 
     def _write(self, path: Path, contents: dict[str, Any]) -> None:
         checkpoint.write(path, contents)

@@ -3,7 +3,8 @@
     tail -f outputs/PartTwo/all-reduce/logs_rank0.txt
 
 `metrics_rankR.jsonl` holds one object a line, its kind under "event": start, note, step,
-epoch, evaluation, end. Durations are wall seconds of the whole iteration, data loading included.
+checkpoint, epoch, evaluation, end. Durations are wall seconds of the whole iteration, data loading
+included.
 """
 
 import json

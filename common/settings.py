@@ -40,6 +40,7 @@ class Settings:
     resume: str = "no"
     accept_changes: bool = False
     checkpoint_every: int | None = None
+    checkpoint_minutes: float = 10.0
     check_every: int = 50
     log_every: int = 20
     timeout: float = 60.0

@@ -36,6 +36,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.progress = Progress()
+        self.mark = ""
         self.signal: signal.Signals | None = None
         self.in_group = False
         self.wake = threading.Event()
@@ -80,7 +81,7 @@ class Stop:
             while self.in_group:
                 self._change.wait()
         sentence, code = self.why()
-        tell(f"{sentence} at {self.progress.place()}", code, self.progress.saved)
+        self.tell(f"{sentence} at {self.progress.place()}", code)
         sys.exit(code)
 
     def why(self) -> tuple[str, int]:
@@ -125,11 +126,16 @@ class Stop:
 
     def leave(self, sentence: str, code: int) -> NoReturn:
         """Ends this process and its workers at once: the main thread may be blocked for good."""
-        tell(sentence, code, self.progress.saved)
+        self.tell(sentence, code)
         for child in multiprocessing.active_children():
             child.kill()
         sys.stdout.flush()
         os._exit(code)
+
+    def tell(self, sentence: str, code: int) -> None:
+        """Prints a failure's one line: who says it, what happened, and how to go on if one can."""
+        how = advice(code, self.progress.saved, sys.argv, os.environ)
+        print(f"{self.mark}error: {sentence}{how}", file=sys.stderr, flush=True)
 
 
 @functools.cache
@@ -149,7 +155,11 @@ def listen_for_signals(stop: Stop) -> None:
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in EXIT_CODES:
         signal.signal(number, _do_nothing)
-    os.register_at_fork(after_in_child=_forget_signals)
+    # Blocked meanwhile: a child that has not yet forgotten would write to this process's pipe.
+    os.register_at_fork(
+        before=functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK, EXIT_CODES),
+        after_in_parent=functools.partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, EXIT_CODES),
+        after_in_child=_forget_signals)
     threading.Thread(target=_read, args=(reader, stop), name="signals", daemon=True).start()
 
 
@@ -158,11 +168,23 @@ def _do_nothing(number: int, frame: object) -> None:
 
 
 def _forget_signals() -> None:
-    """In a forked worker: it shares the pipe, and a signal to it is none to us."""
-    signal.set_wakeup_fd(-1)
-    for number in EXIT_CODES:
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; we end the workers
+    """In a forked worker: a signal to it is none to the run, which ends its workers itself.
+
+    Terminals and schedulers signal every process of a job. A worker that obeyed would be missing
+    for the step that is to be finished and saved.
+    """
+    signal.set_wakeup_fd(-1)  # the pipe is the parent's
+    for number in (signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # it stays blocked, for _obey_parent to take
+    threading.Thread(target=_obey_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def _obey_parent(parent: int) -> None:
+    """Ends this worker at a SIGTERM that its own parent sent, as torch and multiprocessing do."""
+    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != parent:
+        pass
+    os._exit(0)
 
 
 def _read(reader: int, stop: Stop) -> None:
@@ -176,12 +198,6 @@ def _read(reader: int, stop: Stop) -> None:
                 threading.Thread(target=stop.ask, args=(number,), name="stop", daemon=True).start()
             elif time.monotonic() - first > SAME_SIGNAL_SECONDS:
                 stop.leave("a second signal: leaving at once", EXIT_CODES[signal.Signals(number)])
-
-
-def tell(sentence: str, code: int, saved: str | None) -> None:
-    """Prints a failure's one line: what happened, and how to go on where that is of use."""
-    print(f"error: {sentence}{advice(code, saved, sys.argv, os.environ)}", file=sys.stderr,
-          flush=True)
 
 
 def advice(code: int, saved: str | None, arguments: Sequence[str],

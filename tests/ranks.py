@@ -7,6 +7,7 @@ outlives the call that started it.
 import contextlib
 import multiprocessing
 import os
+import re
 import runpy
 import signal
 import socket
@@ -35,6 +36,13 @@ class Outcome(NamedTuple):
 
     code: int | None
     output: str
+
+
+def error_lines(output: str) -> list[str]:
+    """The errors that a rank printed, without the rank's mark."""
+    found = (re.fullmatch(r"(?:\[rank \d+ \S+\] )?(error: .*)", line)
+             for line in output.splitlines())
+    return [match.group(1) for match in found if match]
 
 
 def free_port() -> int:

@@ -2,7 +2,7 @@
 
 Mutations that turn this red: `if False` for `if broken := broken_link(...)` or for `if slow :=
 slow_link(...)`; drop compare_cards, or the comparison of digests, from _compare; drop claim_rank;
-drop _loopback_hint from _join; probe only one way of each pair; drop `theirs` from _ping; drop
+drop loopback_hint from _join; probe only one way of each pair; drop `theirs` from _ping; drop
 `_raise_verdict` from share (two processes with one rank leave the others waiting).
 """
 

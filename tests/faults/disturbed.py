@@ -12,9 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.multiprocess.test_resume import RUNS, Case
-from tests.ranks import Program, cluster, program, started
-from tests.workload import SMALL, plant
+from tests.ranks import Program, started
+from tests.ranks import error_lines as errors_in
+from tests.runs import Case, programs_of
+from tests.workload import plant
 
 PAUSE = 0.05
 LONG_PAUSE = 0.5
@@ -62,14 +63,8 @@ def running(case: Case, folder: Path, resume: str = "no", pause: float = PAUSE,
 
     `plants` replaces what is called first in a rank.
     """
-    part = RUNS[case.run].split("/")[0]
-    flags = [*SMALL, "--output-dir", str(folder), "--checkpoint-every", str(case.every), "--resume",
-             resume, "--loader", case.loader, "--num-workers", "1", *more]
-    flags += ["--sync", case.run] if part == "PartTwo" else []
     before = {rank: partial(plant_phases, folder, pause) for rank in range(case.world_size)}
-    before |= plants or {}
-    programs = ([program(part, flags, folder, "rank0", before=before[0])] if part == "PartOne" else
-                cluster(part, case.world_size, flags, folder, before=before))
+    programs = programs_of(case, folder, resume, before | (plants or {}), more)
     with started([each.process for each in programs]):
         yield programs
 
@@ -86,4 +81,4 @@ def error_lines(each: Program) -> list[str]:
     """The errors that a program printed; there must be no traceback."""
     output = each.output()
     assert "Traceback" not in output, output
-    return [line for line in output.splitlines() if line.startswith("error: ")]
+    return errors_in(output)

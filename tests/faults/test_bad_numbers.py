@@ -15,7 +15,7 @@ from common import checkpoint
 from common.gradient_check import SpoiltGradient, require_finite
 from common.run_log import read_events
 from tests.faults.disturbed import error_lines, joined, plant_phases, running
-from tests.multiprocess.test_resume import RUNS, Case
+from tests.runs import RUNS, Case
 
 KINDS = [("PartOne", 1), ("gather-scatter", 3), ("all-reduce", 3), ("PartThree", 3)]
 BAD_AT = 7

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from common import checkpoint
 from common.checkpoint import Position
 from common.failures import CheckpointError
-from tests.multiprocess.test_resume import Case, end_of, launch, same_bits
 from tests.ranks import CONTEXT, program, run_programs
+from tests.runs import Case, end_of, launch, same_bits
 from tests.small import small_model
 from tests.workload import SMALL, plant
 

@@ -4,8 +4,8 @@ And nothing is lost: the run, resumed, ends bit for bit as if nothing had happen
 
 Mutations that turn this red: drop `compare_set("verdict"` in Watch._judge (no common sentence);
 return None in Watch._silent_rank (a stopped rank is never named), in Watch._stuck_rank (a sleeping
-one); do not start the guard thread (a stopped leader hangs all); return from Watch._excuse_absence
-at once (a pause of all ranks is taken for a loss); no pulse for a rank that was never heard.
+one); do not start the guard thread (a stopped leader hangs all); no pulse for a rank that was never
+heard.
 """
 
 import os
@@ -22,7 +22,7 @@ import pytest
 
 from common import rendezvous
 from tests.faults.disturbed import error_lines, joined, plant_phases, running, wait_for
-from tests.multiprocess.test_resume import RUNS, Case, end_of, launch, same_bits
+from tests.runs import RUNS, Case, end_of, launch, same_bits
 
 KINDS = [("gather-scatter", 4), ("PartOne", 1), ("all-reduce", 4), ("PartThree", 4)]
 SECONDS = 10
@@ -263,53 +263,3 @@ def test_a_cut_network_ends_both_sides(tmp_path):
         check_survivors(programs, 2, codes, "stopped answering")
         line, = error_lines(programs[2])
         assert "rank 0 (" in line and "the leader, is lost" in line and "last answered" in line
-
-
-def test_a_pause_of_all_ranks_is_no_loss(tmp_path, undisturbed):
-    """As when a terminal stops and continues a job, or a machine is suspended."""
-    case = Case("all-reduce", 3, "memory", 3, 0)
-    with running(case, tmp_path, pause=0.15) as programs:
-        wait_for(tmp_path, "training", 12)  # all have heard of each other
-        for each in programs:
-            os.kill(each.process.pid, signal.SIGSTOP)
-        time.sleep(14)
-        for each in programs:  # the first has time to judge the others, and must not
-            os.kill(each.process.pid, signal.SIGCONT)
-            time.sleep(1)
-        codes, _ = joined(programs, 60)
-    assert codes == [0, 0, 0], [each.output() for each in programs]
-    assert same_bits(end_of(case, tmp_path), undisturbed(case))
-
-
-def plant_slow_rank(folder: Path) -> None:
-    """Slow data, and a first step that takes longer than the patience for later ones."""
-    from common import run, setup
-
-    plant_phases(folder)
-    load, begin = setup.load_datasets, run.Run.iterations
-
-    def slowly(*arguments):
-        time.sleep(6)
-        return load(*arguments)
-
-    def slow_first(self):
-        for count, iteration in enumerate(begin(self)):
-            time.sleep(6 if count == 0 and self.position.step == 0 else 0)
-            yield iteration
-    setup.load_datasets, run.Run.iterations = slowly, slow_first
-
-
-def test_a_rank_that_is_merely_slow_is_no_loss(tmp_path):
-    case = Case("all-reduce", 2, "memory", 3, 0)
-    plants = {1: partial(plant_slow_rank, tmp_path)}
-    with running(case, tmp_path, plants=plants, more=("--timeout", "5")) as programs:
-        codes, _ = joined(programs, 60)
-    assert codes == [0, 0], [each.output() for each in programs]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(50))
-def test_no_false_alarm(number, tmp_path, undisturbed):
-    case = Case(*KINDS[number % 4], "memory", 3, 0)
-    launch(case, tmp_path, "no")
-    assert same_bits(end_of(case, tmp_path), undisturbed(case))

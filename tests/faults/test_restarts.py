@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.disturbed import PAUSE
-from tests.multiprocess.test_resume import RUNS, Case, end_of, same_bits
 from tests.ranks import ROOT, free_port
+from tests.runs import RUNS, Case, end_of, same_bits
 from tests.workload import SMALL
 
 HOOK = """

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from common.rendezvous import warn_of_public_address
+from common.addresses import warn_of_public_address
 from tests.faults.disturbed import joined, plant_phases, running, wait_for
 from tests.faults.test_start_up import check, flags_in
-from tests.multiprocess.test_resume import Case
 from tests.ranks import ROOT, cluster, free_port, program, run_programs, started
+from tests.runs import Case
 from tests.workload import SMALL
 
 LISTENING = "0A"

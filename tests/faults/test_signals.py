@@ -2,23 +2,28 @@
 
 Mutations that turn this red: `return self._passed` in Stop.freeze (ranks leave with unsaved work);
 leave SIGUSR1 out of EXIT_CODES; drop `self._done or` in Stop.is_done (time runs out); drop
-`_forget_signals` (a signal to a forked worker stops the run). tests/unit/test_signals.py has more.
+`_forget_signals` (a signal to a forked worker stops the run), or the blocking before a fork
+(a signal to a new worker stops the run); ask for another parent in _obey_parent (it never ends).
+tests/unit/test_signals.py has more.
 """
 
 import multiprocessing
 import os
 import random
 import signal
+import sys
 import time
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
 from common import checkpoint, signals
 from common.run_log import read_events
-from common.signals import advice
-from tests.faults.disturbed import error_lines, joined, plant_phases, running, wait_for
-from tests.multiprocess.test_resume import RUNS, Case, end_of, launch, same_bits
+from common.signals import Stop, advice, listen_for_signals
+from tests.faults.disturbed import error_lines, joined, running, wait_for
+from tests.ranks import CONTEXT
+from tests.runs import RUNS, Case, end_of, launch, same_bits
 from tests.workload import plant
 
 SIGNALS = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 75}
@@ -40,12 +45,12 @@ def cases(count: int, seed: int) -> list[tuple]:
 
 
 def check(case: Case, phase: str, number: signal.Signals, told: int | None, folder,
-          undisturbed) -> None:
+          undisturbed, tell: Callable[[int, int], None] = os.kill) -> None:
     with running(case, folder) as programs:
         wait_for(folder, phase, case.kill_at if phase == "training" else 0)
         for rank, each in enumerate(programs):
             if told in (None, rank):
-                os.kill(each.process.pid, number)
+                tell(each.process.pid, number)
         codes, seconds = joined(programs, signals.GRACE_SECONDS)
         assert codes == [SIGNALS[number]] * len(programs), [each.output() for each in programs]
         assert seconds < 10
@@ -76,6 +81,14 @@ def test_a_signal_stops_all_ranks_after_one_step(case, phase, number, told, tmp_
 @pytest.mark.parametrize("case, phase, number, told", cases(40, seed=2), ids=str)
 def test_many_signals(case, phase, number, told, tmp_path, undisturbed):
     check(case, phase, number, told, tmp_path, undisturbed)
+
+
+@pytest.mark.parametrize("case, number", [
+    (Case("PartOne", 1, "workers", 4, 5), signal.SIGUSR1),
+    (Case("all-reduce", 2, "workers", 4, 11), signal.SIGTERM)], ids=str)
+def test_a_signal_to_every_process_of_the_job(case, number, tmp_path, undisturbed):
+    """As a scheduler sends it: the loader's workers must not leave before the step is done."""
+    check(case, "training", number, None, tmp_path, undisturbed, tell=os.killpg)
 
 
 def test_a_signal_while_the_others_are_missing(tmp_path):
@@ -153,24 +166,36 @@ def plant_sleeper(folder) -> None:
     run.Run.finish_step = sleep_in_the_third
 
 
-def plant_forking(folder) -> None:
-    """As outside of tests: the loader's workers are forked from the process that trains."""
-    plant_phases(folder, pause=0.2)
-    multiprocessing.set_start_method("fork", force=True)
-
-
-def test_a_signal_to_a_forked_worker_is_none_to_the_run(tmp_path):
+def test_signals_to_a_forked_worker_are_none_to_the_run(tmp_path):
     case = Case("PartOne", 1, "workers", 4, 6)
-    with running(case, tmp_path, plants={0: partial(plant_forking, tmp_path)}) as programs:
+    with running(case, tmp_path, pause=0.2) as programs:
         wait_for(tmp_path, "training", 3)
         parent = programs[0].process.pid
         children = [int(word) for word in
                     open(f"/proc/{parent}/task/{parent}/children").read().split()]
         assert children
         for child in children:
-            os.kill(child, signal.SIGINT)
+            for number in SIGNALS:
+                os.kill(child, number)
         codes, _ = joined(programs, 30)
     assert codes == [0], programs[0].output()
+
+
+def start_and_terminate_a_worker() -> None:
+    listen_for_signals(Stop())
+    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
+    worker.start()
+    worker.terminate()
+    worker.join(20)
+    sys.exit(3 if worker.exitcode is None else 0)
+
+
+def test_a_worker_obeys_the_process_that_forked_it():
+    """Else the end of a failed run would wait for its workers for ever."""
+    process = CONTEXT.Process(target=start_and_terminate_a_worker)
+    process.start()
+    process.join(30)
+    assert process.exitcode == 0
 
 
 @pytest.mark.parametrize("arguments, environment, expected", [

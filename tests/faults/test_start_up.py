@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from common import rendezvous
-from tests.ranks import ROOT, cluster, free_port, program, run_programs
+from tests.ranks import ROOT, cluster, error_lines, free_port, program, run_programs
 from tests.workload import SMALL, plant
 
 FLAGS = ["--workload", "digits-vgg11", "--max-iterations", "1", "--batch-size", "8", "--epochs",
@@ -26,7 +26,7 @@ def flags_in(tmp_path) -> list[str]:
 def check(outcomes, code: int, *words: str) -> None:
     """Every rank ended with `code` and said one sentence that holds all the words."""
     for outcome in outcomes:
-        errors = [line for line in outcome.output.splitlines() if line.startswith("error: ")]
+        errors = error_lines(outcome.output)
         assert outcome.code == code and len(errors) == 1, outcome.output
         assert "Traceback" not in outcome.output
         for word in words:
@@ -37,6 +37,32 @@ def test_unresolvable_master(tmp_path):
     command = ["-M", "no-such-host.invalid", "-N", "2", "-R", "0", *flags_in(tmp_path)]
     check(run_programs([program("PartTwo", command, tmp_path, "a")]), 2, "no-such-host.invalid",
           "cannot be resolved")
+
+
+def a_host_named_as_debian_does() -> None:
+    """The small workload; here the name node0 means 127.0.1.1."""
+    plant()
+    look_up = socket.getaddrinfo
+    socket.getaddrinfo = lambda host, *more: look_up(
+        "127.0.1.1" if host == "node0" else host, *more)
+
+
+def test_a_master_name_that_means_loopback_is_told_while_others_are_missing(tmp_path):
+    command = ["-M", "node0", "-N", "2", "-R", "0", "--master-port", str(free_port()),
+               "--timeout", "2", *flags_in(tmp_path)]
+    outcome, = run_programs([program("PartTwo", command, tmp_path, "a",
+                                     before=a_host_named_as_debian_does)])
+    hint = "node0 means 127.0.1.1 here"
+    check([outcome], 75, "waiting for rank 1", hint, "give --master-ip as")
+    assert outcome.output.count(hint) == 2  # the first time after three seconds
+
+
+def test_ranks_on_one_machine_may_use_a_name_that_means_loopback(tmp_path):
+    flags = [*SMALL, "--max-iterations", "1", "--output-dir", str(tmp_path / "out")]
+    outcomes = run_programs(cluster("PartThree", 2, flags, tmp_path, by_rank=dict.fromkeys(
+        range(2), ["-M", "node0"]), before=dict.fromkeys(range(2), a_host_named_as_debian_does)))
+    assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+    assert "127.0.1.1" not in outcomes[0].output
 
 
 def test_unreachable_master(tmp_path):
@@ -90,7 +116,11 @@ def test_world_sizes_differ(tmp_path):
 def test_settings_differ(tmp_path, flag, one, other, words):
     programs = cluster("PartTwo", 3, flags_in(tmp_path), tmp_path,
                        by_rank={0: [flag, one], 1: [flag, one], 2: [flag, other]})
-    check(run_programs(programs), 3, "rank 2", *words)
+    outcomes = run_programs(programs)
+    check(outcomes, 3, "rank 2", *words)
+    for rank, outcome in enumerate(outcomes):  # three ranks may share a terminal
+        mark = f"[rank {rank} {socket.gethostname()}] " if rank else ""
+        assert f"\n{mark}error: " in f"\n{outcome.output}"
 
 
 def test_nodes_may_differ_in_disk_and_threads(tmp_path):

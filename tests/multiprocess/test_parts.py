@@ -1,7 +1,8 @@
 """The literal mains end to end: what they leave behind, what they refuse, what they say.
 
 Mutations that turn this red: write NaN into the summary; count the first iteration; check only the
-first of Part Two's folders; let Part One ignore a launcher; delete the whole folder on replace.
+first of Part Two's folders; let Part One ignore a launcher; delete the whole folder on replace;
+leave the clock out of finish_step.
 """
 
 import json
@@ -11,6 +12,7 @@ import sys
 
 import pytest
 
+from common.run_log import read_events
 from tests.ranks import ROOT, cluster, program, run_programs
 from tests.workload import SMALL, plant
 
@@ -58,6 +60,17 @@ def test_a_run_leaves_what_the_readme_says(part, precision, tmp_path):
         outcomes[0].output)
     assert all("[rank 1 " in line for line in outcomes[-1].output.splitlines()
                if "Batch Idx" in line) or part == "PartOne"
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_all_ranks_save_together_when_the_last_checkpoint_is_old(part, tmp_path):
+    outcomes = launch(part, tmp_path, "--checkpoint-minutes", "1e-6", ranks=3)
+    assert {outcome.code for outcome in outcomes} == {0}, outcomes
+    for name in PARTS[part]:
+        for rank in range(len(outcomes)):
+            saved = read_events(tmp_path / "out" / name / f"metrics_rank{rank}.jsonl", "checkpoint")
+            assert [event["file"] for event in saved] == [
+                "Epoch_1.pt", "Epoch_2_Iteration_1.pt", "Epoch_2.pt"]
 
 
 def test_part_two_compares_its_tasks(tmp_path):

@@ -7,89 +7,16 @@ InMemoryLoader.batches; forget `totals`; do not call settle_buckets in PartThree
 import random
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
 
 from common import checkpoint
-from common.run_log import read_events
-from tests.ranks import cluster, program, run_programs
+from tests.ranks import program, run_programs
+from tests.runs import RUNS, STEPS, Case, end_of, launch, same_bits
 from tests.workload import SMALL, plant
 
-STEPS = 18
 KILLED = -9
-RUNS = {"PartOne": "PartOne", "gather-scatter": "PartTwo/gather-scatter",
-        "all-reduce": "PartTwo/all-reduce", "PartThree": "PartThree"}
-
-
-class Case(NamedTuple):
-    """Which run to kill, on how many ranks, after which step, and how often it saves."""
-
-    run: str
-    world_size: int
-    loader: str
-    every: int
-    kill_at: int
-
-
-def launch(case: Case, folder: Path, resume: str, world_size: int | None = None, before=plant,
-           more=(), code: int = 0) -> None:
-    """Runs the literal main of the case's part on all its ranks; each must end with `code`."""
-    part = RUNS[case.run].split("/")[0]
-    world_size = world_size or case.world_size
-    flags = [*SMALL, "--output-dir", str(folder), "--checkpoint-every", str(case.every), "--resume",
-             resume, "--loader", case.loader, "--num-workers", "1", *more]
-    flags += ["--sync", case.run] if part == "PartTwo" else []
-    programs = ([program(part, flags, folder, "rank0", before=before)] if part == "PartOne" else
-                cluster(part, world_size, flags, folder, before=dict.fromkeys(range(9), before)))
-    outcomes = run_programs(programs)
-    assert [outcome.code for outcome in outcomes] == [code] * len(programs), outcomes
-
-
-class End(NamedTuple):
-    """What a finished run has come to."""
-
-    weights: dict
-    optimizer: dict
-    losses: list[list[tuple]]
-    epochs: list[tuple]
-
-
-def end_of(case: Case, folder: Path, world_size: int | None = None) -> End:
-    run = folder / RUNS[case.run]
-    contents = checkpoint.read(run / "checkpoints" / "Epoch_2.pt")
-    logs = [run / f"metrics_rank{rank}.jsonl" for rank in range(world_size or case.world_size)]
-    losses = [[(event["epoch"], event["iteration"], event["loss"])
-               for event in read_events(log, "step")] for log in logs]
-    epochs = [(event["epoch"], event["loss"], event["accuracy"])
-              for event in read_events(logs[0], "epoch")]
-    return End(contents["model_state_dict"], contents["optimizer_state_dict"]["state"], losses,
-               epochs)
-
-
-def same_bits(one: End, other: End) -> bool:
-    tensors = [(one.weights[name], other.weights[name]) for name in one.weights]
-    tensors += [(state["momentum_buffer"], other.optimizer[key]["momentum_buffer"])
-                for key, state in one.optimizer.items()]
-    return (all(torch.equal(a, b) for a, b in tensors) and one.losses == other.losses
-            and one.epochs == other.epochs)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """The end of the run that was never stopped, made once for each kind of run."""
-    ends: dict[tuple, End] = {}
-
-    def end(case: Case) -> End:
-        key = case.run, case.world_size
-        if key not in ends:
-            folder = tmp_path_factory.mktemp("undisturbed")
-            launch(case, folder, "no")
-            ends[key] = end_of(case, folder)
-            assert [len(losses) for losses in ends[key].losses] == [STEPS] * case.world_size
-        return ends[key]
-    return end
 
 
 def random_cases(count: int, seed: int) -> list[Case]:

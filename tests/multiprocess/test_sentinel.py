@@ -13,7 +13,7 @@ import torch
 from common.epoch_plan import fingerprint
 from common.run_log import read_events
 from common.sentinel import checksums
-from tests.ranks import cluster, run_programs
+from tests.ranks import cluster, error_lines, run_programs
 from tests.workload import SMALL, plant
 
 EVERY = 4
@@ -75,7 +75,7 @@ def test_a_classic_fault_is_caught_and_named(fault, ranks, steps, words, tmp_pat
     outcomes = run_programs(cluster("PartTwo", 3, flags, tmp_path, before=before))
     for outcome in outcomes:
         assert outcome.code == 3 and "Traceback" not in outcome.output, outcome.output
-        error, = [line for line in outcome.output.splitlines() if line.startswith("error: ")]
+        error, = error_lines(outcome.output)
         assert all(word in error for word in words), error
     log = tmp_path / "out" / "PartTwo" / "all-reduce" / "metrics_rank0.jsonl"
     assert len(list(read_events(log, "step"))) == steps

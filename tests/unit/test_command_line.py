@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.command_line import _parser, parse_command_line
@@ -57,17 +57,33 @@ def test_mistakes_are_named(flags, words):
     assert "\n" not in str(raised.value)
 
 
-@given(st.lists(st.text(max_size=8) | st.sampled_from(
-    ["--epochs", "-N", "-R", "-M", "--sync", "--precision", "--resume", "1", "-1", "1e9", "auto"]),
-    max_size=6))
-def test_any_command_line_is_understood_or_refused_in_one_sentence(arguments):
+FLAGS = [flag for action in _parser("PartTwo")._actions for flag in action.option_strings]
+COMMAND_LINES = st.lists(st.text(max_size=8) | st.sampled_from(FLAGS) | st.sampled_from(
+    ["1", "-1", "0", "1e9", "nan", "auto", "all-reduce", "10.0.0.1", "digits-vgg11", "3.5", ""]),
+    max_size=8)
+
+
+def check_command_line(arguments: list[str]) -> None:
     if "-h" in arguments or "--help" in arguments:
         return
     try:
         settings, world = parse_command_line("PartTwo", arguments)
         assert 0 <= world.rank < world.size <= settings.batch_size
     except UsageError as error:
-        assert str(error)
+        assert str(error) and "\n" not in str(error)
+
+
+@settings(max_examples=200)
+@given(COMMAND_LINES)
+def test_any_command_line_is_understood_or_refused_in_one_sentence(arguments):
+    check_command_line(arguments)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, deadline=None)
+@given(COMMAND_LINES)
+def test_two_thousand_command_lines(arguments):
+    check_command_line(arguments)
 
 
 @pytest.mark.parametrize("flags, code", [(["--help"], 0), (["--epochs", "none"], 2)])

@@ -11,8 +11,8 @@ FLOORS = (
     ("phase_timer", "signals", "failures", "settings", "epoch_plan", "precision", "world",
      "console", "dataset_cache", "datasets", "vgg11", "workloads", "loaders"),
     ("batch_norm", "collectives", "gradient_sync", "checkpoint", "gradient_check", "run_log",
-     "rendezvous", "agreement", "watch", "devices", "process_group", "sentinel", "run", "resume",
-     "links", "node_facts", "all_reduce_speed", "board", "findings"),
+     "addresses", "rendezvous", "agreement", "watch", "devices", "process_group", "sentinel",
+     "save_clock", "run", "resume", "links", "node_facts", "all_reduce_speed", "board", "findings"),
     ("setup", "training", "evaluation", "preflight"),
     ("command_line", "report", "assignment", "preflight_page"),
 )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.multiprocess.test_resume import Case, End, end_of, launch
+from tests.runs import STEPS, Case, End, end_of, launch
 
 
 @pytest.fixture(scope="session")
@@ -18,5 +18,6 @@ def undisturbed(tmp_path_factory) -> Callable[[Case], End]:
             folder = tmp_path_factory.mktemp("undisturbed")
             launch(case, folder, "no")
             ends[key] = end_of(case, folder)
+            assert [len(losses) for losses in ends[key].losses] == [STEPS] * case.world_size
         return ends[key]
     return end
