@@ -1,17 +1,9 @@
-"""What DistributedDataParallel needs from us: rules for buffers and buckets, and a byte count."""
+"""What DistributedDataParallel needs from us: rules for buffers and buckets."""
 
 import inspect
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import GradBucket
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.futures import Future
-
-from common.collectives import world_size
-from common.gradient_check import require_finite
-from common.gradient_sync import KeepLocal, ring_bytes, total_bytes
 
 # Every rank keeps its own running statistics while training; see share_leaders_buffers. torch 2.15
 # gave the flag another name.
@@ -36,13 +28,9 @@ def settle_buckets(replica: nn.parallel.DistributedDataParallel, example: Tensor
         buffer.copy_(before)
 
 
-def counted_all_reduce(counter: KeepLocal, bucket: GradBucket) -> Future[Tensor]:
-    """A DDP communication hook: averages one bucket of gradients and counts its bytes.
+def buckets(megabytes: float) -> dict[str, Any]:
+    """DDP's flags for gradients that live in buckets of about `megabytes` and leave early.
 
-    Raises SpoiltGradient when this rank's own gradient is bad: in the mean nobody could tell whose.
+    DDP's own default of 25 MB holds VGG-11's large gradients back until most of backward is over.
     """
-    if not bucket.buffer().is_cuda:
-        require_finite(bucket.parameters(), bucket.gradients())
-    counter.bytes_sent += ring_bytes(total_bytes([bucket.buffer()]), world_size())
-    assert dist.group.WORLD is not None
-    return allreduce_hook(dist.group.WORLD, bucket)
+    return {"bucket_cap_mb": megabytes, "gradient_as_bucket_view": True}

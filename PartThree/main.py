@@ -24,8 +24,9 @@ def main() -> None:
     from common.resume import open_run
     from common.setup import announce, create_loader, create_training, load_datasets
     from common.training import train
+    from PartThree.comm_hooks import register_comm_hook
     from PartThree.data_parallel import data_parallel
-    from PartThree.ddp import OWN_BUFFERS, counted_all_reduce, settle_buckets
+    from PartThree.ddp import OWN_BUFFERS, buckets, settle_buckets
 
     with process_group(world, settings) as node:
         announce("PartThree", settings, node)
@@ -37,8 +38,8 @@ def main() -> None:
             # share the buffers (see common/collectives.py), once when they are needed.
             gradient_sync = KeepLocal()
             replica = data_parallel(settings, model) or DistributedDataParallel(
-                model, **OWN_BUFFERS)
-            replica.register_comm_hook(gradient_sync, counted_all_reduce)
+                model, **OWN_BUFFERS, **buckets(settings.bucket_mb))
+            register_comm_hook(replica, settings.comm_hook, gradient_sync)
             settle_buckets(replica, loader.example())
             train(replica, criterion, optimizer, loader, gradient_sync, run, validation_set)
             finish_run(run, evaluate(model, criterion, test_set, run), model)

@@ -21,7 +21,7 @@ def main() -> None:
     from common.resume import open_run
     from common.setup import announce, create_loader, create_training, load_datasets
     from common.training import train
-    from PartTwo.synchronizers import create_synchronizer
+    from PartTwo.synchronizers import SyncOptions, create_synchronizer
 
     with process_group(world, settings) as node:
         announce("PartTwo", settings, node)
@@ -30,9 +30,10 @@ def main() -> None:
         runs = []
         for name in settings.sync:
             model, criterion, optimizer = create_training(settings, train_set, node)
-            with open_run(f"PartTwo/{name}", settings, node, loader, model, optimizer) as run:
-                gradient_sync = create_synchronizer(name)
-                gradient_sync.prepare(model)
+            gradient_sync = create_synchronizer(name, SyncOptions.of(settings))
+            gradient_sync.prepare(model)
+            with open_run(f"PartTwo/{name}", settings, node, loader, model, optimizer,
+                          gradient_sync) as run:
                 train(model, criterion, optimizer, loader, gradient_sync, run, validation_set)
                 finish_run(run, evaluate(model, criterion, test_set, run), model)
             runs.append(run)

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import nn
 
 from common.epoch_plan import share_bounds
+from common.gradient_sync import GradientSync
 from common.loaders import Batch
 
 
@@ -30,11 +31,11 @@ def micro_batches(batch: Batch, count: int) -> Iterator[tuple[Batch, bool]]:
         yield (Batch(batch.inputs[cut], batch.targets[cut], weight, indices), number == count - 1)
 
 
-def averaging(model: nn.Module, is_last: bool) -> AbstractContextManager:
-    """Around forward and backward of one part: DDP averages gradients in the last backward only.
-
-    Other models average nothing by themselves.
-    """
-    if is_last or not isinstance(model, nn.parallel.DistributedDataParallel):
+def averaging(model: nn.Module, gradient_sync: GradientSync,
+              is_last: bool) -> AbstractContextManager:
+    """Around forward and backward of one part: gradients are averaged in the last backward only."""
+    if is_last:
         return nullcontext()
-    return model.no_sync()
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        return model.no_sync()
+    return gradient_sync.no_sync()

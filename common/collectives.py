@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+LEADER = 0
+
 
 def world_size() -> int:
     """The number of ranks; 1 when there is no process group."""
@@ -34,6 +36,16 @@ def gather_rows(row: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
+def gather_to_leader(tensor: Tensor) -> list[Tensor]:
+    """Every rank's tensor, by rank, on the leader; nothing elsewhere. Every rank must call."""
+    if world_size() == 1:
+        return [tensor]
+    is_leader = dist.get_rank() == LEADER
+    rows = [torch.empty_like(tensor) for _ in range(world_size())] if is_leader else []
+    dist.gather(tensor, rows or None, dst=LEADER)
+    return rows
+
+
 def share_leaders_buffers(model: nn.Module) -> None:
     """Gives every rank the leader's buffers (the running batch statistics). Every rank must call.
 
@@ -42,7 +54,7 @@ def share_leaders_buffers(model: nn.Module) -> None:
     """
     if world_size() > 1:
         for buffer in model.buffers():
-            dist.broadcast(buffer, src=0)
+            dist.broadcast(buffer, src=LEADER)
 
 
 def broadcast_bytes(data: bytes, device: torch.device) -> bytes:
@@ -53,13 +65,13 @@ def broadcast_bytes(data: bytes, device: torch.device) -> bytes:
     if world_size() == 1:
         return data
     length = torch.tensor([len(data)], dtype=torch.int64, device=device)
-    dist.broadcast(length, src=0)
+    dist.broadcast(length, src=LEADER)
     if int(length) == 0:
         return b""
     buffer = torch.empty(int(length), dtype=torch.uint8, device=device)
-    if dist.get_rank() == 0:
+    if dist.get_rank() == LEADER:
         buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    dist.broadcast(buffer, src=0)
+    dist.broadcast(buffer, src=LEADER)
     return buffer.cpu().numpy().tobytes()
 
 

@@ -4,20 +4,31 @@
 """
 
 import argparse
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from common.failures import UsageError
-from common.flag_parser import FlagParser, sync_list
+from common.flag_parser import FlagParser
+from common.flag_types import (
+    count,
+    epoch_and_iterations,
+    fraction,
+    not_negative,
+    patience,
+    positive,
+    sync_list,
+    whole,
+)
 from common.settings import (
+    COMM_HOOKS,
     OPTIMIZERS,
     PARALLEL,
     PRECISIONS,
     SCHEDULES,
     SYNC_NAMES,
+    WIRES,
     Settings,
 )
 from common.workloads import WORKLOADS, find_workload
@@ -88,18 +99,31 @@ def _parser(part: str) -> argparse.ArgumentParser:
     _add_machine_flags(parser)
     _add_run_flags(parser)
     parser.set_defaults(sync=())
-    if part in ("PartTwo", "Preflight"):
-        group = parser.add_argument_group("the seam")
+    if part != "PartOne":
+        _add_seam_flags(parser, part)
+    return parser
+
+
+def _add_seam_flags(parser: argparse.ArgumentParser, part: str) -> None:
+    group = parser.add_argument_group("the seam")
+    if part != "PartThree":
         group.add_argument("--sync", type=sync_list, default="gather-scatter,all-reduce",
-                            metavar="NAME[,NAME]", help="how to average gradients: "
-                            f"{', '.join(SYNC_NAMES)}; several run one after the other "
-                            "(default: gather-scatter,all-reduce)")
+                           metavar="NAME[,NAME]", help="how to average gradients: "
+                           f"{', '.join(SYNC_NAMES)}; several run one after the other "
+                           "(default: gather-scatter,all-reduce)")
+        group.add_argument("--wire", choices=WIRES, default="float32",
+                           help="format in which gradients travel; what rounding takes is added "
+                           "to the next step (default: float32, which is exact)")
+    group.add_argument("--bucket-mb", type=positive, default=1.0, metavar="MB",
+                       help="gradients leave in buckets of so many megabytes, while backward "
+                       "computes the next (default: 1)")
     if part == "PartThree":
-        group = parser.add_argument_group("one machine's alternatives, to compare with")
-        group.add_argument("--parallel", choices=PARALLEL, default="ddp", help="ddp; "
+        group.add_argument("--comm-hook", choices=COMM_HOOKS, default="none",
+                           help="how DDP compresses gradients; none is exact (default: none)")
+        group.add_argument("--parallel", choices=PARALLEL, default="ddp", help="one machine's "
+                           "alternatives, to compare with; "
                            "data-parallel: one process that spreads each batch over its GPUs; "
                            "model-split: each rank's model over two devices (default: ddp)")
-    return parser
 
 
 PARTS = {
@@ -125,7 +149,7 @@ def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
                        help="network interface to use (default: the one that reaches the master)")
     group.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto",
                        help="auto is nccl when every rank has a GPU of its own, else gloo")
-    group.add_argument("--timeout", type=_positive, default=60.0, metavar="SECONDS",
+    group.add_argument("--timeout", type=positive, default=60.0, metavar="SECONDS",
                        help="how long a rank may stay in one place before it counts as stuck; "
                        "twice that for all ranks to join, five times for the first step "
                        "(default: 60)")
@@ -145,24 +169,24 @@ def _add_recipe_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "what is learned (defaults are the workload's: cifar10-vgg11 has 1 epoch, batch 256, rate "
         "0.1, momentum 0.9, decay 1e-4)")
-    group.add_argument("--epochs", type=_count, metavar="N", help="passes over the training set")
-    group.add_argument("--max-iterations", type=_count, metavar="N",
+    group.add_argument("--epochs", type=count, metavar="N", help="passes over the training set")
+    group.add_argument("--max-iterations", type=count, metavar="N",
                        help="stop after N iterations in all (the course's timing run: 40)")
-    group.add_argument("--batch-size", type=_count, metavar="N",
+    group.add_argument("--batch-size", type=count, metavar="N",
                        help="GLOBAL batch, in samples, shared by all ranks")
-    group.add_argument("--smallest-batch", type=_count, metavar="N",
+    group.add_argument("--smallest-batch", type=count, metavar="N",
                        help="leave out an epoch's last batch below N samples (default: 16, or a "
                        "quarter of a smaller batch)")
-    group.add_argument("--learning-rate", type=_positive, metavar="X", help="at its peak")
-    group.add_argument("--momentum", type=_fraction, metavar="X",
+    group.add_argument("--learning-rate", type=positive, metavar="X", help="at its peak")
+    group.add_argument("--momentum", type=fraction, metavar="X",
                        help="of SGD; the first beta of Adam, the rho of Adadelta")
-    group.add_argument("--weight-decay", type=_not_negative, metavar="X",
+    group.add_argument("--weight-decay", type=not_negative, metavar="X",
                        help="added to the gradient, times the weights")
     group.add_argument("--optimizer", choices=OPTIMIZERS, help="who takes the step")
-    group.add_argument("--accumulate", type=_count, default=1, metavar="K",
+    group.add_argument("--accumulate", type=count, default=1, metavar="K",
                        help="take each step in K passes over a K-th of this rank's samples, to "
                        "save memory; learns the same, but for batch norm (default: 1)")
-    group.add_argument("--seed", type=_whole, default=1, metavar="N",
+    group.add_argument("--seed", type=whole, default=1, metavar="N",
                        help="fixes weights, order and augmentation (default: 1)")
     group.add_argument("--precision", choices=PRECISIONS, default="float32",
                        help="of the arithmetic (default: float32)")
@@ -174,16 +198,16 @@ def _add_recipe_flags(parser: argparse.ArgumentParser) -> None:
 def _add_schedule_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how the rate moves, and when to stop (defaults likewise)")
     group.add_argument("--schedule", choices=SCHEDULES, help="of the learning rate, by step")
-    group.add_argument("--warmup-epochs", type=_not_negative, metavar="X",
+    group.add_argument("--warmup-epochs", type=not_negative, metavar="X",
                        help="a linear rise at the start; of one-cycle, the rise itself")
-    group.add_argument("--step-epochs", type=_count, metavar="N",
+    group.add_argument("--step-epochs", type=count, metavar="N",
                        help="epochs between the steps of --schedule step")
-    group.add_argument("--gamma", type=_positive, metavar="X",
+    group.add_argument("--gamma", type=positive, metavar="X",
                        help="what each step of --schedule step multiplies the rate by")
-    group.add_argument("--validation-fraction", type=_fraction, metavar="X",
+    group.add_argument("--validation-fraction", type=fraction, metavar="X",
                        help="of the training set, held out by --seed and evaluated every epoch; "
                        "the best epoch stays in best.pt")
-    group.add_argument("--early-stopping", type=_patience, metavar="PATIENCE[:MIN_DELTA]",
+    group.add_argument("--early-stopping", type=patience, metavar="PATIENCE[:MIN_DELTA]",
                        help="stop after PATIENCE epochs without a validation loss smaller by more "
                        "than MIN_DELTA (default 0); none turns it off")
 
@@ -192,11 +216,11 @@ def _add_machine_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("this machine")
     group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
                        help="auto takes a GPU when this rank can have one of its own")
-    group.add_argument("--threads", type=_count, metavar="N",
+    group.add_argument("--threads", type=count, metavar="N",
                        help="of arithmetic (default: cores divided by the ranks on this machine)")
     group.add_argument("--loader", choices=("memory", "workers"), default="memory",
                        help="whole batches in memory, or torch's DataLoader (default: memory)")
-    group.add_argument("--num-workers", type=_whole, default=2, metavar="N",
+    group.add_argument("--num-workers", type=whole, default=2, metavar="N",
                        help="processes of the worker loader (default: 2)")
 
 
@@ -207,17 +231,17 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
                        "continue it (auto), delete it (replace); or start from a checkpoint FILE")
     group.add_argument("--accept-changes", action="store_true",
                        help="resume although settings that matter have changed")
-    group.add_argument("--checkpoint-every", type=_count, metavar="N",
+    group.add_argument("--checkpoint-every", type=count, metavar="N",
                        help="also save every N iterations (default: at epoch ends)")
-    group.add_argument("--checkpoint-minutes", type=_not_negative, default=10.0, metavar="X",
+    group.add_argument("--checkpoint-minutes", type=not_negative, default=10.0, metavar="X",
                        help="also save when the last checkpoint is X minutes old; 0 is never "
                        "(default: 10)")
-    group.add_argument("--check-every", type=_whole, default=50, metavar="N",
+    group.add_argument("--check-every", type=whole, default=50, metavar="N",
                        help="compare the replicas and count the samples every N iterations; 0 is "
                        "never (default: 50)")
-    group.add_argument("--log-every", type=_count, metavar="N",
+    group.add_argument("--log-every", type=count, metavar="N",
                        help="iterations between log lines (default: the workload's, mostly 20)")
-    group.add_argument("--profile", type=_epoch_and_iterations, metavar="EPOCH[:ITERATIONS]",
+    group.add_argument("--profile", type=epoch_and_iterations, metavar="EPOCH[:ITERATIONS]",
                        help="trace that epoch's first iterations (5) for Perfetto, a file a rank "
                        "and one of all")
     group.add_argument("--tracker", choices=("none", "tensorboard"), default="none",
@@ -225,37 +249,3 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dry-run", action="store_true",
                        help="join, compare, take one step, report, leave nothing behind")
     group.add_argument("--debug", action="store_true", help="show tracebacks")
-
-
-def _number(kind: Callable[[str], Any], accept: Callable[[Any], bool],
-            meaning: str) -> Callable[[str], Any]:
-    """A type for argparse: a number of `kind` that is accepted, or an error that says `meaning`."""
-    def parse(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not (value == value and abs(value) < LARGEST and accept(value)):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {meaning}")
-        return value
-    return parse
-
-
-LARGEST = 2**62
-_count = _number(int, lambda n: n >= 1, "a whole number of at least 1")
-_whole = _number(int, lambda n: n >= 0, "a whole number of at least 0")
-_positive = _number(float, lambda x: x > 0, "a number above 0")
-_not_negative = _number(float, lambda x: x >= 0, "a number of at least 0")
-_fraction = _number(float, lambda x: 0 <= x < 1, "a number from 0 up to, not including, 1")
-
-
-def _epoch_and_iterations(text: str) -> tuple[int, int]:
-    epoch, colon, iterations = text.partition(":")
-    return _count(epoch), _count(iterations) if colon else 5
-
-
-def _patience(text: str) -> tuple[int, float] | tuple[()]:
-    if text == "none":
-        return ()
-    patience, _, min_delta = text.partition(":")
-    return _count(patience), _not_negative(min_delta or "0")

@@ -29,15 +29,3 @@ class FlagParser(argparse.ArgumentParser):
                  *(choice for action in self._actions for choice in action.choices or ())]
         close = get_close_matches(wrong[1] or wrong[2], known, 1) if wrong else []
         return f"; did you mean {close[0]}?" if close else ""
-
-
-def sync_list(text: str) -> tuple[str, ...]:
-    """A type for --sync: names with commas between them, each once."""
-    names = tuple(text.split(","))
-    for name in names:
-        if name not in SYNC_NAMES:
-            raise argparse.ArgumentTypeError(f"no strategy is called {name!r}; there are "
-                                             f"{', '.join(SYNC_NAMES)}")
-    if len(set(names)) < len(names):
-        raise argparse.ArgumentTypeError(f"{text!r} names a strategy twice")
-    return names

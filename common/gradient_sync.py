@@ -4,17 +4,21 @@ The strategies that average by hand are the lesson of Part Two and live in PartT
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from torch import Tensor, nn
 
 
 class GradientSync(Protocol):
-    """Replaces each gradient by its mean over all ranks. Every rank must call both methods."""
+    """Replaces each gradient by its mean over all ranks. Every rank must call every method."""
+
+    checks_gradients: bool
+    """True if it looks for spoilt gradients itself, because it sends while backward goes on."""
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes of gradient that this rank has put on the wire so far."""
+        """Bytes that this rank has put on the wire so far."""
         ...
 
     def prepare(self, model: nn.Module) -> None:
@@ -27,9 +31,22 @@ class GradientSync(Protocol):
         order; a rank that does not call it leaves the others waiting.
         """
 
+    def no_sync(self) -> AbstractContextManager:
+        """Around a backward pass whose gradients are a part of the step's: nothing leaves yet."""
+        ...
+
+    def local_state(self) -> list[Tensor]:
+        """Tensors of this rank alone that the next step depends on, for checkpoints.
+
+        They are saved for every rank, and restored in place. Always as many, of the same shapes.
+        """
+        ...
+
 
 class KeepLocal:
     """Leaves the gradients alone: for one rank, and where someone else (DDP) has averaged them."""
+
+    checks_gradients = False
 
     def __init__(self) -> None:
         self.bytes_sent = 0
@@ -39,6 +56,28 @@ class KeepLocal:
 
     def average(self, gradients: Sequence[Tensor]) -> None:
         """Nothing to do."""
+
+    def no_sync(self) -> AbstractContextManager:
+        """Most strategies send nothing during backward."""
+        return nullcontext()
+
+    def local_state(self) -> list[Tensor]:
+        """Most strategies remember nothing."""
+        return []
+
+
+def as_row(gradient: Tensor) -> Tensor:
+    """The gradient as one row, a view where possible; in an order that all ranks share.
+
+    Element order must not depend on a rank's memory format.
+    """
+    return gradient.reshape(-1)
+
+
+def put_back(row: Tensor, gradient: Tensor) -> None:
+    """Copies a row of `as_row`'s order into the gradient, unless it is a view of it."""
+    if row.data_ptr() != gradient.data_ptr():
+        gradient.copy_(row.view_as(gradient))
 
 
 def ring_bytes(payload: int, ranks: int) -> int:

@@ -13,13 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from common import checkpoint
 from common.checkpoint import Position
 from common.collectives import broadcast_bytes
 from common.failures import CheckpointError, UsageError
+from common.gradient_sync import GradientSync, KeepLocal
 from common.loaders import InMemoryLoader, WorkerLoader
 from common.process_group import Node
 from common.run import KEPT_CHECKPOINTS, Run, ran_on
@@ -35,28 +36,30 @@ LEADERS_FILES = ("settings.json", "summary.json", "report.txt", "report.json")
 
 @contextmanager
 def open_run(name: str, settings: Settings, node: Node, loader: InMemoryLoader | WorkerLoader,
-             model: nn.Module, optimizer: Optimizer) -> Iterator[Run]:
+             model: nn.Module, optimizer: Optimizer,
+             gradient_sync: GradientSync | None = None) -> Iterator[Run]:
     """Opens the output folder `name`, as --resume says: fresh, resumed, or replaced.
 
-    Resuming restores `model` and `optimizer`, in place. Every rank must enter. Raises UsageError
-    when the folder holds a run and must not be touched, or when settings or data have changed;
-    CheckpointError when nothing sound is left to resume from. A dry run does all this in a
-    temporary folder, after it has looked at the real one.
+    Resuming restores `model`, `optimizer` and what `gradient_sync` remembers, in place. Every rank
+    must enter. Raises UsageError when the folder holds a run and must not be touched, or when
+    settings or data have changed; CheckpointError when nothing sound is left to resume from. A dry
+    run does all this in a temporary folder, after it has looked at the real one.
     """
     _refuse_other_runs(settings.output_dir / name, settings, node)
+    memory = gradient_sync or KeepLocal()
     if not settings.dry_run:
-        with _opened(name, settings, node, loader, model, optimizer) as run:
+        with _opened(name, settings, node, loader, model, optimizer, memory) as run:
             yield run
         return
     with tempfile.TemporaryDirectory(prefix="dry-run-") as folder:
         elsewhere = replace(settings, output_dir=Path(folder), resume="no")
-        with _opened(name, elsewhere, node, loader, model, optimizer) as run:
+        with _opened(name, elsewhere, node, loader, model, optimizer, memory) as run:
             yield run
 
 
 @contextmanager
 def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | WorkerLoader,
-            model: nn.Module, optimizer: Optimizer) -> Iterator[Run]:
+            model: nn.Module, optimizer: Optimizer, gradient_sync: GradientSync) -> Iterator[Run]:
     folder, plan, data = settings.output_dir / name, loader.plan, loader.dataset.digest
     node.progress.saved = None
     node.progress.run += 1
@@ -71,6 +74,7 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
         checkpoint.restore(contents, source, model, optimizer)
         position, last = Position(*contents["position"]), Path(source)
         totals = _my_totals(contents.get("totals", []), node)
+        remarks += _recall(contents.get("rank_state", []), gradient_sync, node)
         remarks.append(f"resumed at {position} from {source} (bit-exact: "
                        f"{_exactness(contents, ran_on(name, node, settings))})")
     node.note_saved(str(last or ""))
@@ -90,7 +94,7 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
         yield Run(name, folder, folder / "checkpoints", settings, node, log, plan.iterations,
                   Sentinel(plan, node, settings.check_every), tracer,
                   SaveClock(name, settings.checkpoint_minutes, node), position, totals, last, data,
-                  validation_losses=_losses_so_far(contents, settings))
+                  gradient_sync, validation_losses=_losses_so_far(contents, settings))
         log.event("end")
         node.progress.log = None
 
@@ -207,6 +211,16 @@ def _my_totals(rows: list[list[float]], node: Node) -> Totals:
     if rows and node.world.is_leader:
         return Totals(*(sum(column) for column in zip(*rows, strict=True)))
     return Totals()
+
+
+def _recall(saved: list[list[Tensor]], gradient_sync: GradientSync, node: Node) -> list[str]:
+    """Gives the synchroniser back what it remembered on this rank; a remark where it cannot be."""
+    remembered = gradient_sync.local_state()
+    if len(saved) != len(remembered) or any(len(rows) != node.world.size for rows in saved):
+        return ["what the synchroniser remembered is lost: the number of ranks or buckets changed"]
+    for tensor, rows in zip(remembered, saved, strict=True):
+        tensor.copy_(rows[node.world.rank])
+    return []
 
 
 def _exactness(contents: dict[str, Any], now: dict[str, Any]) -> str:

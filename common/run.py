@@ -15,10 +15,11 @@ from torch.optim import Optimizer
 
 from common import checkpoint
 from common.checkpoint import Position
-from common.collectives import gather_rows, share_leaders_buffers
+from common.collectives import gather_rows, gather_to_leader, share_leaders_buffers
 from common.early_stopping import best_epoch, should_stop
 from common.epoch_plan import mix
 from common.failures import CheckpointError
+from common.gradient_sync import GradientSync, KeepLocal
 from common.precision import Precision
 from common.process_group import Node
 from common.rendezvous import versions
@@ -38,8 +39,9 @@ class Run:
 
     `name` is its folder's below --output-dir, such as "PartTwo/all-reduce". `position` is the next
     batch to train on, `totals` this rank's sums over the epoch so far, `data` the training set's
-    digest, `validation_losses` one number an epoch, the same on all ranks. The last `kept`
-    checkpoints stay, and the best epoch's; None keeps all.
+    digest, `validation_losses` one number an epoch, the same on all ranks. `gradient_sync` is asked
+    what it remembers whenever the run is saved. The last `kept` checkpoints stay, and the best
+    epoch's; None keeps all.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Run:
     totals: Totals = field(default_factory=Totals)
     last_checkpoint: Path | None = None
     data: str = ""
+    gradient_sync: GradientSync = field(default_factory=KeepLocal)
     kept: int | None = KEPT_CHECKPOINTS
     validation_losses: list[float] = field(default_factory=list)
 
@@ -177,14 +180,15 @@ class Run:
         self.node.progress.phase = "saving"
         begun = time.perf_counter()
         share_leaders_buffers(model)
+        rank_state = [gather_to_leader(tensor) for tensor in self.gradient_sync.local_state()]
         path = self.checkpoint_dir / checkpoint.file_name(self.position)
         try:
             if self.node.world.is_leader:
                 self._write(path, checkpoint.pack(
                     model, optimizer, self.position, loss, totals=totals,
                     settings=self.settings.as_json(),
-                    ran_on=ran_on(self.name, self.node, self.settings),
-                    data=self.data, validation_losses=self.validation_losses), is_best)
+                    ran_on=ran_on(self.name, self.node, self.settings), data=self.data,
+                    validation_losses=self.validation_losses, rank_state=rank_state), is_best)
             self.last_checkpoint = path
             self.log.event("checkpoint", file=path.name,
                            seconds=round(time.perf_counter() - begun, 6))

@@ -3,7 +3,10 @@
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
-SYNC_NAMES = ("gather-scatter", "all-reduce", "gather-scatter-per-tensor", "all-reduce-per-tensor")
+SYNC_NAMES = ("gather-scatter", "all-reduce", "gather-scatter-per-tensor", "all-reduce-per-tensor",
+              "gather-scatter-pipelined", "reduce-scatter", "overlapped-all-reduce")
+WIRES = ("float32", "bf16", "fp16")
+COMM_HOOKS = ("none", "fp16", "bf16", "powersgd")
 PRECISIONS = ("float32", "bf16", "float64")
 OPTIMIZERS = ("sgd", "adam", "adadelta")
 SCHEDULES = ("constant", "step", "one-cycle", "cosine")
@@ -12,7 +15,8 @@ PARALLEL = ("ddp", "data-parallel", "model-split")
 # Fields that decide what is learned: a resumed run must not change them.
 TRAJECTORY_FIELDS = ("workload", "batch_size", "smallest_batch", "learning_rate", "momentum",
                      "weight_decay", "seed", "precision", "batch_norm", "optimizer", "schedule",
-                     "warmup_epochs", "step_epochs", "gamma", "validation_fraction")
+                     "warmup_epochs", "step_epochs", "gamma", "validation_fraction", "wire",
+                     "comm_hook")
 # Fields that a node may choose for itself: its disk, its cores, its cables.
 NODE_FIELDS = ("data_dir", "output_dir", "device", "threads", "num_workers", "interface", "debug",
                "tracker")
@@ -58,6 +62,9 @@ class Settings:
     backend: str = "auto"
     sync: tuple[str, ...] = ("gather-scatter", "all-reduce")
     parallel: str = "ddp"
+    bucket_mb: float = 1.0
+    wire: str = "float32"
+    comm_hook: str = "none"
     dry_run: bool = False
     debug: bool = False
     profile: tuple[int, int] | None = None

@@ -51,14 +51,14 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
             optimizer.zero_grad()
             for part, is_last in micro_batches(batch, run.settings.accumulate):
                 dropout.meet(epoch, part.indices)
-                with averaging(model, is_last):
+                with averaging(model, gradient_sync, is_last):
                     with timer("forward"):
                         with precision.autocast(part.inputs.device):
                             outputs = model(part.inputs)
                         loss = criterion(precision.widen(outputs), part.targets)
                         share.add(_finite(loss, run), _correct(outputs, part.targets),
                                   len(part.targets))
-                    with timer("backward"), finite_gradients(model, here):
+                    with timer("backward"), finite_gradients(model, here, gradient_sync):
                         (loss * part.weight).backward()
             with timer("sync"):
                 gradient_sync.average([p.grad for p in parameters if p.grad is not None])

@@ -14,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from common.gradient_sync import GradientSync, KeepLocal
 from common.loaders import Batch, Loader
-from PartThree.ddp import OWN_BUFFERS, counted_all_reduce
+from PartThree.comm_hooks import register_comm_hook
+from PartThree.ddp import OWN_BUFFERS, buckets
 from PartTwo.synchronizers import SYNCHRONIZERS, create_synchronizer
 
 
@@ -42,8 +43,8 @@ def by_hand(name: str, model: nn.Module, loader: Loader) -> Wiring:
 def by_ddp(model: nn.Module, loader: Loader) -> Wiring:
     """Part Three."""
     counter = KeepLocal()
-    replica = DistributedDataParallel(model, **OWN_BUFFERS)
-    replica.register_comm_hook(counter, counted_all_reduce)
+    replica = DistributedDataParallel(model, **OWN_BUFFERS, **buckets(1.0))
+    register_comm_hook(replica, "none", counter)
     return Wiring(replica, loader, counter)
 
 

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,6 +36,7 @@ class Recorder:
         self.first: list[Tensor] = []
         self.last: list[Tensor] = []
         self._inner = inner
+        self.checks_gradients = inner.checks_gradients
 
     @property
     def bytes_sent(self) -> int:
@@ -49,6 +51,14 @@ class Recorder:
         self._inner.average(gradients)
         self.last = [gradient.clone() for gradient in gradients]
         self.first = self.first or self.last
+
+    def no_sync(self) -> AbstractContextManager:
+        """The inner synchroniser's."""
+        return self._inner.no_sync()
+
+    def local_state(self) -> list[Tensor]:
+        """What the inner synchroniser remembers."""
+        return self._inner.local_state()
 
 
 Trajectory = dict[str, list[Tensor]]

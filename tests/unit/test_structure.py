@@ -14,16 +14,16 @@ from tests.ranks import ROOT
 # A module imports only from lower floors; modules of one floor may build on those before them.
 FLOORS = (
     ("events", "phase_timer", "advice", "signals", "failures", "settings", "epoch_plan",
-     "precision", "world",
-     "console", "dataset_cache", "datasets", "mnist", "vgg11", "dropout", "small_models",
+     "precision", "world", "console", "dataset_cache", "datasets", "mnist", "vgg11", "dropout",
+     "small_models",
      "workloads", "loaders", "model_split", "optimizers", "schedules", "early_stopping",
-     "accumulation", "trace_file", "trackers"),
-    ("batch_norm", "collectives", "gradient_sync", "checkpoint", "gradient_check", "run_log",
-     "addresses", "rendezvous", "agreement", "watch", "devices", "process_group", "sentinel",
-     "tracing", "save_clock", "run", "resume", "links", "node_facts", "all_reduce_speed", "board",
+     "trace_file", "trackers"),
+    ("batch_norm", "collectives", "gradient_sync", "accumulation", "checkpoint",
+     "gradient_check", "run_log", "addresses", "rendezvous", "agreement", "watch", "devices",
+     "process_group", "sentinel", "tracing", "save_clock", "run", "resume", "links", "node_facts", "all_reduce_speed", "board",
      "findings"),
     ("setup", "training", "evaluation", "preflight"),
-    ("flag_parser", "command_line", "report", "assignment", "preflight_page"),
+    ("flag_parser", "flag_types", "command_line", "report", "assignment", "preflight_page"),
 )
 # What draws and compares runs from their logs: apart from these it needs the light modules alone,
 # and nothing on the floors needs it.

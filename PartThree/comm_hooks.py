@@ -1,0 +1,110 @@
+"""What DDP does with a full bucket: torch's own communication hooks, counted and checked.
+
+    python3 PartThree/main.py ... --comm-hook bf16
+"""
+
+from collections.abc import Callable
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from common.collectives import world_size
+from common.gradient_check import require_finite
+from common.gradient_sync import KeepLocal, ring_bytes
+
+# Rank 4 sends a fiftieth of VGG-11's gradient. The first ten steps are exact: the largest gradients
+# are those of the beginning, and settle_buckets takes two more.
+POWER_RANK = 4
+POWER_START = 12
+
+Hook = Callable[[KeepLocal, GradBucket], Future[Tensor]]
+
+
+def exact(counter: KeepLocal, bucket: GradBucket) -> Future[Tensor]:
+    """The mean over all ranks, in the gradients' own format."""
+    _check(bucket)
+    _count(counter, bucket.buffer().numel() * bucket.buffer().element_size())
+    return default_hooks.allreduce_hook(_group(), bucket)
+
+
+def halved(hook: Callable) -> Hook:
+    """A hook of torch's that sends 2 bytes for each number, counted and checked."""
+    def send(counter: KeepLocal, bucket: GradBucket) -> Future[Tensor]:
+        _check(bucket)
+        _count(counter, 2 * bucket.buffer().numel())
+        return hook(_group(), bucket)
+    return send
+
+
+def low_rank() -> Hook:
+    """PowerSGD (Vogels et al., 2019, arXiv:1905.13727) with error feedback and warm start.
+
+    What it remembers is not in checkpoints: a resumed run begins with ten exact steps anew.
+    """
+    state = PowerSGDState(_group(), POWER_RANK, POWER_START)
+
+    def send(counter: KeepLocal, bucket: GradBucket) -> Future[Tensor]:
+        _check(bucket)
+        before, is_exact = state.total_numel_after_compression, state.iter < POWER_START
+        future = powerSGD_hook(state, _Matrices(bucket))  # type: ignore[arg-type]
+        # It sends again when a first message has arrived. Of two buckets under way that could be
+        # in another order on another rank, and gloo matches messages by order: one at a time.
+        future.wait()
+        sent = (bucket.buffer().numel() if is_exact
+                else state.total_numel_after_compression - before)
+        _count(counter, sent * bucket.buffer().element_size())
+        return future
+    return send
+
+
+HOOKS: dict[str, Callable[[], Hook]] = {
+    "none": lambda: exact,
+    "fp16": lambda: halved(default_hooks.fp16_compress_hook),
+    "bf16": lambda: halved(default_hooks.bf16_compress_hook),
+    "powersgd": low_rank,
+}
+
+
+def register_comm_hook(replica: DistributedDataParallel, name: str, counter: KeepLocal) -> None:
+    """Has `replica` average with the hook `name`, and `counter` count the bytes.
+
+    The hook raises SpoiltGradient when this rank's own gradient is bad: in the mean nobody could
+    tell whose. Call before the first backward pass, on every rank.
+    """
+    replica.register_comm_hook(counter, HOOKS[name]())
+
+
+class _Matrices:
+    """A bucket as PowerSGD wants it: each gradient a matrix, whatever its memory format.
+
+    A channels-last gradient cannot be viewed as rows in the order of its dimensions, but in that of
+    its memory, and for a factorisation one order of columns is as good as another.
+    """
+
+    def __init__(self, bucket: GradBucket) -> None:
+        self.buffer, self.index, self.is_last = bucket.buffer, bucket.index, bucket.is_last
+        self._shapes = [gradient.shape for gradient in bucket.gradients()]
+
+    def gradients(self) -> list[Tensor]:
+        rows = self.buffer().split([shape.numel() for shape in self._shapes])
+        return [row.view(shape[0], -1) if len(shape) > 1 else row
+                for row, shape in zip(rows, self._shapes, strict=True)]
+
+
+def _check(bucket: GradBucket) -> None:
+    if not bucket.buffer().is_cuda:
+        require_finite(bucket.parameters(), bucket.gradients())
+
+
+def _count(counter: KeepLocal, payload: int) -> None:
+    counter.bytes_sent += ring_bytes(payload, world_size())
+
+
+def _group() -> dist.ProcessGroup:
+    assert dist.group.WORLD is not None
+    return dist.group.WORLD

@@ -1,0 +1,183 @@
+"""The lesson after the flat all-reduce: gradients travel while backward computes the others.
+
+    python3 PartTwo/main.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0 --sync overlapped-all-reduce
+
+Backward works from the last layer to the first. In VGG-11 nine tenths of the gradient's bytes
+belong to the last four convolutions and are ready first: they can travel behind the rest. This is
+what DistributedDataParallel does inside (Li et al., 2020, arXiv:2006.15704), in plain Python, with
+two differences: buckets are never rebuilt, so that a resumed run sums in the same order, and they
+are small enough that the first one leaves early.
+"""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from common.collectives import LEADER, gather_rows, world_size
+from common.failures import RanksDisagree
+from common.gradient_check import require_finite
+from common.gradient_sync import KeepLocal, ring_bytes, total_bytes
+from PartTwo.wire import Wire
+
+
+class Bucket:
+    """Gradients that travel together, laid end to end in one buffer in which they then live.
+
+    Each parameter has a window of its own shape and strides into the buffer. A parameter that is
+    alone needs neither: its gradient travels from where backward left it, without a copy.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self.parameters = list(parameters)
+        self.size = sum(parameter.numel() for parameter in parameters)
+        self._missing = set(parameters)
+        self._windows: dict[Parameter, Tensor] = {}
+        if len(parameters) > 1:
+            self._row = parameters[0].detach().new_zeros(self.size)
+            self._windows = dict(zip(parameters, _windows(self._row, parameters), strict=True))
+
+    @property
+    def is_full(self) -> bool:
+        return not self._missing
+
+    @property
+    def row(self) -> Tensor:
+        """All gradients of a full bucket, as they lie in memory: (size,)."""
+        if self._windows:
+            return self._row
+        gradient = self.parameters[0].grad
+        assert gradient is not None
+        return gradient.as_strided((self.size,), (1,))
+
+    def take(self, parameter: Parameter, parts: int) -> None:
+        """Divides the parameter's gradient by `parts`, and moves it to its window if it has one."""
+        gradient = parameter.grad
+        assert gradient is not None
+        parameter.grad = torch.div(gradient, parts, out=self._windows.get(parameter, gradient))
+        self._missing.discard(parameter)
+
+    def fill(self) -> None:
+        """Takes zeros for the gradients that backward did not compute: others may have them."""
+        for parameter in self._missing:
+            window = self._windows.get(parameter)
+            parameter.grad = torch.zeros_like(parameter) if window is None else window.zero_()
+        self._missing.clear()
+
+    def require_finite(self) -> None:
+        """Raises SpoiltGradient: in the mean nobody could tell whose gradient it was."""
+        require_finite(self.parameters, [p.grad for p in self.parameters if p.grad is not None])
+
+    def empty(self) -> None:
+        """Awaits the next step's gradients."""
+        self._missing = set(self.parameters)
+
+
+def _windows(buffer: Tensor, parameters: Sequence[Parameter]) -> list[Tensor]:
+    pieces = buffer.split([parameter.numel() for parameter in parameters])
+    return [piece.as_strided(parameter.shape, parameter.stride(), piece.storage_offset())
+            for piece, parameter in zip(pieces, parameters, strict=True)]
+
+
+def fill_buckets(parameters: Sequence[Parameter], bucket_bytes: int) -> list[Bucket]:
+    """Packs parameters, in order, into buckets that close as soon as they reach `bucket_bytes`.
+
+    A parameter larger than that travels alone, at once.
+    """
+    buckets: list[Bucket] = []
+    waiting: list[Parameter] = []
+    for parameter in parameters:
+        waiting.append(parameter)
+        if total_bytes(waiting) >= bucket_bytes:
+            buckets.append(Bucket(waiting))
+            waiting = []
+    return buckets + ([Bucket(waiting)] if waiting else [])
+
+
+def _require_equal_layout(parameters: Sequence[Parameter]) -> None:
+    layout = repr([(tuple(p.shape), p.stride(), p.dtype) for p in parameters])
+    row = torch.tensor([zlib.crc32(layout.encode())], device=parameters[0].device)
+    rows = gather_rows(row).flatten().tolist()
+    for rank, found in enumerate(rows):
+        if found != rows[LEADER]:
+            raise RanksDisagree(f"rank {rank} keeps its parameters in another memory format than "
+                                f"rank {LEADER}")
+
+
+class OverlappedAllReduce(KeepLocal):
+    """All-reduces each bucket as soon as backward has filled it, and waits for all in the seam.
+
+    Buckets leave strictly in order on every rank, whatever order gradients come in: collectives
+    match by order, and ranks that disagreed about it would add unlike tensors.
+    """
+
+    checks_gradients = True
+
+    def __init__(self, bucket_bytes: int, wire: Wire) -> None:
+        super().__init__()
+        self._bucket_bytes = bucket_bytes
+        self._wire = wire
+        self._buckets: list[Bucket] = []
+        self._sent: list[tuple[dist.Work, Tensor]] = []
+        self._is_held = False
+
+    def prepare(self, model: nn.Module) -> None:
+        """Allots a bucket to each parameter, the last layer's first; hooks into its gradient.
+
+        Every rank must call it. Raises RanksDisagree when parameters lie otherwise in memory here
+        than on the leader: buckets travel as they lie.
+        """
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        _require_equal_layout(trained)
+        self._buckets = fill_buckets(trained[::-1], self._bucket_bytes)
+        self._wire.expect([bucket.size for bucket in self._buckets], trained[0].detach())
+        for bucket in self._buckets:
+            for parameter in bucket.parameters:
+                parameter.register_post_accumulate_grad_hook(
+                    lambda ready, bucket=bucket: self._take(bucket, ready))
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Around a backward pass that only adds to the gradients: nothing leaves."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+
+    def local_state(self) -> list[Tensor]:
+        """What rounding for the wire still owes: a tensor for each bucket, or none."""
+        return self._wire.errors()
+
+    def _take(self, bucket: Bucket, parameter: Parameter) -> None:
+        if self._is_held:
+            return
+        bucket.take(parameter, world_size())
+        while len(self._sent) < len(self._buckets) and self._buckets[len(self._sent)].is_full:
+            self._send(self._buckets[len(self._sent)])
+
+    def _send(self, bucket: Bucket) -> None:
+        if not bucket.row.is_cuda:
+            bucket.require_finite()
+        payload = self._wire.pack(len(self._sent), bucket.row)
+        work = dist.all_reduce(payload, op=dist.ReduceOp.SUM, async_op=True)
+        self._sent.append((work, payload))
+        self.bytes_sent += ring_bytes(total_bytes([payload]), world_size())
+
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        """Waits until every gradient is its mean over all ranks. Every rank must call it.
+
+        `gradients` are those of the prepared model; they live in the buckets already.
+        """
+        for bucket in self._buckets[len(self._sent):]:
+            bucket.fill()
+            self._send(bucket)
+        for bucket, (work, payload) in zip(self._buckets, self._sent, strict=True):
+            work.wait()
+            self._wire.unpack(payload, bucket.row)
+            bucket.empty()
+        self._sent.clear()

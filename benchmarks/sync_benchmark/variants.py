@@ -1,0 +1,64 @@
+"""What is compared: every way to average gradients, wired to a model as the mains wire it."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from common.gradient_sync import GradientSync, KeepLocal
+from PartThree.comm_hooks import register_comm_hook
+from PartThree.ddp import OWN_BUFFERS, buckets, settle_buckets
+from PartTwo.synchronizers import SyncOptions, create_synchronizer
+
+DDP_DEFAULT = "DDP, torch's defaults"
+
+
+class Wired(NamedTuple):
+    """The module to call, and what stands in the seam."""
+
+    replica: nn.Module
+    gradient_sync: GradientSync
+
+
+Wiring = Callable[[nn.Module, Tensor], Wired]
+
+
+def alone(model: nn.Module, example: Tensor) -> Wired:
+    """Computes only: nothing is averaged."""
+    return Wired(model, KeepLocal())
+
+
+def by_hand(name: str, wire: str = "float32", bucket_mb: float = 1.0) -> Wiring:
+    """A strategy of Part Two."""
+    def wire_up(model: nn.Module, example: Tensor) -> Wired:
+        gradient_sync = create_synchronizer(name, SyncOptions(bucket_mb, wire))
+        gradient_sync.prepare(model)
+        return Wired(model, gradient_sync)
+    return wire_up
+
+
+def by_ddp(hook: str = "none", **flags: object) -> Wiring:
+    """Part Three with other buckets, or another hook."""
+    def wire_up(model: nn.Module, example: Tensor) -> Wired:
+        counter = KeepLocal()
+        replica = DistributedDataParallel(model, **OWN_BUFFERS, **flags)  # type: ignore[arg-type]
+        register_comm_hook(replica, hook, counter)
+        settle_buckets(replica, example)
+        return Wired(replica, counter)
+    return wire_up
+
+
+VARIANTS: dict[str, Wiring] = {
+    "compute only": alone,
+    "gather-scatter": by_hand("gather-scatter"),
+    "gather-scatter-pipelined": by_hand("gather-scatter-pipelined"),
+    "all-reduce": by_hand("all-reduce"),
+    "reduce-scatter": by_hand("reduce-scatter"),
+    "overlapped-all-reduce": by_hand("overlapped-all-reduce"),
+    "overlapped-all-reduce, bf16 wire": by_hand("overlapped-all-reduce", "bf16"),
+    DDP_DEFAULT: by_ddp(),
+    "Part Three": by_ddp(**buckets(1.0)),
+    "Part Three, bf16 hook": by_ddp("bf16", **buckets(1.0)),
+    "Part Three, powersgd": by_ddp("powersgd", **buckets(1.0)),
+}

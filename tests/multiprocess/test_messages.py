@@ -1,0 +1,192 @@
+"""Strategies that send messages of their own, rounded formats, and DDP's hooks.
+
+Mutations that turn this red: average in another order in PipelinedGatherScatter (received first,
+then the chunk); let _reduce_scatter take the sum of the first slices; drop `wanted.sub_` in
+Wire.pack (errors pile up); drop `add_(row)` (nothing is sent); let OverlappedAllReduce send a
+bucket when it is full and not in its turn; drop `_require_equal_layout`; drop `bucket.fill()`;
+drop `_recall` from _opened; count 4 bytes a number in `halved`.
+"""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from common.failures import RanksDisagree
+from common.gradient_sync import KeepLocal
+from PartThree.comm_hooks import POWER_START, register_comm_hook
+from PartThree.ddp import OWN_BUFFERS, buckets
+from PartTwo import pipelined
+from PartTwo.overlapped import Bucket, OverlappedAllReduce, fill_buckets
+from PartTwo.synchronizers import create_synchronizer
+from PartTwo.wire import Wire
+from tests.ranks import run_ranks
+
+
+def noise(rank: int, step: int = 0, size: int = 5003) -> Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(100 * step + rank))
+
+
+def mean_by(strategy: str, chunk_bytes: int = 1000) -> list[float]:
+    pipelined.CHUNK_BYTES = chunk_bytes
+    gradient = noise(dist.get_rank())
+    create_synchronizer(strategy).average([gradient])
+    return gradient.tolist()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("strategy", ["gather-scatter-pipelined", "reduce-scatter"])
+def test_sums_in_the_order_of_ranks_like_gather_scatter_bit_for_bit(strategy, ranks):
+    expected = noise(0)
+    for rank in range(1, ranks):
+        expected += noise(rank)
+    for found in run_ranks(ranks, mean_by, strategy):
+        assert found == (expected / ranks).tolist()
+
+
+def overlapped(order: list[int]) -> list[list[float]]:
+    """Gradients that come in the given order, in buckets of one parameter each; the means."""
+    parameters = [nn.Parameter(torch.zeros(10)) for _ in order]
+    sync = OverlappedAllReduce(1, Wire())
+    sync.prepare(nn.ParameterList(parameters))
+    for number in order if dist.get_rank() else sorted(order):
+        (parameters[number] * float(number + dist.get_rank())).sum().backward()
+    sync.average([])
+    return [parameter.grad.tolist() for parameter in parameters]
+
+
+def test_buckets_leave_in_one_order_whatever_order_gradients_come_in():
+    for means in run_ranks(3, overlapped, [2, 0, 1]):
+        for number, mean in enumerate(means):
+            assert mean == pytest.approx([number + 1] * 10)
+
+
+def overlapped_but_one_unused() -> list[float]:
+    parameters = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
+    sync = OverlappedAllReduce(1_000_000, Wire())
+    sync.prepare(nn.ParameterList(parameters))
+    used = parameters if dist.get_rank() == 0 else parameters[:1]
+    sum(parameter.sum() for parameter in used).backward()
+    sync.average([])
+    return [parameter.grad[0].item() for parameter in parameters]
+
+
+def test_a_gradient_that_only_one_rank_has_counts_as_zero_elsewhere():
+    assert run_ranks(2, overlapped_but_one_unused) == [[1.0, 0.5]] * 2
+
+
+def prepared_with_own_layout() -> str:
+    weight = nn.Parameter(torch.zeros(2, 3, 4, 4))
+    if dist.get_rank() == 1:
+        weight = nn.Parameter(weight.detach().to(memory_format=torch.channels_last))
+    try:
+        OverlappedAllReduce(1, Wire()).prepare(nn.ParameterList([weight]))
+    except RanksDisagree as disagreement:
+        return str(disagreement)
+    return ""
+
+
+def test_another_memory_format_on_one_rank_is_refused_on_all():
+    for said in run_ranks(2, prepared_with_own_layout):
+        assert said == "rank 1 keeps its parameters in another memory format than rank 0"
+
+
+def test_buckets_close_when_they_reach_their_size():
+    parameters = [nn.Parameter(torch.zeros(n)) for n in (10, 200, 10, 10, 90)]
+    sizes = [bucket.size for bucket in fill_buckets(parameters, 400)]
+    assert sizes == [210, 110]
+
+
+def test_a_gradient_lives_in_its_bucket_and_keeps_its_memory_format():
+    weight = nn.Parameter(torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last))
+    bucket = Bucket([nn.Parameter(torch.zeros(5)), weight])
+    weight.grad = torch.arange(96.0).view(2, 3, 4, 4)
+    bucket.take(weight, parts=2)
+    assert weight.grad.stride() == weight.stride()
+    assert weight.grad.data_ptr() == bucket.row[5:].data_ptr()
+    assert torch.equal(weight.grad, torch.arange(96.0).view(2, 3, 4, 4) / 2)
+
+
+def test_a_gradient_that_is_alone_travels_from_where_it_is():
+    weight = nn.Parameter(torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last))
+    bucket = Bucket([weight])
+    gradient = torch.arange(96.0).view(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    weight.grad = gradient
+    bucket.take(weight, parts=2)
+    assert bucket.row.data_ptr() == weight.grad.data_ptr() == gradient.data_ptr()
+    assert torch.equal(bucket.row.view(2, 4, 4, 3).permute(0, 3, 1, 2), weight.grad)
+
+
+@pytest.mark.parametrize("format", ["bf16", "fp16"])
+def test_what_rounding_takes_is_sent_later(format):
+    wire, sent, wanted = Wire(format), torch.zeros(5003), torch.zeros(5003)
+    wire.expect([5003], sent)
+    for step in range(50):
+        row = noise(0, step)
+        wanted += row
+        sent += wire.pack(0, row)
+        assert torch.allclose(sent + wire.errors()[0], wanted, atol=1e-4)
+    assert float((sent - wanted).abs().max()) < 0.05  # one rounding, not fifty
+    dtype = wire.pack(0, sent).dtype
+    without = sum(noise(0, step).to(dtype).float() for step in range(50))
+    assert float((sent - wanted).norm()) < 0.5 * float((without - wanted).norm())
+
+
+def compressed(strategy: str) -> tuple[list[float], int]:
+    from tests.multiprocess.test_parity import SyncOptions, averaged
+    sync, [mean] = averaged(strategy, [noise(dist.get_rank())], SyncOptions(wire="bf16"))
+    return mean.tolist(), sync.bytes_sent
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "overlapped-all-reduce", "reduce-scatter"])
+def test_a_rounded_wire_halves_the_bytes_and_nearly_keeps_the_mean(strategy):
+    expected = sum(noise(rank) for rank in range(3)) / 3
+    for mean, sent in run_ranks(3, compressed, strategy):
+        error = (torch.tensor(mean) - expected).abs().max().item()
+        assert 0 < error < 0.05
+        assert sent == pytest.approx(2 * 5003 * 2 * 2 / 3, abs=20)
+
+
+def hooked(name: str, steps: int) -> tuple[float, list[int]]:
+    """The error of the last step's mean against the exact one, and the bytes of each step."""
+    layers = nn.Sequential(nn.Conv2d(64, 64, 3), nn.Flatten(), nn.Linear(64, 3))
+    torch.manual_seed(0)
+    for parameter in layers.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    layers = layers.to(memory_format=torch.channels_last)
+    counter, sent = KeepLocal(), []
+    replica = DistributedDataParallel(layers, **OWN_BUFFERS, **buckets(0.01))
+    register_comm_hook(replica, name, counter)
+    images = noise(dist.get_rank(), size=4 * 64 * 9).view(4, 64, 3, 3)
+    for _ in range(steps):
+        before = counter.bytes_sent
+        layers.zero_grad()
+        replica(images).square().sum().backward()
+        sent.append(counter.bytes_sent - before)
+    own = torch.autograd.grad(layers(images).square().sum(), list(layers.parameters()))
+    error = 0.0
+    for parameter, gradient in zip(layers.parameters(), own, strict=True):
+        dist.all_reduce(gradient)
+        exact = gradient / dist.get_world_size()
+        error = max(error, float((parameter.grad - exact).norm() / exact.norm()))
+    return error, sent
+
+
+NUMBERS = 64 * 64 * 9 + 64 + 64 * 3 + 3
+
+
+@pytest.mark.parametrize("name, limit, bytes_each", [("none", 1e-6, 4), ("bf16", 0.02, 2),
+                                                     ("fp16", 0.002, 2)])
+def test_comm_hooks_of_ddp_average_and_are_counted(name, limit, bytes_each):
+    for error, sent in run_ranks(2, hooked, name, 3):
+        assert error < limit
+        assert name == "none" or error > 1e-6
+        assert sent == pytest.approx([bytes_each * NUMBERS] * 3, abs=8)
+
+
+def test_powersgd_is_exact_at_first_and_then_sends_little():
+    for error, sent in run_ranks(2, hooked, "powersgd", POWER_START + 3):
+        assert 0 < error < 1
+        assert sent[:POWER_START] == pytest.approx([4 * NUMBERS] * POWER_START, abs=8)
+        assert max(sent[POWER_START + 1:]) < NUMBERS / 2
