@@ -96,7 +96,7 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
     with one sentence and one exit code. Every rank must enter. Raises the Failures of the design.
     """
     say = console(world)
-    process_stop().mark = mark(world)
+    process_stop().mark, process_stop().is_over = mark(world), False
     deadline = time.monotonic() + START_FACTOR * settings.timeout
     address = addresses.resolve(world.master_address)
     addresses.warn_of_public_address(address, say)
@@ -112,6 +112,7 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
         yield _form_group(store, world, settings, cards, watch)
         watch.progress.phase = FINISHED
         _count(store, world, "finished", world.size, every_rank_waits=True)
+        _conclude(store)
     except BaseException as error:
         _share_failure(error, store, world, watch)
         raise
@@ -173,6 +174,14 @@ def _count(store: Store, world: World, stage: str, among: int,
             arrived = store.add(stage, 0)
     except RuntimeError:
         return  # the store is gone, so its server has seen everyone out
+
+
+def _conclude(store: Store) -> None:
+    try:
+        rendezvous.conclude(store)
+    except RuntimeError:
+        pass  # the store is gone, so its server has concluded
+    process_stop().is_over = True
 
 
 def _share_failure(error: BaseException, store: Store, world: World, watch: Watch) -> None:

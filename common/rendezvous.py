@@ -180,3 +180,14 @@ def publish(store: Store, failure: Failure) -> Failure:
     mine = json.dumps({"sentence": str(failure), "exit_code": failure.exit_code})
     said = json.loads(store.compare_set("verdict", "", mine))
     return Verdict(said["sentence"], said["exit_code"])
+
+
+def conclude(store: Store) -> None:
+    """Closes the case when all ranks have done everything: no failure can be told any more.
+
+    Without it a signal in the last instant could stop one rank when another has ended already.
+    Raises the verdict that was told before.
+    """
+    verdict = publish(store, Verdict("all ranks have done everything", 0))
+    if verdict.exit_code:
+        raise verdict

@@ -37,6 +37,7 @@ class Stop:
         self.mark = ""
         self.signal: signal.Signals | None = None
         self.in_group = False
+        self.is_over = False
         self.wake = threading.Event()
         self._change = threading.Condition()
         self._passed = 0
@@ -109,10 +110,13 @@ class Stop:
         return self._done or (frozen is not None and target is not None and frozen >= target)
 
     def ask(self, number: int) -> None:
-        """A signal has come. A group agrees on what to do; alone, the next boundary will do."""
+        """A signal has come. A group agrees on what to do; alone, the next boundary will do.
+
+        When all is done and saved on every rank, it comes too late to change anything.
+        """
         self.signal = signal.Signals(number)
         self.wake.set()
-        if self.in_group:
+        if self.in_group or self.is_over:
             return
         target = self.freeze()
         sentence, code = self.why()

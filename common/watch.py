@@ -151,8 +151,9 @@ class Watch:
             publish(store, failure)
         if store.check(["verdict"]):
             said = json.loads(store.get("verdict"))
-            self._see_others_out(store)
-            self._leave(Verdict(said["sentence"], said["exit_code"]))
+            if said["exit_code"]:  # else all have done everything: see rendezvous.conclude
+                self._see_others_out(store)
+                self._leave(Verdict(said["sentence"], said["exit_code"]))
 
     def _see_others_out(self, store: Store) -> None:
         """Counts this rank out; the leader, who serves the store, waits a moment for the others.

@@ -1,7 +1,7 @@
 """The agreement on where to stop, in one process: any rank may be anywhere within a step.
 
 Mutations that turn this red: `min` for `max` in StopAgreement._settle; no `+ int(self._unsaved)` in
-Stop.freeze; no wait in Stop.boundary.
+Stop.freeze; no wait in Stop.boundary; drop `or self.is_over` from Stop.ask.
 """
 
 import signal
@@ -114,3 +114,11 @@ def test_before_all_have_joined_nobody_waits():
     stop.signal = signal.SIGINT
     verdict = agreement.advance(store, [])
     assert verdict is not None and verdict.exit_code == 130
+
+
+def test_a_signal_after_everything_is_done_changes_nothing(monkeypatch):
+    stop, left = Stop(), []
+    monkeypatch.setattr(stop, "leave", lambda *why: left.append(why))
+    stop.is_over = True
+    stop.ask(signal.SIGTERM)
+    assert not left

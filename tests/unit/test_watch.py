@@ -4,7 +4,8 @@ Mutations that turn this red: `set` for compare_set in publish; return None in _
 _stuck_rank; max for min in either; leave the lag out of _lost_rank; ignore collective_failed; one
 patience for all in _limit; name one rank where all wait at the same place; return from
 _excuse_absence at once; cap nothing there; take FINISHED ranks for silent ones; drop learn_saved;
-leave any of FINISHED, the run or the evaluation out of Progress.order.
+leave any of FINISHED, the run or the evaluation out of Progress.order; drop the test of the exit
+code from _judge or from conclude.
 """
 
 import json
@@ -13,9 +14,9 @@ import pytest
 from torch.distributed import HashStore
 
 from common import watch as module
-from common.failures import Failure, PeerLost
+from common.failures import Failure, PeerLost, Verdict
 from common.phase_timer import FINISHED
-from common.rendezvous import publish
+from common.rendezvous import conclude, publish
 from common.signals import Stop
 from common.watch import BEAT_SECONDS, SILENCE_SECONDS, Watch
 from common.world import World
@@ -178,3 +179,18 @@ def test_of_two_verdicts_the_first_is_said_by_both(cluster):
             cluster.beat((rank,), 2 * SILENCE_SECONDS)
         told.append(left.value.args)
     assert told[0] == told[1]
+
+
+def test_when_all_have_done_everything_no_failure_can_be_told_any_more(cluster):
+    conclude(cluster.store)
+    assert publish(cluster.store, PeerLost("too late")).exit_code == 0
+    conclude(cluster.store)
+    cluster.beat((0, 1, 2), 5)  # and nobody leaves
+
+
+def test_a_failure_that_was_told_before_the_end_holds_for_all(cluster):
+    publish(cluster.store, PeerLost("in time"))
+    for _ in range(2):
+        with pytest.raises(Verdict, match="in time") as raised:
+            conclude(cluster.store)
+        assert raised.value.exit_code == PeerLost.exit_code
