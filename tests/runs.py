@@ -17,6 +17,9 @@ from tests.workload import SMALL, plant
 STEPS = 18
 RUNS = {"PartOne": "PartOne", "gather-scatter": "PartTwo/gather-scatter",
         "all-reduce": "PartTwo/all-reduce", "PartThree": "PartThree"}
+MORE_RUNS = {name: f"PartTwo/{name}" for name in (
+    "overlapped-all-reduce", "gather-scatter-pipelined", "reduce-scatter")}
+FOLDERS = {**RUNS, **MORE_RUNS}
 
 
 class Case(NamedTuple):
@@ -35,7 +38,7 @@ def programs_of(case: Case, folder: Path, resume: str, before: Mapping[int, Call
 
     `before` is what a rank calls first, by rank; `more` are flags.
     """
-    part = RUNS[case.run].split("/")[0]
+    part = FOLDERS[case.run].split("/")[0]
     flags = [*SMALL, "--output-dir", str(folder), "--checkpoint-every", str(case.every), "--resume",
              resume, "--loader", case.loader, "--num-workers", "1", *more]
     flags += ["--sync", case.run] if part == "PartTwo" else []
@@ -64,7 +67,7 @@ class End(NamedTuple):
 
 
 def end_of(case: Case, folder: Path, world_size: int | None = None) -> End:
-    run = folder / RUNS[case.run]
+    run = folder / FOLDERS[case.run]
     contents = checkpoint.read(run / "checkpoints" / "Epoch_2.pt")
     logs = [run / f"metrics_rank{rank}.jsonl" for rank in range(world_size or case.world_size)]
     losses = [[(event["epoch"], event["iteration"], event["loss"])
