@@ -61,6 +61,9 @@ def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tup
     if settings.batch_size < world.size:
         raise UsageError(f"--batch-size is the global batch: {settings.batch_size} samples are too "
                          f"few for {world.size} ranks")
+    if settings.wire != "float32" and any(name.endswith("per-tensor") for name in settings.sync):
+        raise UsageError(f"--wire {settings.wire} needs gradients in few long messages: choose a "
+                         "--sync without -per-tensor")
     if settings.parallel == "data-parallel" and world.size > 1:
         raise UsageError("--parallel data-parallel is one process with all GPUs of its machine, "
                          f"but there are {world.size} ranks: start one, or use --parallel ddp")

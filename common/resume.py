@@ -224,7 +224,8 @@ def _recall(saved: list[list[Tensor]], gradient_sync: GradientSync, node: Node) 
 
 
 def _exactness(contents: dict[str, Any], now: dict[str, Any]) -> str:
-    before = {"accumulate": FIELD_DEFAULTS["accumulate"], **contents.get("ran_on", {})}
+    defaults = {name: FIELD_DEFAULTS[name] for name in ("accumulate", "bucket_mb")}
+    before = {**defaults, **contents.get("ran_on", {})}
     changed = [f"{name} was {before.get(name)} and is {now.get(name)}"
                for name in differences(before, now)]
     if changed:

@@ -82,6 +82,7 @@ def test_a_workloads_row_gives_the_defaults_and_flags_overrule_it():
     (["--early-stopping", "3"], ["--early-stopping", "--validation-fraction"]),
     (["--validation-fraction", "1"], ["--validation-fraction", "'1'"]),
     (["--no-such-flag"], ["--no-such-flag"]),
+    (["--wire", "bf16", "--sync", "all-reduce-per-tensor"], ["--wire bf16", "-per-tensor"]),
     (["--epoch", "3"], ["--epoch", "did you mean --epochs?"]),
     (["--learning_rate", "1"], ["did you mean --learning-rate?"]),
     (["--workload", "cifar-vgg11"], ["did you mean cifar10-vgg11?"]),
