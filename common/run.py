@@ -212,4 +212,5 @@ class Run:
 def ran_on(name: str, node: Node, settings: Settings) -> dict[str, Any]:
     """What must stay the same for a resumed run to be bit for bit the same run."""
     return {"run": name, "world_size": node.world.size, "accumulate": settings.accumulate,
-            "bucket_mb": settings.bucket_mb, "threads": node.threads, "device": node.device.type, **versions()}
+            "bucket_mb": settings.bucket_mb, "threads": node.threads,
+            "device": node.device.type, **versions()}
