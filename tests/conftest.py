@@ -1,9 +1,10 @@
-"""The end of the run that nothing disturbed, made once for each kind of run."""
+"""Shared by many tests: the end of an undisturbed run, and a workload table that stays as it is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from common.workloads import WORKLOADS
 from tests.runs import STEPS, Case, End, end_of, launch
 
 
@@ -21,3 +22,12 @@ def undisturbed(tmp_path_factory) -> Callable[[Case], End]:
             assert [len(losses) for losses in ends[key].losses] == [STEPS] * case.world_size
         return ends[key]
     return end
+
+
+@pytest.fixture(autouse=True)
+def the_same_workloads() -> Iterator[None]:
+    """Takes rows out of the table again that a test has planted in this process."""
+    before = dict(WORKLOADS)
+    yield
+    WORKLOADS.clear()
+    WORKLOADS.update(before)

@@ -54,7 +54,8 @@ def test_one_rank_gives_the_mean_over_samples(tmp_path):
     model = small_model(torch.float64, nn.BatchNorm2d).eval()
     dataset = small_dataset(SAMPLES)
     images = (torch.from_numpy(dataset.images).double() / 255 - 0.5) / 0.25
-    outputs = model(images.permute(0, 3, 1, 2))
+    with torch.no_grad():
+        outputs = model(images.permute(0, 3, 1, 2))
     expected = nn.functional.cross_entropy(outputs, torch.from_numpy(dataset.labels))
     assert result.loss == pytest.approx(float(expected), abs=1e-12)
     assert result.predictions.tolist() == outputs.argmax(1).tolist()
