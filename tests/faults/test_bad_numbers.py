@@ -1,8 +1,9 @@
 """A loss or gradient that is not finite, on one rank only, stops all ranks at the same step.
 
 Mutations that turn this red: drop `finite_gradients` from the loop; drop `require_finite` from
-counted_all_reduce (the wrong rank is named); drop `_finite` from the loss; return the norm's
-verdict without looking (large gradients are refused); drop the isfinite from evaluate.
+comm_hooks._check or from OverlappedAllReduce._send (the wrong rank is named); drop `_finite` from
+the loss; return the norm's verdict without looking (large gradients are refused); drop the isfinite
+from evaluate.
 """
 
 from functools import partial
@@ -16,10 +17,11 @@ from common.events import read_events
 from common.gradient_check import SpoiltGradient, require_finite
 from tests.faults.disturbed import joined, plant_phases, running
 from tests.ranks import error_lines, program, run_programs
-from tests.runs import RUNS, Case
+from tests.runs import FOLDERS, Case
 from tests.workload import SMALL, plant
 
-KINDS = [("PartOne", 1), ("gather-scatter", 3), ("all-reduce", 3), ("PartThree", 3)]
+KINDS = [("PartOne", 1), ("gather-scatter", 3), ("all-reduce", 3), ("PartThree", 3),
+         ("overlapped-all-reduce", 3)]
 BAD_AT = 7
 
 
@@ -72,9 +74,9 @@ def test_all_ranks_stop_at_the_same_step(run, size, what, value, tmp_path):
         assert "Last good checkpoint: " in line and "Epoch_1_Iteration_6.pt" in line
         assert ("the loss became" if what == "loss" else "gradient of layers.4.weight") in line
     for rank in range(size):
-        steps = list(read_events(tmp_path / RUNS[run] / f"metrics_rank{rank}.jsonl", "step"))
+        steps = list(read_events(tmp_path / FOLDERS[run] / f"metrics_rank{rank}.jsonl", "step"))
         assert len(steps) == BAD_AT
-    for path in checkpoint.newest(tmp_path / RUNS[run] / "checkpoints"):
+    for path in checkpoint.newest(tmp_path / FOLDERS[run] / "checkpoints"):
         for tensor in checkpoint.read(path)["model_state_dict"].values():
             assert bool(tensor.isfinite().all())
 
