@@ -23,7 +23,7 @@ import pytest
 from common import rendezvous
 from tests.faults.disturbed import joined, plant_phases, running, wait_for
 from tests.ranks import error_lines
-from tests.runs import RUNS, Case, end_of, launch, same_bits
+from tests.runs import MORE_RUNS, RUNS, Case, end_of, launch, same_bits
 
 KINDS = [("gather-scatter", 4), ("PartOne", 1), ("all-reduce", 4), ("PartThree", 4)]
 SECONDS = 10
@@ -81,6 +81,11 @@ def check_kill(tmp_path, undisturbed):
 @pytest.mark.parametrize("seed, case", list(enumerate(kills(10, seed=3))), ids=str)
 def test_a_rank_killed_at_any_instant(seed, case, check_kill):
     check_kill(case, seed)
+
+
+@pytest.mark.parametrize("seed, run", list(enumerate(MORE_RUNS)))
+def test_a_rank_killed_under_the_other_strategies(seed, run, check_kill):
+    check_kill(Case(run, 4, "memory", 3, 5 + 3 * seed), 50 + seed)
 
 
 @pytest.mark.slow
