@@ -24,9 +24,9 @@ def undisturbed(tmp_path_factory) -> Callable[[Case], End]:
     return end
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def the_same_workloads() -> Iterator[None]:
-    """Takes rows out of the table again that a test has planted in this process."""
+    """Takes rows out of the table again that a module's tests have planted in this process."""
     before = dict(WORKLOADS)
     yield
     WORKLOADS.clear()
