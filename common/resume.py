@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from common import checkpoint
+from common import checkpoint, checkpoint_folder
 from common.checkpoint import Position
 from common.collectives import broadcast_bytes
 from common.failures import CheckpointError, UsageError
@@ -125,9 +125,9 @@ def _remove_run(folder: Path, node: Node) -> None:
     if node.world.is_leader:
         for name in LEADERS_FILES:
             (folder / name).unlink(missing_ok=True)
-        for path in checkpoint.newest(folder / "checkpoints"):
+        for path in checkpoint_folder.newest(folder / "checkpoints"):
             path.unlink()
-        (folder / "checkpoints" / checkpoint.BEST).unlink(missing_ok=True)
+        (folder / "checkpoints" / checkpoint_folder.BEST).unlink(missing_ok=True)
         shutil.rmtree(folder / "tensorboard", ignore_errors=True)
         for path in (folder / "traces").glob("trace_all_*"):
             path.unlink()
@@ -142,8 +142,8 @@ def _prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modu
         folder.mkdir(parents=True, exist_ok=True)
         if node.world.is_leader:
             (folder / "settings.json").write_text(json.dumps(settings.as_json(), indent=2) + "\n")
-            checkpoint.remove_partial_files(folder / "checkpoints")
-            checkpoint.require_space(folder, model, KEPT_CHECKPOINTS + 1
+            checkpoint_folder.remove_partial_files(folder / "checkpoints")
+            checkpoint_folder.require_space(folder, model, KEPT_CHECKPOINTS + 1
                                      + bool(settings.validation_fraction))
     except OSError as error:
         raise UsageError(f"the output folder {folder} cannot be written: {error.strerror}") \
@@ -171,7 +171,7 @@ def _find_checkpoint(folder: Path, settings: Settings,
 def _leaders_checkpoint(folder: Path, resume: str) -> tuple[Path, bytes]:
     if resume in ("no", "replace"):
         return Path(), b""
-    candidates = (checkpoint.newest(folder / "checkpoints") if resume == "auto"
+    candidates = (checkpoint_folder.newest(folder / "checkpoints") if resume == "auto"
                   else [Path(resume)])
     complaint: CheckpointError | None = None
     for path in candidates:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from common import checkpoint
+from common import checkpoint, checkpoint_folder
 from common.checkpoint import Position
 from common.collectives import gather_rows, gather_to_leader, share_leaders_buffers
 from common.early_stopping import best_epoch, should_stop
@@ -152,9 +152,10 @@ class Run:
         losses.append(float(gather_rows(row)[0]))
         self.log.validation(epoch, losses[-1], accuracy)
         if self.stops_early:
+            best = self.checkpoint_dir / checkpoint_folder.BEST
             self.log.note(f"stopped early after epoch {epoch}; the best was epoch "
                           f"{epoch - len(losses) + best_epoch(losses)} with a validation loss of "
-                          f"{min(losses):.3f}, kept in {self.checkpoint_dir / checkpoint.BEST}")
+                          f"{min(losses):.3f}, kept in {best}")
         return best_epoch(losses) == len(losses)
 
     def _stop_if_asked(self, model: nn.Module, optimizer: Optimizer) -> None:
@@ -181,7 +182,7 @@ class Run:
         begun = time.perf_counter()
         share_leaders_buffers(model)
         rank_state = [gather_to_leader(tensor) for tensor in self.gradient_sync.local_state()]
-        path = self.checkpoint_dir / checkpoint.file_name(self.position)
+        path = self.checkpoint_dir / checkpoint_folder.file_name(self.position)
         try:
             if self.node.world.is_leader:
                 self._write(path, checkpoint.pack(
@@ -203,10 +204,10 @@ class Run:
     def _write(self, path: Path, contents: dict[str, Any], is_best: bool) -> None:
         checkpoint.write(path, contents)
         if is_best:
-            checkpoint.write(path.with_name(checkpoint.BEST), contents)
+            checkpoint.write(path.with_name(checkpoint_folder.BEST), contents)
         self.node.note_saved(str(path))
         if self.kept is not None:
-            checkpoint.prune(path, self.kept)
+            checkpoint_folder.prune(path, self.kept)
 
 
 def ran_on(name: str, node: Node, settings: Settings) -> dict[str, Any]:

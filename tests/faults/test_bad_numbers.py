@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from common import checkpoint
+from common import checkpoint, checkpoint_folder
 from common.events import read_events
 from common.gradient_check import SpoiltGradient, require_finite
 from tests.faults.disturbed import joined, plant_phases, running
@@ -76,7 +76,7 @@ def test_all_ranks_stop_at_the_same_step(run, size, what, value, tmp_path):
     for rank in range(size):
         steps = list(read_events(tmp_path / FOLDERS[run] / f"metrics_rank{rank}.jsonl", "step"))
         assert len(steps) == BAD_AT
-    for path in checkpoint.newest(tmp_path / FOLDERS[run] / "checkpoints"):
+    for path in checkpoint_folder.newest(tmp_path / FOLDERS[run] / "checkpoints"):
         for tensor in checkpoint.read(path)["model_state_dict"].values():
             assert bool(tensor.isfinite().all())
 

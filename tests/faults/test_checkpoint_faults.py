@@ -22,7 +22,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common import checkpoint
+from common import checkpoint, checkpoint_folder
 from common.checkpoint import Position
 from common.failures import CheckpointError
 from tests.ranks import CONTEXT, program, run_programs
@@ -54,7 +54,7 @@ def folder(tmp_path, packed):
 
 def loadable(folder: Path) -> list[str]:
     """The names of the checkpoints of a folder; each of them must be whole."""
-    names = [path.name for path in checkpoint.newest(folder)]
+    names = [path.name for path in checkpoint_folder.newest(folder)]
     for name in names:
         checkpoint.read(folder / name)
     return names
@@ -101,7 +101,7 @@ def test_killed_at_fifty_byte_offsets(folder, packed):
         assert killed_save(folder, packed, limit=limit) == -signal.SIGXFSZ
         assert loadable(folder) == ["Epoch_1.pt"]
         assert (folder / "Epoch_2.pt.partial").stat().st_size == limit
-    checkpoint.remove_partial_files(folder)
+    checkpoint_folder.remove_partial_files(folder)
     assert [path.name for path in folder.iterdir()] == ["Epoch_1.pt"]
 
 
@@ -197,7 +197,7 @@ def test_two_thousand_headers(tmp_path_factory, packed, changes):
 def test_what_is_ahead_is_put_aside_and_what_is_old_is_deleted(tmp_path):
     for epoch in (1, 2, 3, 9):
         (tmp_path / f"Epoch_{epoch}.pt").write_text(str(epoch))
-    checkpoint.prune(tmp_path / "Epoch_3.pt", kept=2)
+    checkpoint_folder.prune(tmp_path / "Epoch_3.pt", kept=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "Epoch_2.pt", "Epoch_3.pt", "Epoch_9.pt.aside"]
 
@@ -266,7 +266,7 @@ def test_a_full_disk(small_disk, packed):
     assert path.read_bytes() == before and sorted(os.listdir(small_disk)) == [
         "Epoch_1.pt", "filler"]
     with pytest.raises(CheckpointError, match=r"has 0 MB free, too little for 3 checkpoints"):
-        checkpoint.require_space(small_disk, small_model(), 3)
+        checkpoint_folder.require_space(small_disk, small_model(), 3)
 
 
 def test_a_disk_too_small_is_refused_at_the_start(small_disk, tmp_path):

@@ -18,7 +18,7 @@ from functools import partial
 
 import pytest
 
-from common import checkpoint, signals
+from common import checkpoint, checkpoint_folder, signals
 from common.advice import advice
 from common.events import read_events
 from common.signals import Stop, listen_for_signals
@@ -62,8 +62,8 @@ def check(case: Case, phase: str, number: signal.Signals, told: int | None, fold
     if phase == "training":
         steps = [len(losses) for losses in steps_of(case, folder)]
         assert len(set(steps)) == 1 and case.kill_at < steps[0]
-        newest = checkpoint.read(checkpoint.newest(folder / RUNS[case.run] / "checkpoints")[0])
-        assert newest["position"][2] == steps[0]  # all that was trained was saved
+        saved, *_ = checkpoint_folder.newest(folder / RUNS[case.run] / "checkpoints")
+        assert checkpoint.read(saved)["position"][2] == steps[0]  # all that was trained was saved
     launch(case, folder, "auto")
     assert same_bits(end_of(case, folder), undisturbed(case))
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from common.gradient_sync import KeepLocal
+from common.gradient_sync import GradientSync, KeepLocal
 from common.process_group import Node
 from common.run import Run
 from common.run_log import RunLog
@@ -24,6 +24,7 @@ from common.world import World
 from PartThree.comm_hooks import register_comm_hook
 from PartThree.ddp import OWN_BUFFERS, buckets
 from PartTwo.synchronizers import DEFAULTS, SYNCHRONIZERS, SyncOptions, create_synchronizer
+from scripts.proof.trajectory import Recorder
 from tests.ranks import run_ranks
 from tests.small import small_loader, small_model
 
@@ -31,35 +32,28 @@ TOLERANCE = 1e-12
 SMALL_BUCKETS = 0.0004  # megabytes: several for the small model
 
 
-class Recorder(KeepLocal):
-    """Wraps a synchroniser and keeps what it makes of the gradients."""
+class EveryStep(Recorder):
+    """Keeps what a synchroniser makes of the gradients in each step."""
 
-    def __init__(self, inner) -> None:
-        self.inner = inner
-        self.checks_gradients = inner.checks_gradients
+    def __init__(self, inner: GradientSync) -> None:
+        super().__init__(inner)
         self.kept: list[list[Tensor]] = []
 
-    @property
-    def bytes_sent(self) -> int:
-        return self.inner.bytes_sent
-
-    def prepare(self, model: nn.Module) -> None:
-        self.inner.prepare(model)
-
     def average(self, gradients: Sequence[Tensor]) -> None:
-        self.inner.average(gradients)
-        self.kept.append([gradient.clone() for gradient in gradients])
+        super().average(gradients)
+        self.kept.append(self.last)
 
 
 def trained(strategy: str) -> tuple[list[list[Tensor]], list[Tensor]]:
     """Two epochs of the real loop: the gradients of each step, and the weights at the end."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     model: nn.Module = small_model()
-    sync = Recorder(KeepLocal() if strategy in ("ddp", "none")
-                    else create_synchronizer(strategy, SyncOptions(SMALL_BUCKETS)))
+    inner = (KeepLocal() if strategy in ("ddp", "none")
+             else create_synchronizer(strategy, SyncOptions(SMALL_BUCKETS)))
+    sync = EveryStep(inner)
     if strategy == "ddp":
         model = DistributedDataParallel(model, **OWN_BUFFERS, **buckets(SMALL_BUCKETS))
-        register_comm_hook(model, "none", sync.inner)
+        register_comm_hook(model, "none", inner)
     sync.prepare(model)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=1e-4)
     loader = small_loader(rank, world_size)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from common import checkpoint
+from common import checkpoint_folder
 from tests.ranks import program, run_programs
 from tests.runs import RUNS, STEPS, Case, end_of, launch, same_bits
 from tests.workload import SMALL, plant
@@ -140,7 +140,7 @@ def test_any_part_continues_any_parts_checkpoint(tmp_path):
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, undisturbed):
     case = Case("all-reduce", 2, "memory", 4, 14)
     launch(case, tmp_path, "no", before=partial(plant, kill_at=14), code=KILLED)
-    newest = checkpoint.newest(tmp_path / RUNS[case.run] / "checkpoints")
+    newest = checkpoint_folder.newest(tmp_path / RUNS[case.run] / "checkpoints")
     assert len(newest) == 2
     newest[0].write_bytes(newest[0].read_bytes()[:-1])
     launch(case, tmp_path, "auto")

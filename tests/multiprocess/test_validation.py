@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from common import checkpoint
+from common import checkpoint, checkpoint_folder
 from common.checkpoint import Position
 from common.command_line import parse_command_line
 from common.datasets import load_spirals
@@ -115,10 +115,10 @@ def test_the_best_epoch_survives_pruning_and_replace_removes_it(tmp_path):
     best = int(np.argmin(losses)) + 1
     folder = tmp_path / "PartOne" / "checkpoints"
     assert best <= 7 and not (folder / f"Epoch_{best}.pt").exists()
-    contents = checkpoint.read(folder / checkpoint.BEST)
+    contents = checkpoint.read(folder / checkpoint_folder.BEST)
     assert contents["epoch"] == best and contents["validation_losses"] == losses[:best]
     small(tmp_path, "--resume", "replace", "--early-stopping", "none", "--max-iterations", "2")
-    assert not (folder / checkpoint.BEST).exists()
+    assert not (folder / checkpoint_folder.BEST).exists()
 
 
 def settings(*flags: str):

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from common import checkpoint
+from common import checkpoint, checkpoint_folder
 from common.checkpoint import Position
 from common.failures import CheckpointError
 from tests.small import small_model
@@ -136,7 +136,7 @@ def test_a_disk_that_keeps_other_bytes_is_found_out(path, trained, monkeypatch):
 def test_names_say_how_far_and_sort_so(tmp_path):
     for position in (Position(2, 0), Position(2, 5), Position(2, 40), Position(3, 0),
                      Position(11, 0)):
-        (tmp_path / checkpoint.file_name(position)).touch()
-    assert [path.name for path in checkpoint.newest(tmp_path)] == [
+        (tmp_path / checkpoint_folder.file_name(position)).touch()
+    assert [path.name for path in checkpoint_folder.newest(tmp_path)] == [
         "Epoch_10.pt", "Epoch_2.pt", "Epoch_2_Iteration_40.pt", "Epoch_2_Iteration_5.pt",
         "Epoch_1.pt"]

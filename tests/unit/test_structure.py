@@ -19,6 +19,7 @@ FLOORS = (
      "workloads", "loaders", "model_split", "optimizers", "schedules", "early_stopping",
      "trace_file", "trackers"),
     ("batch_norm", "collectives", "gradient_sync", "accumulation", "checkpoint",
+     "checkpoint_folder",
      "gradient_check", "run_log", "addresses", "rendezvous", "agreement", "watch", "devices",
      "process_group", "sentinel", "tracing", "save_clock", "run", "resume", "links", "node_facts",
      "all_reduce_speed", "board",
