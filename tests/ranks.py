@@ -13,11 +13,14 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.popen_forkserver import Popen
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +32,30 @@ ROOT = Path(__file__).resolve().parent.parent
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.preload"])
 TIME_LIMIT = 120
+
+
+class _Ended(Popen):
+    """Asked by one thread at a time how the process ended.
+
+    The forkserver tells that once, and the start of any process asks after all others: a thread
+    that reads second takes the end of the stream for exit code 255.
+    """
+
+    one_at_a_time = threading.RLock()
+
+    def poll(self, flag: int = os.WNOHANG) -> int | None:
+        if self.returncode is None and flag != os.WNOHANG:
+            wait([self.sentinel])
+        with self.one_at_a_time:
+            return super().poll(os.WNOHANG)
+
+
+class RankProcess(ForkServerProcess):
+    """A process of the forkserver that any thread may start and wait for."""
+
+    @staticmethod
+    def _Popen(process_obj: BaseProcess) -> Popen:  # noqa: N802 (multiprocessing's name)
+        return _Ended(process_obj)
 
 
 class Outcome(NamedTuple):
@@ -63,7 +90,7 @@ def run_ranks(world_size: int, function: Callable, *args: Any, seconds: float = 
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         torch.save(args, directory / "arguments.pt")
-        ranks = [CONTEXT.Process(target=_rank, args=(rank, world_size, function, name, seconds))
+        ranks = [RankProcess(target=_rank, args=(rank, world_size, function, name, seconds))
                  for rank in range(world_size)]
         try:
             for process in ranks:
@@ -170,7 +197,7 @@ def program(part: str, flags: Sequence[str], folder: Path, name: str,
     """
     path = folder / f"{name}.out"
     main = root / part if part.endswith(".py") else root / part / "main.py"
-    process = CONTEXT.Process(target=_main, args=(str(main), list(flags), str(path),
+    process = RankProcess(target=_main, args=(str(main), list(flags), str(path),
                                                   dict(environment or {}), before))
     return Program(process, path)
 
