@@ -23,6 +23,7 @@ from common.flag_types import (
 )
 from common.settings import (
     COMM_HOOKS,
+    CONVOLUTIONS,
     OPTIMIZERS,
     PARALLEL,
     PRECISIONS,
@@ -193,6 +194,9 @@ def _add_recipe_flags(parser: argparse.ArgumentParser) -> None:
                        help="fixes weights, order and augmentation (default: 1)")
     group.add_argument("--precision", choices=PRECISIONS, default="float32",
                        help="of the arithmetic (default: float32)")
+    group.add_argument("--convolutions", choices=CONVOLUTIONS, default="auto",
+                       help="of 3x3 layers on a CPU; auto: what was measured to be the fastest "
+                       "here; fast: fewest multiplications (default: auto)")
     group.add_argument("--batch-norm", choices=("local", "synchronised"), default="local",
                        help="statistics of each rank's own share, or of the global batch: then N "
                        "nodes learn exactly what one learns (default: local)")

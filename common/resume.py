@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from common import checkpoint, checkpoint_folder
 from common.checkpoint import Position
 from common.collectives import broadcast_bytes
+from common.convolutions import LIBRARY
 from common.failures import CheckpointError, UsageError
 from common.gradient_sync import GradientSync, KeepLocal
 from common.loaders import InMemoryLoader, WorkerLoader
@@ -76,7 +77,7 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
         totals = _my_totals(contents.get("totals", []), node)
         remarks += _recall(contents.get("rank_state", []), gradient_sync, node)
         remarks.append(f"resumed at {position} from {source} (bit-exact: "
-                       f"{_exactness(contents, ran_on(name, node, settings))})")
+                       f"{_exactness(contents, ran_on(name, node, settings, model))})")
     node.note_saved(str(last or ""))
     if plan.left_out:
         remarks.append(f"each epoch leaves out a last batch of {plan.left_out} samples, fewer than "
@@ -88,7 +89,7 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
         node.progress.log = metrics
         tracer = create_tracer(settings, plan.iterations, folder, node, log)
         log.begin(world_size=node.world.size, settings=settings.as_json(), position=position,
-                  iterations_per_epoch=plan.iterations, ran_on=ran_on(name, node, settings))
+                  iterations_per_epoch=plan.iterations, ran_on=ran_on(name, node, settings, model))
         for remark in remarks:
             log.note(remark)
         yield Run(name, folder, folder / "checkpoints", settings, node, log, plan.iterations,
@@ -225,6 +226,7 @@ def _recall(saved: list[list[Tensor]], gradient_sync: GradientSync, node: Node) 
 
 def _exactness(contents: dict[str, Any], now: dict[str, Any]) -> str:
     defaults = {name: FIELD_DEFAULTS[name] for name in ("accumulate", "bucket_mb")}
+    defaults["convolutions"] = LIBRARY
     before = {**defaults, **contents.get("ran_on", {})}
     changed = [f"{name} was {before.get(name)} and is {now.get(name)}"
                for name in differences(before, now)]

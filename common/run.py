@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from common import checkpoint, checkpoint_folder
 from common.checkpoint import Position
 from common.collectives import gather_rows, gather_to_leader, share_leaders_buffers
+from common.convolutions import algorithms
 from common.early_stopping import best_epoch, should_stop
 from common.epoch_plan import mix
 from common.failures import CheckpointError
@@ -188,7 +189,7 @@ class Run:
                 self._write(path, checkpoint.pack(
                     model, optimizer, self.position, loss, totals=totals,
                     settings=self.settings.as_json(),
-                    ran_on=ran_on(self.name, self.node, self.settings), data=self.data,
+                    ran_on=ran_on(self.name, self.node, self.settings, model), data=self.data,
                     validation_losses=self.validation_losses, rank_state=rank_state), is_best)
             self.last_checkpoint = path
             self.log.event("checkpoint", file=path.name,
@@ -210,8 +211,8 @@ class Run:
             checkpoint_folder.prune(path, self.kept)
 
 
-def ran_on(name: str, node: Node, settings: Settings) -> dict[str, Any]:
+def ran_on(name: str, node: Node, settings: Settings, model: nn.Module) -> dict[str, Any]:
     """What must stay the same for a resumed run to be bit for bit the same run."""
     return {"run": name, "world_size": node.world.size, "accumulate": settings.accumulate,
             "bucket_mb": settings.bucket_mb, "threads": node.threads,
-            "device": node.device.type, **versions()}
+            "device": node.device.type, "convolutions": algorithms(model), **versions()}

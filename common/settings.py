@@ -10,6 +10,7 @@ COMM_HOOKS = ("none", "fp16", "bf16", "powersgd")
 PRECISIONS = ("float32", "bf16", "float64")
 OPTIMIZERS = ("sgd", "adam", "adadelta")
 SCHEDULES = ("constant", "step", "one-cycle", "cosine")
+CONVOLUTIONS = ("auto", "library", "fast")
 PARALLEL = ("ddp", "data-parallel", "model-split")
 
 # Fields that decide what is learned: a resumed run must not change them.
@@ -38,6 +39,7 @@ class Settings:
     max_iterations: int | None = None
     seed: int = 1
     precision: str = "float32"
+    convolutions: str = "auto"
     batch_norm: str = "local"
     optimizer: str = "sgd"
     schedule: str = "constant"

@@ -11,6 +11,7 @@ from common.all_reduce_speed import measure_all_reduce, speed_table
 from common.batch_norm import synchronize_batch_norm
 from common.collectives import digest_of
 from common.console import console
+from common.convolutions import use_fast_convolutions
 from common.datasets import ImageDataset
 from common.devices import count_gpus
 from common.epoch_plan import EpochPlan, share_bounds, validation_split
@@ -145,6 +146,11 @@ def create_training(settings: Settings, dataset: ImageDataset,
     model = model.to(node.device, Precision(settings.precision).dtype,
                      memory_format=torch.channels_last)
     node.agree("initial weights", digest_of(model))
+    node.progress.phase = "choosing convolutions"
+    height, width, channels = dataset.images.shape[1:]
+    use_fast_convolutions(model, (channels, height, width),
+                          -(-settings.batch_size // node.world.size // settings.accumulate),
+                          Precision(settings.precision), settings.convolutions)
     if settings.parallel == "model-split":
         split_in_two(model, node.device, second_device(node.device, node.ranks_here))
     criterion = CRITERIA[row.criterion]().to(node.device)

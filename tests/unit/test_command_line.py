@@ -13,7 +13,7 @@ from common.settings import OPTIMIZERS, SCHEDULES
 from common.workloads import WORKLOADS
 from tests.ranks import ROOT
 
-SCREEN = 50  # lines of a terminal window
+SCREEN = 60  # lines of a terminal window
 
 
 def test_defaults_are_the_assignments_numbers():
