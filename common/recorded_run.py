@@ -93,9 +93,10 @@ class RecordedRun:
 
     @property
     def bytes_sent(self) -> dict[int, int]:
-        """Bytes that each rank sent in the last iteration."""
-        return {rank: step["bytes_sent"]
-                for rank, step in sorted(list(self.steps.values())[-1].items())}
+        """Bytes that each rank sent in an iteration, on average."""
+        ranks = sorted(list(self.steps.values())[-1])
+        return {rank: round(fmean(row[rank]["bytes_sent"] for row in self.steps.values()
+                                  if rank in row)) for rank in ranks}
 
     @property
     def hides_sync(self) -> bool:

@@ -2,7 +2,8 @@
 
 Follow one batch: the loader hands over this rank's share of the global batch; forward and backward,
 in one pass or more, give local gradients; `gradient_sync` turns them into means over the global
-batch; the optimiser steps; the run writes it down.
+batch; the optimiser steps; the run writes it down. (`meet` is for strategies that average weights
+now and then instead.)
 """
 
 import math
@@ -53,6 +54,8 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
             with timer("update"):
                 run.schedule.apply(optimizer, run.position.step)
                 optimizer.step()
+            with timer("sync"):
+                gradient_sync.meet(run.position.iteration, run.is_last_step)
             run.finish_step(
                 Step(at=run.position, loss=share.means()[0], correct=int(share.correct),
                      samples=int(share.samples), duration=time.perf_counter() - started,

@@ -25,7 +25,8 @@ FLOORS = (
      "all_reduce_speed", "board",
      "findings"),
     ("setup", "training", "evaluation", "preflight"),
-    ("flag_parser", "flag_types", "command_line", "report", "assignment", "preflight_page"),
+    ("flag_parser", "flag_types", "seam_flags", "command_line", "report", "assignment",
+     "preflight_page"),
 )
 # What draws and compares runs from their logs: apart from these it needs the light modules alone,
 # and nothing on the floors needs it.
