@@ -4,9 +4,11 @@ Mutations that turn this red, in local_sgd: drop `_mean.average` in meet; `itera
 leave out `is_last or`; drop `_require_finite`; drop the second add to `gradient`, or the copy back,
 in DiLoCo; take `_met` in prepare; leave the optimiser's state, or `_met`, out of local_state. In
 run: give after_step True for `together` (false alarms), or False (no alarm); drop `together and`
-(ranks save apart); `return False` in is_last_step.
+(ranks save apart); `return False` in is_last_step. In report: the last step's bytes for all, or
+`if False` in _why_losses_differ.
 """
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -233,6 +235,8 @@ def test_the_run_ends_with_a_meeting_wherever_it_ends(tmp_path):
     log = tmp_path / FOLDERS["local-sgd"] / "metrics_rank0.jsonl"
     sent = [step["bytes_sent"] for step in read_events(log, "step")]
     assert sent[:-1] == [0] * 6 and sent[-1] == 4 * 825 * 4 // 3
+    summary = json.loads((tmp_path / FOLDERS["local-sgd"] / "summary.json").read_text())
+    assert summary["bytes_per_iteration"] == round(sum(sent) / 7)
 
 
 @pytest.mark.parametrize("what, value", [("loss", float("nan")), ("gradient", float("inf"))])
