@@ -21,11 +21,11 @@ from common.gradient_sync import GradientSync, KeepLocal
 class LocalSGD(KeepLocal):
     """Local SGD (Stich, arXiv:1805.09767): a meeting replaces the weights by their mean.
 
-    The ranks meet after every `every` steps of an epoch, and at its end; `mean` averages. Each
-    rank's loss is weighted by its share of the global batch, here as everywhere, so that the plain
-    mean of the weights is exact for uneven shares: with SGD, with momentum or not, and every=1 it
-    is the weights that averaged gradients give. (Adam and Adadelta take no notice of such a weight:
-    with them every rank counts alike.) The optimiser's state stays each rank's own.
+    Each rank's loss is weighted by its share of the global batch, here as everywhere, so that the
+    plain mean of the weights is exact for uneven shares: with SGD, with momentum or not, and
+    every=1 it is the weights that averaged gradients give. (Adam and Adadelta take no notice of
+    such a weight: with them every rank counts alike.) The optimiser's state stays each rank's own.
+    `mean` averages.
     """
 
     def __init__(self, every: int, mean: GradientSync) -> None:
@@ -38,13 +38,16 @@ class LocalSGD(KeepLocal):
         self._weights = [p.detach() for p in model.parameters() if p.requires_grad]
         self._mean.prepare(model)
 
-    def meet(self, iteration: int, is_last: bool) -> None:
+    def meet(self, iteration: int, iterations: int, is_last: bool) -> None:
         """Makes all weights equal, if it is time. Every rank must call it after every step.
 
+        Meetings are spread evenly over an epoch, `every` steps or more apart, the last at its end.
         Raises NonFiniteLoss when this rank's weights are not finite: in the mean nobody could tell
         whose they were.
         """
-        self.replicas_agree = is_last or (iteration + 1) % self._every == 0
+        meetings = max(1, iterations // self._every)
+        is_due = (iteration + 1) * meetings // iterations > iteration * meetings // iterations
+        self.replicas_agree = is_due or is_last
         if self.replicas_agree:
             _require_finite(self._weights, iteration)
             self._mean.average(self._weights)

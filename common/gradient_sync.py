@@ -41,11 +41,11 @@ class GradientSync(Protocol):
         """Around a backward pass whose gradients are a part of the step's: nothing leaves yet."""
         ...
 
-    def meet(self, iteration: int, is_last: bool) -> None:
-        """Called after each step of `optimizer`, the epoch's `iteration`; may change the weights.
+    def meet(self, iteration: int, iterations: int, is_last: bool) -> None:
+        """Called after each step, `iteration` (from 0) of an epoch of `iterations`.
 
-        A strategy that lets them differ between ranks makes them equal when it is time, and always
-        when the step `is_last` of an epoch or of the run.
+        A strategy that lets the ranks' weights differ makes them equal, in place, when it is time:
+        always at the end of an epoch, and when the step `is_last` of the run.
         """
 
     def local_state(self, optimizer: Optimizer) -> list[Tensor]:
@@ -76,7 +76,7 @@ class KeepLocal:
         """Most strategies send nothing during backward."""
         return nullcontext()
 
-    def meet(self, iteration: int, is_last: bool) -> None:
+    def meet(self, iteration: int, iterations: int, is_last: bool) -> None:
         """Most strategies give all ranks equal gradients, and so equal weights."""
 
     def local_state(self, optimizer: Optimizer) -> list[Tensor]:

@@ -95,9 +95,8 @@ class Run:
 
     @property
     def is_last_step(self) -> bool:
-        """Whether the epoch, or the run, ends with the step at `position`."""
-        after = self.position.after_one_more(self.iterations_per_epoch)
-        return after.iteration == 0 or after.step == self._limit
+        """Whether --max-iterations ends the run with the step at `position`."""
+        return self.position.step + 1 == self._limit
 
     @property
     def _limit(self) -> int | None:

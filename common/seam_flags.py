@@ -37,7 +37,7 @@ def add_seam_flags(parser: argparse.ArgumentParser, part: str) -> None:
 
 def _add_local_flags(group: Any) -> None:
     group.add_argument("--sync-every", type=count, metavar="H",
-                       help="steps of a rank by itself between meetings (default: 50)")
+                       help="least steps of a rank by itself between meetings (default: 50)")
     group.add_argument("--outer-learning-rate", type=positive, metavar="X",
                        help="of diloco's own optimiser, at meetings (default: 0.7)")
     group.add_argument("--outer-momentum", type=fraction, metavar="X",

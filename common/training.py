@@ -55,7 +55,8 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
                 run.schedule.apply(optimizer, run.position.step)
                 optimizer.step()
             with timer("sync"):
-                gradient_sync.meet(run.position.iteration, run.is_last_step)
+                gradient_sync.meet(run.position.iteration, run.iterations_per_epoch,
+                                   run.is_last_step)
             run.finish_step(
                 Step(at=run.position, loss=share.means()[0], correct=int(share.correct),
                      samples=int(share.samples), duration=time.perf_counter() - started,

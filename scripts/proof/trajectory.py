@@ -61,9 +61,9 @@ class Recorder:
     def replicas_agree(self) -> bool:
         return self._inner.replicas_agree
 
-    def meet(self, iteration: int, is_last: bool) -> None:
+    def meet(self, iteration: int, iterations: int, is_last: bool) -> None:
         """The inner synchroniser's."""
-        self._inner.meet(iteration, is_last)
+        self._inner.meet(iteration, iterations, is_last)
 
     def local_state(self, optimizer: Optimizer) -> list[Tensor]:
         """What the inner synchroniser remembers."""
