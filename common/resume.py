@@ -75,7 +75,8 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
         checkpoint.restore(contents, source, model, optimizer)
         position, last = Position(*contents["position"]), Path(source)
         totals = _my_totals(contents.get("totals", []), node)
-        remarks += _recall(contents.get("rank_state", []), gradient_sync, node)
+        remarks += _recall(contents.get("rank_state", []), gradient_sync.local_state(optimizer),
+                           node)
         remarks.append(f"resumed at {position} from {source} (bit-exact: "
                        f"{_exactness(contents, ran_on(name, node, settings, model))})")
     node.note_saved(str(last or ""))
@@ -214,11 +215,11 @@ def _my_totals(rows: list[list[float]], node: Node) -> Totals:
     return Totals()
 
 
-def _recall(saved: list[list[Tensor]], gradient_sync: GradientSync, node: Node) -> list[str]:
+def _recall(saved: list[list[Tensor]], remembered: list[Tensor], node: Node) -> list[str]:
     """Gives the synchroniser back what it remembered on this rank; a remark where it cannot be."""
-    remembered = gradient_sync.local_state()
     if len(saved) != len(remembered) or any(len(rows) != node.world.size for rows in saved):
-        return ["what the synchroniser remembered is lost: the number of ranks or buckets changed"]
+        return ["what the synchroniser remembered is lost: the number of ranks or buckets, or the "
+                "strategy, changed"]
     for tensor, rows in zip(remembered, saved, strict=True):
         tensor.copy_(rows[node.world.rank])
     return []

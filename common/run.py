@@ -94,10 +94,18 @@ class Run:
             yield here.iteration
             progress.settled = True
 
+    @property
+    def is_last_step(self) -> bool:
+        """Whether --max-iterations ends the run with the step at `position`."""
+        return self.position.step + 1 == self._limit
+
+    @property
+    def _limit(self) -> int | None:
+        return 1 if self.settings.dry_run else self.settings.max_iterations
+
     def _is_over(self) -> bool:
-        limit = 1 if self.settings.dry_run else self.settings.max_iterations
         return (self.position.epoch > self.settings.epochs or self.stops_early
-                or (limit is not None and self.position.step >= limit))
+                or (self._limit is not None and self.position.step >= self._limit))
 
     @property
     def stops_early(self) -> bool:
@@ -110,15 +118,19 @@ class Run:
         return min(whole, self.settings.max_iterations or whole)
 
     def finish_step(self, step: Step, model: nn.Module, optimizer: Optimizer) -> None:
-        """Logs the step, moves on to the next; checks and saves when that is due."""
+        """Logs the step, moves on to the next; checks and saves when that is due.
+
+        Replicas are compared, and the clock is asked, after steps at whose end they agree.
+        """
         self.log.step(step)
         self.totals.add(step.loss, step.correct, step.samples)
         self.position = self.position.after_one_more(self.iterations_per_epoch)
         self.node.progress.phase = "checking"
-        self.sentinel.after_step(step, self.position, model)
+        together = self.gradient_sync.replicas_agree
+        self.sentinel.after_step(step, self.position, model, together)
         self.tracer.after_step(self.position.step)
         every, done = self.settings.checkpoint_every, self.position.step
-        is_due = self.clock.is_due(done) or bool(every and done % every == 0)
+        is_due = (together and self.clock.is_due(done)) or bool(every and done % every == 0)
         if is_due and self.position.iteration:
             self.save(model, optimizer, self._gathered_totals())
         if self.position.iteration:  # else finish_epoch comes next, and saves
@@ -182,7 +194,8 @@ class Run:
         self.node.progress.phase = "saving"
         begun = time.perf_counter()
         share_leaders_buffers(model)
-        rank_state = [gather_to_leader(tensor) for tensor in self.gradient_sync.local_state()]
+        rank_state = [gather_to_leader(tensor)
+                      for tensor in self.gradient_sync.local_state(optimizer)]
         path = self.checkpoint_dir / checkpoint_folder.file_name(self.position)
         try:
             if self.node.world.is_leader:

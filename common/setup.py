@@ -62,6 +62,10 @@ def _what_is_special(settings: Settings, node: Node) -> list[str]:
     if settings.accumulate > 1:
         lines.append(f"  each step in {settings.accumulate} passes; batch norm, if any, takes the "
                      "statistics of each pass by itself")
+    if settings.local_sync:
+        lines.append(f"  {' and '.join(settings.local_sync)}: another algorithm than averaging "
+                     f"gradients; every {settings.sync_every} steps or more, and at the end of an "
+                     "epoch, the ranks average their weights")
     if settings.validation_fraction:
         lines.append(f"  {settings.validation_fraction:.3g} of the training set validates"
                      + (", early stopping after {} epochs without a gain of {}".format(

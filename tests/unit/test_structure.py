@@ -24,12 +24,13 @@ FLOORS = (
      "tracing", "save_clock", "run", "resume", "links", "node_facts", "all_reduce_speed", "board",
      "findings"),
     ("setup", "training", "evaluation", "preflight"),
-    ("flag_parser", "flag_types", "command_line", "report", "assignment", "preflight_page"),
+    ("flag_parser", "flag_types", "seam_flags", "command_line", "report", "assignment",
+     "preflight_page"),
 )
 # What draws and compares runs from their logs: apart from these it needs the light modules alone,
 # and nothing on the floors needs it.
 ASIDE = ("merged_steps", "recorded_run", "run_findings", "figure_style", "figures", "timeline")
-LIGHT = ("events", "failures", "phase_timer", "trace_file")
+LIGHT = ("events", "failures", "phase_timer", "settings", "trace_file")
 ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS)
          for place, name in enumerate(names)}
 MAINS = ("PartOne", "PartTwo", "PartThree")
