@@ -66,6 +66,9 @@ def finish_run(run: Run, result: Evaluation, model: nn.Module) -> None:
     (run.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     run.log.note(f"Test Loss: {result.loss:.3f}, Test Accuracy: {result.accuracy:.3f} "
                  f"({run.folder / 'report.txt'})")
+    if result.mirrored_accuracy is not None:
+        run.log.note("Test Accuracy with mirror images (--tta): "
+                     f"{result.mirrored_accuracy:.3f}")
 
 
 def _dry_run_sentence(run: Run) -> str:
@@ -84,7 +87,8 @@ def summarise(run: Run, result: Evaluation, model: nn.Module) -> dict:
     durations = [step["duration"] for step in steps[1:]]
     mean = statistics.fmean(durations) if durations else None
     return {
-        "test_loss": result.loss, "test_accuracy": result.accuracy, "test_samples":
+        "test_loss": result.loss, "test_accuracy": result.accuracy,
+        "mirrored_test_accuracy": result.mirrored_accuracy, "test_samples":
         len(result.truth), "iterations": len(steps), "mean_iteration_seconds": mean,
         "median_iteration_seconds": statistics.median(durations) if durations else None,
         "stdev_iteration_seconds": statistics.stdev(durations) if len(durations) > 1 else 0.0,

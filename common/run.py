@@ -29,6 +29,7 @@ from common.schedules import Schedule, create_schedule
 from common.sentinel import NoSentinel, Sentinel
 from common.settings import Settings
 from common.tracing import NoTracer
+from common.weight_average import NoAverage
 
 KEPT_CHECKPOINTS = 2
 
@@ -59,6 +60,7 @@ class Run:
     last_checkpoint: Path | None = None
     data: str = ""
     gradient_sync: GradientSync = field(default_factory=KeepLocal)
+    average: NoAverage = field(default_factory=NoAverage)
     kept: int | None = KEPT_CHECKPOINTS
     validation_losses: list[float] = field(default_factory=list)
 
@@ -113,6 +115,7 @@ class Run:
         self.log.step(step)
         self.totals.add(step.loss, step.correct, step.samples)
         self.position = self.position.after_one_more(self.iterations_per_epoch)
+        self.average.after_step(self.position.step, model)
         self.node.progress.phase = "checking"
         self.sentinel.after_step(step, self.position, model)
         self.tracer.after_step(self.position.step)
@@ -189,7 +192,8 @@ class Run:
                     model, optimizer, self.position, loss, totals=totals,
                     settings=self.settings.as_json(),
                     ran_on=ran_on(self.name, self.node, self.settings), data=self.data,
-                    validation_losses=self.validation_losses, rank_state=rank_state), is_best)
+                    validation_losses=self.validation_losses, rank_state=rank_state,
+                    average_state_dict=self.average.state()), is_best)
             self.last_checkpoint = path
             self.log.event("checkpoint", file=path.name,
                            seconds=round(time.perf_counter() - begun, 6))

@@ -40,6 +40,10 @@ class Workload:
     warmup_epochs: float = 0.0
     step_epochs: int = 1
     gamma: float = 0.1
+    decay_on: str = "all"
+    label_smoothing: float = 0.0
+    weight_average: float = 0.0
+    flips: str = "random"
     validation_fraction: float = 0.0
     early_stopping: tuple[int, float] | tuple[()] = ()
     log_every: int = 20
