@@ -80,8 +80,8 @@ def _settings(flags: dict[str, Any]) -> Settings:
 # Flags whose defaults stand in the workload's row, under the same names.
 WORKLOAD_FLAGS = ("epochs", "batch_size", "learning_rate", "momentum", "weight_decay", "decay_on",
                   "optimizer", "schedule", "warmup_epochs", "step_epochs", "gamma",
-                  "label_smoothing", "weight_average", "flips", "validation_fraction",
-                  "early_stopping", "log_every")
+                  "label_smoothing", "weight_average", "flips", "crop_padding", "init",
+                  "bias_rate", "validation_fraction", "early_stopping", "log_every")
 
 
 def _parser(part: str) -> argparse.ArgumentParser:
@@ -175,15 +175,14 @@ def _add_machine_flags(parser: argparse.ArgumentParser) -> None:
 def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the run")
     group.add_argument("--resume", default="no", metavar="no|auto|replace|FILE",
-                       help="when the output folder holds a run: refuse (no, the default), "
-                       "continue it (auto), delete it (replace); or start from a checkpoint FILE")
+                       help="a run in the output folder: refuse (no, the default), go on (auto) "
+                       "or delete it (replace); or start from a checkpoint FILE")
     group.add_argument("--accept-changes", action="store_true",
                        help="resume although settings that matter have changed")
     group.add_argument("--checkpoint-every", type=count, metavar="N",
                        help="also save every N iterations (default: at epoch ends)")
     group.add_argument("--checkpoint-minutes", type=not_negative, default=10.0, metavar="X",
-                       help="also save when the last checkpoint is X minutes old; 0 is never "
-                       "(default: 10)")
+                       help="also save X minutes after the last time; 0 is never (default: 10)")
     group.add_argument("--check-every", type=whole, default=50, metavar="N",
                        help="compare the replicas and count the samples every N iterations; 0 is "
                        "never (default: 50)")

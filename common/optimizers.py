@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Adadelta, Adam, Optimizer
 
 from common.failures import UsageError
@@ -42,7 +43,7 @@ def create_optimizer(settings: Settings, model: nn.Module) -> Optimizer:
     `momentum` is how much of the past a running mean keeps: SGD's momentum, Adam's first beta,
     Adadelta's rho. "nesterov" is SGD that looks one step of its momentum ahead.
     """
-    parameters, rate = decay_groups(settings, model), settings.learning_rate
+    parameters, rate = parameter_groups(settings, model), settings.learning_rate
     kept, decay = settings.momentum, settings.weight_decay
     if settings.optimizer == "adam":
         return Adam(parameters, rate, betas=(kept, 0.999), weight_decay=decay)
@@ -52,14 +53,22 @@ def create_optimizer(settings: Settings, model: nn.Module) -> Optimizer:
                nesterov=settings.optimizer == "nesterov")
 
 
-def decay_groups(settings: Settings, model: nn.Module) -> list[dict[str, Any]]:
-    """All parameters in groups by their decay: one, or "weights" apart from the rest, without any.
+def parameter_groups(settings: Settings, model: nn.Module) -> list[dict[str, Any]]:
+    """All parameters, in one group if they are alike; else weights, others, and quick biases.
 
     Weights are tensors of two dimensions or more; biases and batch norm's scales have one, and
-    decay would pull them to zero without making the function any smoother.
+    decay would pull them to zero without making the function any smoother. A group's `rate_scale`
+    is what schedules multiply its rate by. No group is empty.
     """
-    if settings.decay_on == "all":
+    if settings.decay_on == "all" and settings.bias_rate == 1:
         return [{"params": list(model.parameters())}]
-    weights = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    others = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
-    return [{"params": weights}, {"params": others, "weight_decay": 0.0}]
+    biases = {id(layer.bias) for layer in model.modules() if isinstance(layer, _BatchNorm)}
+    decay = settings.weight_decay if settings.decay_on == "all" else 0.0
+    scale, rate = settings.bias_rate, settings.learning_rate
+    groups: list[dict[str, Any]] = [
+        {"params": []}, {"params": [], "weight_decay": decay},
+        {"params": [], "weight_decay": decay, "rate_scale": scale, "lr": rate * scale}]
+    for parameter in model.parameters():
+        kind = 0 if parameter.ndim > 1 else 2 if id(parameter) in biases else 1
+        groups[kind]["params"].append(parameter)
+    return [group for group in groups if group["params"]]

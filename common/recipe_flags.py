@@ -7,7 +7,7 @@ import argparse
 
 from common.flag_types import count, fraction, not_negative, patience, positive, whole
 from common.recipes import RECIPES
-from common.settings import DECAY_ON, FLIPS, OPTIMIZERS, PRECISIONS, SCHEDULES
+from common.settings import DECAY_ON, FLIPS, INITS, OPTIMIZERS, PRECISIONS, SCHEDULES
 
 
 def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +37,12 @@ def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
                        help="evaluate a mean of the weights that keeps X of it every 5 steps")
     group.add_argument("--flips", choices=FLIPS,
                        help="mirror images by chance, or each in every other epoch")
+    group.add_argument("--crop-padding", type=whole, metavar="N",
+                       help="pixels of padding around the random crop")
+    group.add_argument("--init", choices=INITS, metavar="NAME",
+                       help="plain, or whitened: filters that begin as patches and identities")
+    group.add_argument("--bias-rate", type=positive, metavar="X",
+                       help="biases of batch norm learn so many times as fast")
     group.add_argument("--optimizer", choices=OPTIMIZERS, metavar="NAME",
                        help=f"who takes the step: {', '.join(OPTIMIZERS)}")
     group.add_argument("--accumulate", type=count, default=1, metavar="K",
@@ -47,8 +53,8 @@ def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--precision", choices=PRECISIONS, default="float32", metavar="NAME",
                        help="of the arithmetic: float32 (the default), bf16 or float64")
     group.add_argument("--batch-norm", choices=("local", "synchronised"), default="local",
-                       help="statistics of each rank's own share, or of the global batch: then N "
-                       "nodes learn exactly what one learns (default: local)")
+                       metavar="NAME", help="statistics: local (the default) of each rank's "
+                       "share, or synchronised, so that N nodes learn what one does")
 
 
 def add_schedule_flags(parser: argparse.ArgumentParser) -> None:

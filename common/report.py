@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from sklearn import metrics
 from torch import nn
 
 from common.evaluation import Evaluation
@@ -28,6 +27,8 @@ def generate_eval_report(ground_truth: Sequence[int] | np.ndarray,
 
     Classes are whole numbers, one per sample. The JSON goes beside it, with the suffix .json.
     """
+    from sklearn import metrics  # 0.8 s that no run need wait for before its first iteration
+
     labels = list(range(len(class_names))) if class_names else sorted(
         {int(label) for label in [*ground_truth, *prediction]})
     names = list(class_names) if class_names else [str(label) for label in labels]
@@ -51,6 +52,8 @@ def generate_eval_report(ground_truth: Sequence[int] | np.ndarray,
 
 def finish_run(run: Run, result: Evaluation, model: nn.Module) -> None:
     """Writes report and summary, on the leader, and says how it went. Every rank may call."""
+    from sklearn import metrics
+
     matrix = metrics.confusion_matrix(result.truth, result.predictions,
                                       labels=range(len(result.class_names)))
     run.log.evaluation(result.loss, result.accuracy, class_names=result.class_names,

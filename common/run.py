@@ -127,11 +127,11 @@ class Run:
             self._stop_if_asked(model, optimizer)
 
     def finish_epoch(self, epoch: int, model: nn.Module, optimizer: Optimizer,
-                     validate: Callable[[], tuple[float, float] | None]) -> None:
+                     validate: Callable[[], tuple[float, float, float | None] | None]) -> None:
         """Checks, logs the epoch's means over all ranks, and saves. Every rank must call it.
 
-        After a whole epoch it calls `validate` for the mean loss and the accuracy on the validation
-        set, if there is one.
+        After a whole epoch it calls `validate` for the mean loss and the accuracies on the
+        validation set, if there is one.
         """
         self.sentinel.check(self.position, model)
         rows = self._gathered_totals()
@@ -145,7 +145,8 @@ class Run:
         self.save(model, optimizer, rows, totals.means()[0], is_best=is_best)
         self._stop_if_asked(model, optimizer)
 
-    def _note_validation(self, epoch: int, mean_loss: float, accuracy: float) -> bool:
+    def _note_validation(self, epoch: int, mean_loss: float, accuracy: float,
+                         mirrored_accuracy: float | None = None) -> bool:
         """Writes down how the epoch did on the validation set, and tells whether it is the best.
 
         The leader's loss counts for all, so that they decide alike whether to stop.
@@ -153,7 +154,7 @@ class Run:
         row = torch.tensor([mean_loss], dtype=torch.float64, device=self.node.device)
         losses = self.validation_losses
         losses.append(float(gather_rows(row)[0]))
-        self.log.validation(epoch, losses[-1], accuracy)
+        self.log.validation(epoch, losses[-1], accuracy, mirrored_accuracy=mirrored_accuracy)
         if self.stops_early:
             best = self.checkpoint_dir / checkpoint_folder.BEST
             self.log.note(f"stopped early after epoch {epoch}; the best was epoch "

@@ -12,6 +12,7 @@ OPTIMIZERS = ("sgd", "nesterov", "adam", "adadelta")
 SCHEDULES = ("constant", "step", "one-cycle", "cosine", "linear")
 DECAY_ON = ("all", "weights")
 FLIPS = ("random", "alternating")
+INITS = ("plain", "whitened")
 ENDING_SCHEDULES = ("one-cycle", "cosine", "linear")
 PARALLEL = ("ddp", "data-parallel", "model-split")
 
@@ -19,7 +20,8 @@ PARALLEL = ("ddp", "data-parallel", "model-split")
 TRAJECTORY_FIELDS = ("workload", "batch_size", "smallest_batch", "learning_rate", "momentum",
                      "weight_decay", "seed", "precision", "batch_norm", "optimizer", "schedule",
                      "warmup_epochs", "step_epochs", "gamma", "validation_fraction", "wire",
-                     "comm_hook", "decay_on", "label_smoothing", "weight_average", "flips")
+                     "comm_hook", "decay_on", "label_smoothing", "weight_average", "flips",
+                     "crop_padding", "init", "bias_rate")
 # Fields that a node may choose for itself: its disk, its cores, its cables.
 NODE_FIELDS = ("data_dir", "output_dir", "device", "threads", "num_workers", "interface", "debug",
                "tracker")
@@ -42,6 +44,9 @@ class Settings:
     label_smoothing: float = 0.0
     weight_average: float = 0.0
     flips: str = "random"
+    crop_padding: int | None = None
+    init: str = "plain"
+    bias_rate: float = 1.0
     smallest_batch: int = 1
     max_iterations: int | None = None
     seed: int = 1

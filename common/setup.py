@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
+from common import whitening
 from common.all_reduce_speed import measure_all_reduce, speed_table
 from common.batch_norm import synchronize_batch_norm
 from common.collectives import digest_of
@@ -82,6 +83,9 @@ def _what_the_recipe_adds(settings: Settings) -> list[str]:
     added += [f"label smoothing {settings.label_smoothing}"] * (settings.label_smoothing > 0)
     added += [f"weight average {settings.weight_average}"] * (settings.weight_average > 0)
     added += [f"{settings.flips} flips"] * (settings.flips != "random")
+    added += [f"crop padding {settings.crop_padding}"] * (settings.crop_padding is not None)
+    added += [f"{settings.init} filters"] * (settings.init != "plain")
+    added += [f"biases at {settings.bias_rate} times the rate"] * (settings.bias_rate != 1)
     if settings.recipe != "course" or added:
         return [f"  recipe {settings.recipe}, {settings.epochs} epochs: "
                 + (", ".join(added) or "nothing else")]
@@ -151,6 +155,8 @@ def create_training(settings: Settings, dataset: ImageDataset,
     torch.manual_seed(settings.seed)
     row = find_workload(settings.workload)
     model = row.build_model(len(dataset.class_names))
+    if settings.init == "whitened":
+        whitening.initialise(model, dataset)
     if settings.batch_norm == "synchronised":
         _require_one_pass(model, settings)
         model = synchronize_batch_norm(model)
