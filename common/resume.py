@@ -31,6 +31,7 @@ from common.sentinel import Sentinel
 from common.settings import FIELD_DEFAULTS, Settings, differences
 from common.tracing import create_tracer
 from common.trackers import create_tracker
+from common.weight_average import create_average
 
 LEADERS_FILES = ("settings.json", "summary.json", "report.txt", "report.json")
 
@@ -79,6 +80,7 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
                            node)
         remarks.append(f"resumed at {position} from {source} (bit-exact: "
                        f"{_exactness(contents, ran_on(name, node, settings, model))})")
+    average = create_average(settings, model, (contents or {}).get("average_state_dict", {}))
     node.note_saved(str(last or ""))
     if plan.left_out:
         remarks.append(f"each epoch leaves out a last batch of {plan.left_out} samples, fewer than "
@@ -96,7 +98,7 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
         yield Run(name, folder, folder / "checkpoints", settings, node, log, plan.iterations,
                   Sentinel(plan, node, settings.check_every), tracer,
                   SaveClock(name, settings.checkpoint_minutes, node), position, totals, last, data,
-                  gradient_sync, validation_losses=_losses_so_far(contents, settings))
+                  gradient_sync, average, validation_losses=_losses_so_far(contents, settings))
         log.event("end")
         node.progress.log = None
 
@@ -146,7 +148,8 @@ def _prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modu
             (folder / "settings.json").write_text(json.dumps(settings.as_json(), indent=2) + "\n")
             checkpoint_folder.remove_partial_files(folder / "checkpoints")
             checkpoint_folder.require_space(folder, model, KEPT_CHECKPOINTS + 1
-                                     + bool(settings.validation_fraction))
+                                     + bool(settings.validation_fraction),
+                                            1 + bool(settings.weight_average))
     except OSError as error:
         raise UsageError(f"the output folder {folder} cannot be written: {error.strerror}") \
             from error

@@ -30,6 +30,7 @@ from common.schedules import Schedule, create_schedule
 from common.sentinel import NoSentinel, Sentinel
 from common.settings import Settings
 from common.tracing import NoTracer
+from common.weight_average import NoAverage
 
 KEPT_CHECKPOINTS = 2
 
@@ -60,6 +61,7 @@ class Run:
     last_checkpoint: Path | None = None
     data: str = ""
     gradient_sync: GradientSync = field(default_factory=KeepLocal)
+    average: NoAverage = field(default_factory=NoAverage)
     kept: int | None = KEPT_CHECKPOINTS
     validation_losses: list[float] = field(default_factory=list)
 
@@ -125,6 +127,7 @@ class Run:
         self.log.step(step)
         self.totals.add(step.loss, step.correct, step.samples)
         self.position = self.position.after_one_more(self.iterations_per_epoch)
+        self.average.after_step(self.position.step, model)
         self.node.progress.phase = "checking"
         together = self.gradient_sync.replicas_agree
         self.sentinel.after_step(step, self.position, model, together)
@@ -137,11 +140,11 @@ class Run:
             self._stop_if_asked(model, optimizer)
 
     def finish_epoch(self, epoch: int, model: nn.Module, optimizer: Optimizer,
-                     validate: Callable[[], tuple[float, float] | None]) -> None:
+                     validate: Callable[[], tuple[float, float, float | None] | None]) -> None:
         """Checks, logs the epoch's means over all ranks, and saves. Every rank must call it.
 
-        After a whole epoch it calls `validate` for the mean loss and the accuracy on the validation
-        set, if there is one.
+        After a whole epoch it calls `validate` for the mean loss and the accuracies on the
+        validation set, if there is one.
         """
         self.sentinel.check(self.position, model)
         rows = self._gathered_totals()
@@ -155,7 +158,8 @@ class Run:
         self.save(model, optimizer, rows, totals.means()[0], is_best=is_best)
         self._stop_if_asked(model, optimizer)
 
-    def _note_validation(self, epoch: int, mean_loss: float, accuracy: float) -> bool:
+    def _note_validation(self, epoch: int, mean_loss: float, accuracy: float,
+                         mirrored_accuracy: float | None = None) -> bool:
         """Writes down how the epoch did on the validation set, and tells whether it is the best.
 
         The leader's loss counts for all, so that they decide alike whether to stop.
@@ -163,7 +167,7 @@ class Run:
         row = torch.tensor([mean_loss], dtype=torch.float64, device=self.node.device)
         losses = self.validation_losses
         losses.append(float(gather_rows(row)[0]))
-        self.log.validation(epoch, losses[-1], accuracy)
+        self.log.validation(epoch, losses[-1], accuracy, mirrored_accuracy=mirrored_accuracy)
         if self.stops_early:
             best = self.checkpoint_dir / checkpoint_folder.BEST
             self.log.note(f"stopped early after epoch {epoch}; the best was epoch "
@@ -203,7 +207,8 @@ class Run:
                     model, optimizer, self.position, loss, totals=totals,
                     settings=self.settings.as_json(),
                     ran_on=ran_on(self.name, self.node, self.settings, model), data=self.data,
-                    validation_losses=self.validation_losses, rank_state=rank_state), is_best)
+                    validation_losses=self.validation_losses, rank_state=rank_state,
+                    average_state_dict=self.average.state()), is_best)
             self.last_checkpoint = path
             self.log.event("checkpoint", file=path.name,
                            seconds=round(time.perf_counter() - begun, 6))

@@ -9,8 +9,12 @@ LOCAL_SYNC_NAMES = ("local-sgd", "diloco")  # other algorithms: they average wei
 WIRES = ("float32", "bf16", "fp16")
 COMM_HOOKS = ("none", "fp16", "bf16", "powersgd")
 PRECISIONS = ("float32", "bf16", "float64")
-OPTIMIZERS = ("sgd", "adam", "adadelta")
-SCHEDULES = ("constant", "step", "one-cycle", "cosine")
+OPTIMIZERS = ("sgd", "nesterov", "adam", "adadelta")
+SCHEDULES = ("constant", "step", "one-cycle", "cosine", "linear")
+ENDING_SCHEDULES = ("one-cycle", "cosine", "linear")
+DECAY_ON = ("all", "weights")
+FLIPS = ("random", "alternating")
+INITS = ("plain", "whitened")
 CONVOLUTIONS = ("auto", "library", "fast")
 PARALLEL = ("ddp", "data-parallel", "model-split")
 
@@ -18,7 +22,8 @@ PARALLEL = ("ddp", "data-parallel", "model-split")
 TRAJECTORY_FIELDS = ("workload", "batch_size", "smallest_batch", "learning_rate", "momentum",
                      "weight_decay", "seed", "precision", "batch_norm", "optimizer", "schedule",
                      "warmup_epochs", "step_epochs", "gamma", "validation_fraction", "wire",
-                     "comm_hook")
+                     "comm_hook", "decay_on", "label_smoothing", "weight_average", "flips",
+                     "crop_padding", "init", "bias_rate")
 LOCAL_TRAJECTORY_FIELDS = ("sync_every", "outer_learning_rate", "outer_momentum", "max_iterations")
 # Fields that a node may choose for itself: its disk, its cores, its cables.
 NODE_FIELDS = ("data_dir", "output_dir", "device", "threads", "num_workers", "interface", "debug",
@@ -37,6 +42,14 @@ class Settings:
     learning_rate: float
     momentum: float
     weight_decay: float
+    recipe: str = "course"
+    decay_on: str = "all"
+    label_smoothing: float = 0.0
+    weight_average: float = 0.0
+    flips: str = "random"
+    crop_padding: int | None = None
+    init: str = "plain"
+    bias_rate: float = 1.0
     smallest_batch: int = 1
     max_iterations: int | None = None
     seed: int = 1
@@ -61,6 +74,7 @@ class Settings:
     checkpoint_minutes: float = 10.0
     check_every: int = 50
     log_every: int = 20
+    tta: bool = False
     timeout: float = 60.0
     interface: str | None = None
     backend: str = "auto"
@@ -92,7 +106,7 @@ class Settings:
         The number of epochs is one where the learning rate of every step depends on it, the last
         iteration where the ranks average their weights after it.
         """
-        spanned = ("epochs",) if self.schedule in ("one-cycle", "cosine") else ()
+        spanned = ("epochs",) if self.schedule in ENDING_SCHEDULES else ()
         local = LOCAL_TRAJECTORY_FIELDS if self.local_sync else ()
         return {name: value for name, value in self.as_json().items()
                 if name in TRAJECTORY_FIELDS + spanned + local}

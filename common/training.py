@@ -108,12 +108,15 @@ class Passes:
 
 
 def _validate(model: nn.Module, criterion: nn.Module, validation_set: ImageDataset | None,
-              run: Run) -> tuple[float, float] | None:
-    """(mean loss, accuracy) over the validation set, if there is one. Every rank must call it."""
+              run: Run) -> tuple[float, float, float | None] | None:
+    """(mean loss, accuracy, accuracy with mirror images or None) over the validation set, if any.
+
+    Every rank must call it.
+    """
     if validation_set is None:
         return None
     result = evaluate(unwrapped(model), criterion, validation_set, run)
-    return result.loss, result.accuracy
+    return result.loss, result.accuracy, result.mirrored_accuracy
 
 
 def _finite(loss: Tensor, run: Run) -> float:
