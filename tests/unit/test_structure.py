@@ -72,7 +72,8 @@ def test_modules_import_only_from_lower_floors(path):
 
 
 @pytest.mark.parametrize("module", [*(f"common.{name}" for name in ASIDE), "scripts.status",
-                                    "scripts.comparison.page", "scripts.merge_logs"])
+                                    "scripts.comparison.page", "scripts.merge_logs",
+                                    "scripts.predict", "scripts.prediction.figures"])
 def test_what_reads_logs_does_not_load_torch(module):
     check = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], cwd=ROOT).returncode == 0
