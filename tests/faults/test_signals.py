@@ -9,8 +9,8 @@ leave SIGUSR1 out of EXIT_CODES; drop `self._done or` in Stop.is_done (time runs
 
 import multiprocessing
 import os
-import re
 import random
+import re
 import signal
 import sys
 import time
