@@ -16,12 +16,12 @@ from common.flag_types import (
     epoch_and_iterations,
     not_negative,
     positive,
-    sync_list,
     whole,
 )
 from common.recipe_flags import add_recipe_flags, add_schedule_flags
 from common.recipes import find_recipe
-from common.settings import COMM_HOOKS, PARALLEL, SYNC_NAMES, WIRES, Settings
+from common.seam_flags import add_seam_flags, check_seam, settle_local_flags
+from common.settings import CONVOLUTIONS, Settings
 from common.workloads import WORKLOADS, find_workload
 from common.world import World, detect_world
 
@@ -52,9 +52,7 @@ def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tup
     if settings.batch_size < world.size:
         raise UsageError(f"--batch-size is the global batch: {settings.batch_size} samples are too "
                          f"few for {world.size} ranks")
-    if settings.wire != "float32" and any(name.endswith("per-tensor") for name in settings.sync):
-        raise UsageError(f"--wire {settings.wire} needs gradients in few long messages: choose a "
-                         "--sync without -per-tensor")
+    check_seam(settings)
     if settings.parallel == "data-parallel" and world.size > 1:
         raise UsageError("--parallel data-parallel is one process with all GPUs of its machine, "
                          f"but there are {world.size} ranks: start one, or use --parallel ddp")
@@ -69,6 +67,7 @@ def _settings(flags: dict[str, Any]) -> Settings:
             flags[name] = recipe.get(name, getattr(row, name))
     if flags["smallest_batch"] is None:
         flags["smallest_batch"] = min(16, max(1, flags["batch_size"] // 4))
+    settle_local_flags(flags)
     settings = Settings(**flags)
     if settings.early_stopping and not settings.validation_fraction:
         raise UsageError("--early-stopping watches the loss on held-out training samples: say how "
@@ -95,30 +94,8 @@ def _parser(part: str) -> argparse.ArgumentParser:
     _add_run_flags(parser)
     parser.set_defaults(sync=())
     if part != "PartOne":
-        _add_seam_flags(parser, part)
+        add_seam_flags(parser, part)
     return parser
-
-
-def _add_seam_flags(parser: argparse.ArgumentParser, part: str) -> None:
-    group = parser.add_argument_group("the seam")
-    if part != "PartThree":
-        group.add_argument("--sync", type=sync_list, default="gather-scatter,all-reduce",
-                           metavar="NAME[,NAME]", help="how to average gradients: "
-                           f"{', '.join(SYNC_NAMES)}; several run one after the other "
-                           "(default: gather-scatter,all-reduce)")
-        group.add_argument("--wire", choices=WIRES, default="float32",
-                           help="format in which gradients travel; what rounding takes is added "
-                           "to the next step (default: float32, which is exact)")
-    group.add_argument("--bucket-mb", type=positive, default=1.0, metavar="MB",
-                       help="gradients leave in buckets of so many megabytes, while backward "
-                       "computes the next (default: 1)")
-    if part == "PartThree":
-        group.add_argument("--comm-hook", choices=COMM_HOOKS, default="none",
-                           help="how DDP compresses gradients; none is exact (default: none)")
-        group.add_argument("--parallel", choices=PARALLEL, default="ddp", help="one machine's "
-                           "alternatives, to compare with; "
-                           "data-parallel: one process that spreads each batch over its GPUs; "
-                           "model-split: each rank's model over two devices (default: ddp)")
 
 
 PARTS = {
@@ -138,10 +115,10 @@ def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--master-port", type=int, metavar="PORT",
                        help="port of the rendezvous on rank 0 (default: MASTER_PORT or 29500)")
     group.add_argument("--token", metavar="WORD",
-                       help="any word that tells this job's ranks from another job's on the same "
+                       help="any word that tells this job's ranks from another's on the same "
                        "port; no password (default: RUN_TOKEN, or none)")
     group.add_argument("--interface", metavar="NAME",
-                       help="network interface to use (default: the one that reaches the master)")
+                       help="of the network (default: the one that reaches the master)")
     group.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto",
                        help="auto is nccl when every rank has a GPU of its own, else gloo")
     group.add_argument("--timeout", type=positive, default=60.0, metavar="SECONDS",
@@ -165,7 +142,10 @@ def _add_machine_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
                        help="auto takes a GPU when this rank can have one of its own")
     group.add_argument("--threads", type=count, metavar="N",
-                       help="of arithmetic (default: this machine's cores shared by its ranks)")
+                       help="of arithmetic (default: the machine's cores over its ranks)")
+    group.add_argument("--convolutions", choices=CONVOLUTIONS, default="auto",
+                       help="of 3x3 layers on a CPU; auto: what was measured to be the fastest "
+                       "here; fast: fewest multiplications (default: auto)")
     group.add_argument("--loader", choices=("memory", "workers"), default="memory",
                        help="whole batches in memory, or torch's DataLoader (default: memory)")
     group.add_argument("--num-workers", type=whole, default=2, metavar="N",
@@ -191,8 +171,7 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--tta", action="store_true",
                        help="also evaluate with each image's mirror image: a second figure")
     group.add_argument("--profile", type=epoch_and_iterations, metavar="EPOCH[:ITERATIONS]",
-                       help="trace that epoch's first iterations (5) for Perfetto, a file a rank "
-                       "and one of all")
+                       help="trace that epoch's first iterations (5), for Perfetto")
     group.add_argument("--tracker", choices=("none", "tensorboard"), default="none",
                        help="send losses there too, from the leader (default: none)")
     group.add_argument("--dry-run", action="store_true",

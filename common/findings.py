@@ -3,7 +3,7 @@
 Which link is broken or slow is decided here, from the tables that all ranks share.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 
 from common.all_reduce_speed import AllReduceSpeed, in_megabits
@@ -97,6 +97,17 @@ def remarks(findings: Findings) -> list[str]:
             found.append(f"{findings.name(rank)}: its clock is {ahead:+.1f} s off rank 0's, so "
                          "times in logs will not line up")
     return found
+
+
+def measurements(findings: Findings) -> dict:
+    """What scripts/predict.py wants to know of a cluster: plain values, ready for JSON.
+
+    Bandwidths are bytes of payload a second, times seconds.
+    """
+    kept = ("rank", "host", "address", "machine", "cores")
+    return {"cards": [{name: card[name] for name in kept} for card in findings.cards],
+            "links": [[asdict(link) for link in row] for row in findings.links],
+            "all_reduce": [speed._asdict() for speed in findings.speeds]}
 
 
 def clock_ahead(findings: Findings, rank: int) -> float:

@@ -5,7 +5,9 @@ which links connect and how fast they are; and only if all do, the process group
 finds is shared, so every rank draws the same conclusion. scripts/preflight.py is the command.
 """
 
+import json
 import os
+import sys
 import time
 from dataclasses import asdict
 from datetime import timedelta
@@ -19,7 +21,7 @@ from common.board import Board
 from common.console import console
 from common.devices import choose_backend, choose_device
 from common.failures import DataError, Failure, PeerLost, RanksDisagree, Verdict, first_line
-from common.findings import Findings, broken_link, slow_link
+from common.findings import Findings, broken_link, measurements, slow_link
 from common.links import Link, LinkServer, meetings, probe
 from common.node_facts import node_facts
 from common.settings import Settings
@@ -60,6 +62,19 @@ def examine(findings: Findings) -> None:
         board.leave()
     if findings.problems:
         raise findings.problems[0]
+
+
+def keep_measurements(findings: Findings) -> None:
+    """Writes preflight.json, for scripts/predict.py, to where runs will write. On the leader.
+
+    A folder that cannot be written is said, and no more: the links are sound all the same.
+    """
+    path = findings.settings.output_dir / "preflight.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(measurements(findings), indent=1) + "\n")
+    except OSError as error:
+        print(f"{path} is not kept: {error.strerror}", file=sys.stderr, flush=True)
 
 
 def _join(findings: Findings, board: Board, place: tuple[str, str], port: int,

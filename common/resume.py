@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from common import checkpoint, checkpoint_folder
 from common.checkpoint import Position
 from common.collectives import broadcast_bytes
+from common.convolutions import LIBRARY
 from common.failures import CheckpointError, UsageError
 from common.gradient_sync import GradientSync, KeepLocal
 from common.loaders import InMemoryLoader, WorkerLoader
@@ -75,9 +76,10 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
         checkpoint.restore(contents, source, model, optimizer)
         position, last = Position(*contents["position"]), Path(source)
         totals = _my_totals(contents.get("totals", []), node)
-        remarks += _recall(contents.get("rank_state", []), gradient_sync, node)
+        remarks += _recall(contents.get("rank_state", []), gradient_sync.local_state(optimizer),
+                           node)
         remarks.append(f"resumed at {position} from {source} (bit-exact: "
-                       f"{_exactness(contents, ran_on(name, node, settings))})")
+                       f"{_exactness(contents, ran_on(name, node, settings, model))})")
     average = create_average(settings, model, (contents or {}).get("average_state_dict", {}))
     node.note_saved(str(last or ""))
     if plan.left_out:
@@ -90,7 +92,7 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
         node.progress.log = metrics
         tracer = create_tracer(settings, plan.iterations, folder, node, log)
         log.begin(world_size=node.world.size, settings=settings.as_json(), position=position,
-                  iterations_per_epoch=plan.iterations, ran_on=ran_on(name, node, settings))
+                  iterations_per_epoch=plan.iterations, ran_on=ran_on(name, node, settings, model))
         for remark in remarks:
             log.note(remark)
         yield Run(name, folder, folder / "checkpoints", settings, node, log, plan.iterations,
@@ -216,11 +218,11 @@ def _my_totals(rows: list[list[float]], node: Node) -> Totals:
     return Totals()
 
 
-def _recall(saved: list[list[Tensor]], gradient_sync: GradientSync, node: Node) -> list[str]:
+def _recall(saved: list[list[Tensor]], remembered: list[Tensor], node: Node) -> list[str]:
     """Gives the synchroniser back what it remembered on this rank; a remark where it cannot be."""
-    remembered = gradient_sync.local_state()
     if len(saved) != len(remembered) or any(len(rows) != node.world.size for rows in saved):
-        return ["what the synchroniser remembered is lost: the number of ranks or buckets changed"]
+        return ["what the synchroniser remembered is lost: the number of ranks or buckets, or the "
+                "strategy, changed"]
     for tensor, rows in zip(remembered, saved, strict=True):
         tensor.copy_(rows[node.world.rank])
     return []
@@ -228,6 +230,7 @@ def _recall(saved: list[list[Tensor]], gradient_sync: GradientSync, node: Node) 
 
 def _exactness(contents: dict[str, Any], now: dict[str, Any]) -> str:
     defaults = {name: FIELD_DEFAULTS[name] for name in ("accumulate", "bucket_mb")}
+    defaults["convolutions"] = LIBRARY
     before = {**defaults, **contents.get("ran_on", {})}
     changed = [f"{name} was {before.get(name)} and is {now.get(name)}"
                for name in differences(before, now)]

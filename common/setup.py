@@ -12,6 +12,7 @@ from common.all_reduce_speed import measure_all_reduce, speed_table
 from common.batch_norm import synchronize_batch_norm
 from common.collectives import digest_of
 from common.console import console
+from common.convolutions import use_fast_convolutions
 from common.datasets import ImageDataset
 from common.devices import count_gpus
 from common.epoch_plan import EpochPlan, share_bounds, validation_split
@@ -62,6 +63,10 @@ def _what_is_special(settings: Settings, node: Node) -> list[str]:
     if settings.accumulate > 1:
         lines.append(f"  each step in {settings.accumulate} passes; batch norm, if any, takes the "
                      "statistics of each pass by itself")
+    if settings.local_sync:
+        lines.append(f"  {' and '.join(settings.local_sync)}: another algorithm than averaging "
+                     f"gradients; every {settings.sync_every} steps or more, and at the end of an "
+                     "epoch, the ranks average their weights")
     if settings.validation_fraction:
         lines.append(f"  {settings.validation_fraction:.3g} of the training set validates"
                      + (", early stopping after {} epochs without a gain of {}".format(
@@ -163,6 +168,11 @@ def create_training(settings: Settings, dataset: ImageDataset,
     model = model.to(node.device, Precision(settings.precision).dtype,
                      memory_format=torch.channels_last)
     node.agree("initial weights", digest_of(model))
+    node.progress.phase = "choosing convolutions"
+    height, width, channels = dataset.images.shape[1:]
+    use_fast_convolutions(model, (channels, height, width),
+                          -(-settings.batch_size // node.world.size // settings.accumulate),
+                          Precision(settings.precision), settings.convolutions)
     if settings.parallel == "model-split":
         split_in_two(model, node.device, second_device(node.device, node.ranks_here))
     criterion = create_criterion(settings, row.criterion).to(node.device)

@@ -18,8 +18,9 @@ rate_of() {
     echo "$rate"
 }
 
-# A bucket of 1 ms of the rate (64 KB at least): small enough that nothing passes unshaped, large
-# enough for the kernel's timer to keep the rate.
+# A bucket of 1 ms of the rate (128 KB at least): small enough that nothing passes unshaped, large
+# enough for the kernel's timer to keep the rate, and for the 64 KB that TCP hands down at a time: of
+# a smaller bucket tbf cuts them into packets itself, which doubles the processor time of averaging.
 limit() {
     local device=$1 rate=$2
     [ "$rate" != none ] || return 0
@@ -33,7 +34,7 @@ bucket() {
         mbit) bytes=$((number * 125)) ;;
         *) bytes=0 ;;
     esac
-    echo $((bytes > 65536 ? bytes : 65536))
+    echo $((bytes > 131072 ? bytes : 131072))
 }
 
 build() {

@@ -6,12 +6,15 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.sync_benchmark.cells import COMPUTE_ONLY
 from common.gradient_sync import GradientSync, KeepLocal
+from common.settings import SYNC_NAMES
 from PartThree.comm_hooks import register_comm_hook
 from PartThree.ddp import OWN_BUFFERS, buckets, settle_buckets
 from PartTwo.synchronizers import SyncOptions, create_synchronizer
 
 DDP_DEFAULT = "DDP, torch's defaults"
+PART_THREE = "Part Three"
 
 
 class Wired(NamedTuple):
@@ -50,15 +53,11 @@ def by_ddp(hook: str = "none", **flags: object) -> Wiring:
 
 
 VARIANTS: dict[str, Wiring] = {
-    "compute only": alone,
-    "gather-scatter": by_hand("gather-scatter"),
-    "gather-scatter-pipelined": by_hand("gather-scatter-pipelined"),
-    "all-reduce": by_hand("all-reduce"),
-    "reduce-scatter": by_hand("reduce-scatter"),
-    "overlapped-all-reduce": by_hand("overlapped-all-reduce"),
+    COMPUTE_ONLY: alone,
+    **{name: by_hand(name) for name in SYNC_NAMES},
     "overlapped-all-reduce, bf16 wire": by_hand("overlapped-all-reduce", "bf16"),
     DDP_DEFAULT: by_ddp(),
-    "Part Three": by_ddp(**buckets(1.0)),
+    PART_THREE: by_ddp(**buckets(1.0)),
     "Part Three, bf16 hook": by_ddp("bf16", **buckets(1.0)),
     "Part Three, powersgd": by_ddp("powersgd", **buckets(1.0)),
 }

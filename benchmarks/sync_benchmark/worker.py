@@ -20,16 +20,23 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import SGD
 
+from benchmarks.sync_benchmark.cells import COMPUTE_ONLY
+from benchmarks.sync_benchmark.counters import read_counters
+from benchmarks.sync_benchmark.ready_times import ReadyTimes
 from benchmarks.sync_benchmark.variants import VARIANTS, Wired
+from common.accumulation import averaging
+from common.collectives import sum_over_ranks
 from common.command_line import parse_command_line
 from common.failures import run_program
 from common.gradient_check import finite_gradients
+from common.gradient_sync import total_bytes
 from common.phase_timer import PhaseTimer
 from common.precision import Precision
 from common.process_group import Node, process_group
 from common.vgg11 import VGG11
 
 GLOBAL_BATCH = 256
+WARM_UP_STEPS = 3
 
 
 class Contestant:
@@ -47,6 +54,7 @@ class Contestant:
         self.wired: Wired = VARIANTS[name](model, self._images[:2])
         self._criterion = nn.CrossEntropyLoss()
         self._parameters = list(model.parameters())
+        self.ready = ReadyTimes(model) if name == COMPUTE_ONLY else None
 
     def step(self) -> dict[str, float]:
         """One step as common/training.py takes it; seconds by phase, and of all of it.
@@ -59,14 +67,26 @@ class Contestant:
         loss = self._criterion(outputs.float(), self._targets)
         with timer("backward"), finite_gradients(self.wired.replica, "", self.wired.gradient_sync):
             self._optimizer.zero_grad()
+            if self.ready:
+                self.ready.begin()
             loss.backward()
         with timer("sync"):
             self.wired.gradient_sync.average(self.gradients())
         with timer("update"):
             self._optimizer.step()
         ended = os.times()
-        return {**timer.take(), "step": time.perf_counter() - started,
-                "user": ended.user - used.user, "system": ended.system - used.system}
+        whole = time.perf_counter() - started
+        return {**timer.take(), "step": whole, "user": ended.user - used.user,
+                "system": ended.system - used.system,
+                **({"ready": self.ready.take()} if self.ready else {})}
+
+    def warm_up(self) -> None:
+        """A step that sends nothing: between turns the system may have put this memory away."""
+        with averaging(self.wired.replica, self.wired.gradient_sync, is_last=False), \
+                self._precision.autocast(self._images.device):
+            self._optimizer.zero_grad()
+            self._criterion(self.wired.replica(self._images).float(), self._targets).backward()
+        self._optimizer.step()
 
     def communicate(self) -> float:
         """Seconds of averaging alone, when all ranks begin together."""
@@ -76,45 +96,58 @@ class Contestant:
         self.wired.gradient_sync.average(gradients)
         return time.perf_counter() - started
 
+    @property
+    def gradient_bytes(self) -> list[int]:
+        """Of each parameter's gradient, in the model's order."""
+        return [total_bytes([parameter]) for parameter in self._parameters]
+
     def gradients(self) -> Sequence[Tensor]:
         """The gradients of the last backward pass."""
         return [p.grad for p in self._parameters if p.grad is not None]
 
 
-def wire_bytes() -> int:
-    """Bytes that this host's interfaces but loopback have sent, as the kernel counts them."""
-    lines = Path("/proc/net/dev").read_text().splitlines()[2:]
-    return sum(int(line.split(":")[1].split()[8]) for line in lines if "lo:" not in line)
-
-
 def measure(contestant: Contestant, steps: int) -> dict:
-    """Steps that begin together on all ranks, and what they sent by our count and the kernel's."""
+    """Steps that begin together on all ranks, and a step's bytes by our count and the kernel's."""
     taken = []
+    contestant.warm_up()
     dist.barrier()
-    before = contestant.wired.gradient_sync.bytes_sent, wire_bytes()
+    counted, before = contestant.wired.gradient_sync.bytes_sent, read_counters()
     for _ in range(steps):
         dist.barrier()
         taken.append(contestant.step())
     dist.barrier()  # by now all has arrived, and so the kernel has counted it
-    after = contestant.wired.gradient_sync.bytes_sent, wire_bytes()
-    return {"steps": taken, "counted": (after[0] - before[0]) / steps,
-            "wire": (after[1] - before[1]) / steps}
+    moved = read_counters() - before
+    return {"steps": taken, **{name: value / steps for name, value in {
+        "counted": contestant.wired.gradient_sync.bytes_sent - counted,
+        "wire": moved.sent, "payload_sent": moved.payload_sent,
+        "payload_received": moved.payload_received}.items()}}
 
 
-def run(options: argparse.Namespace, node: Node) -> dict[str, list]:
-    """By variant, one entry for each round. The first round warms up and is left out."""
+def run(options: argparse.Namespace, node: Node) -> dict:
+    """The gradients' bytes, and by variant an entry for each round."""
     contestants = [Contestant(name, node, Precision(options.precision))
                    for name in json.loads(options.variants)]
     rounds: dict[str, list] = {contestant.name: [] for contestant in contestants}
-    for number in range(options.rounds + 1):
+    for contestant in contestants:
+        for _ in range(WARM_UP_STEPS):
+            contestant.warm_up()
+    began = time.monotonic()
+    for number in range(options.rounds):
+        if number and _late(began, options.seconds):
+            break
         for contestant in contestants:
             node.progress.iteration += 1
-            found = measure(contestant, options.steps if number else 1)
-            if "overlapped" not in contestant.name:
+            found = measure(contestant, options.steps)
+            if options.alone and "overlapped" not in contestant.name:
                 found["alone"] = contestant.communicate()
-            if number:
-                rounds[contestant.name].append(found)
-    return rounds
+            rounds[contestant.name].append(found)
+    return {"gradient_bytes": contestants[0].gradient_bytes, "rounds": rounds}
+
+
+def _late(began: float, seconds: float) -> bool:
+    """Whether any rank has been at it for longer than `seconds`. Every rank must call it."""
+    late = time.monotonic() - began > seconds
+    return bool(sum_over_ranks(torch.tensor([float(late)])))
 
 
 def main() -> None:
@@ -122,14 +155,16 @@ def main() -> None:
     parser.add_argument("--variants", default=json.dumps(list(VARIANTS)))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--alone", action="store_true")
     parser.add_argument("--output", type=Path, required=True)
     options, rest = parser.parse_known_args()
     settings, world = parse_command_line("PartTwo", rest)
     options.precision = settings.precision
     with process_group(world, settings) as node:
-        rounds = run(options, node)
+        found = run(options, node)
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / f"rank{world.rank}.json").write_text(json.dumps(rounds))
+    (options.output / f"rank{world.rank}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

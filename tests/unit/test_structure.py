@@ -19,20 +19,19 @@ FLOORS = (
      "recipes", "whitening", "workloads", "loaders", "model_split", "optimizers", "schedules",
      "early_stopping", "trace_file", "trackers"),
     ("batch_norm", "collectives", "gradient_sync", "accumulation", "checkpoint",
-     "checkpoint_folder",
-     "gradient_check", "run_log", "addresses", "rendezvous", "agreement", "watch", "devices",
-     "process_group", "sentinel", "tracing", "save_clock", "weight_average",
-     "run", "resume", "links", "node_facts",
-     "all_reduce_speed", "board",
-     "findings"),
+     "checkpoint_folder", "gradient_check", "fast_convolution", "convolutions", "run_log",
+     "addresses", "rendezvous", "agreement", "watch", "devices", "process_group", "sentinel",
+     "tracing", "save_clock", "weight_average", "run", "resume", "links", "node_facts",
+     "all_reduce_speed", "board", "findings"),
     ("setup", "training", "evaluation", "preflight"),
-    ("flag_parser", "flag_types", "recipe_flags", "command_line", "report", "assignment",
+    ("flag_parser", "flag_types", "seam_flags", "recipe_flags", "command_line", "report",
+     "assignment",
      "preflight_page"),
 )
 # What draws and compares runs from their logs: apart from these it needs the light modules alone,
 # and nothing on the floors needs it.
 ASIDE = ("merged_steps", "recorded_run", "run_findings", "figure_style", "figures", "timeline")
-LIGHT = ("events", "failures", "phase_timer", "trace_file")
+LIGHT = ("events", "failures", "phase_timer", "settings", "trace_file")
 ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS)
          for place, name in enumerate(names)}
 MAINS = ("PartOne", "PartTwo", "PartThree")
@@ -73,7 +72,8 @@ def test_modules_import_only_from_lower_floors(path):
 
 
 @pytest.mark.parametrize("module", [*(f"common.{name}" for name in ASIDE), "scripts.status",
-                                    "scripts.comparison.page", "scripts.merge_logs"])
+                                    "scripts.comparison.page", "scripts.merge_logs",
+                                    "scripts.predict", "scripts.prediction.figures"])
 def test_what_reads_logs_does_not_load_torch(module):
     check = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], cwd=ROOT).returncode == 0

@@ -1,0 +1,127 @@
+"""What benchmarks/sync.py keeps of a cell, and of the kernel's counters.
+
+Mutations that turn this red: the fastest rank's step for the slowest's; count loopback; take
+headers for payload; go on with a grid made in another way; skip a cell of another rate.
+"""
+
+import json
+import os
+import sys
+
+import pytest
+
+from benchmarks import sync
+from benchmarks.sync_benchmark.cells import (
+    COMPUTE_ONLY,
+    cell,
+    exposed,
+    load_grid,
+    open_grid,
+    save_grid,
+)
+from benchmarks.sync_benchmark.counters import Counters, read_counters
+from benchmarks.sync_benchmark.tables import bound, bytes_table, cell_table, largest_gap
+from common.failures import DataError, UsageError
+from tests import grid as planted
+
+DEVICES = """Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo
+    lo: 999 9 0 0 0 0 0 0 999 9 0 0 0 0 0 0
+  eth0: 1000 10 0 0 0 0 0 0 20000 20 0 0 0 0 0 0
+  eth1:    5  1 0 0 0 0 0 0     7  1 0 0 0 0 0 0
+"""
+
+
+def step(seconds: float, **more) -> dict:
+    return {"forward": 0.25 * seconds, "backward": 0.5 * seconds, "sync": 0.0, "update": 0.1,
+            "step": seconds, "user": seconds, "system": 0.5, **more}
+
+
+def rank(seconds: float, sent: int) -> dict:
+    moved = {"counted": sent, "wire": 1.1 * sent, "payload_sent": sent, "payload_received": sent}
+    return {"gradient_bytes": [4, 8], "rounds": {
+        COMPUTE_ONLY: [{"steps": [step(seconds, ready=[0.5, 0.1])], **moved},
+                       {"steps": [step(seconds + 1, ready=[0.7, 0.3])], **moved}],
+        "all-reduce": [{"steps": [step(2 * seconds)], "alone": 0.5 + seconds, **moved},
+                       {"steps": [step(2 * seconds)], "alone": 0.5, **moved}]}}
+
+
+def test_a_step_is_as_long_as_its_slowest_rank_takes():
+    found = cell(2, "1gbit", [rank(1.0, 100), rank(3.0, 300)])
+    assert found["variants"][COMPUTE_ONLY]["steps"] == [3.0, 4.0]
+    assert exposed(found, "all-reduce") == 6.0 - 3.5
+    assert found["ready"] == [0.6, 0.2] and found["gradient_bytes"] == [4, 8]
+    row = found["variants"]["all-reduce"]
+    assert row["alone"] == [3.5, 0.5] and row["processor"] == 4.5
+    assert row["phases"]["backward"] == 2.0
+    assert [each["counted"] for each in row["bytes"]] == [100, 300]
+    assert "| all-reduce | 6.000 | 6.000 to 6.000 | 2.500 |" in cell_table(found)
+
+
+def test_the_kernels_counters_without_loopback_and_headers(tmp_path):
+    path = tmp_path / "dev"
+    path.write_text(DEVICES)
+    counters = read_counters(path)
+    assert counters == Counters(sent=20007, sent_packets=21, received=1005, received_packets=11)
+    more = counters - Counters(7, 1, 5, 1)
+    assert (more.payload_sent, more.payload_received) == (20000 - 66 * 20, 1000 - 66 * 10)
+
+
+def test_this_machine_has_counters():
+    assert read_counters().sent >= 0
+
+
+@pytest.mark.parametrize("name, ranks, moved", [
+    ("gather-scatter", 4, 6 * 36e6), ("gather-scatter-pipelined", 4, 3 * 36e6),
+    ("all-reduce", 4, 1.5 * 36e6), ("Part Three", 2, 36e6), (COMPUTE_ONLY, 4, 0.0)])
+def test_bounds_are_the_busiest_links_bytes(name, ranks, moved):
+    found = planted.cell(ranks, "1gbit")
+    assert bound(found, name) == pytest.approx(moved / 125e6 * 1514 / 1448, rel=0.04)
+
+
+def test_the_byte_table_has_theory_both_counts_and_the_roots_share():
+    found = planted.cell(4, "1gbit")
+    for name in list(found["variants"]):
+        if name not in (COMPUTE_ONLY, "gather-scatter"):
+            del found["variants"][name]
+    sends = [108e6, 36e6, 36e6, 36e6]
+    found["variants"]["gather-scatter"]["bytes"] = [
+        {"counted": each, "payload_sent": 1.01 * each, "payload_received": each, "wire": each}
+        for each in sends]
+    assert ("| gather-scatter | 108.0 | 108.0 | 109.1 | 108.0 | +1.0 % | 50 % |"
+            in bytes_table(found))
+    gap, where = largest_gap([found])
+    assert gap == pytest.approx(0.01) and where.startswith("gather-scatter, rank ")
+
+
+def test_a_grid_is_kept_and_gone_on_with_only_if_made_in_the_same_way(tmp_path):
+    path, grid = tmp_path / "grid.json", planted.grid()
+    assert open_grid(path, grid["made_on"]) == {"made_on": grid["made_on"], "cells": []}
+    save_grid(path, grid)
+    assert [each["rate"] for each in load_grid(path)["cells"]] == [
+        rate for _, rate in planted.CELLS]
+    assert len(open_grid(path, grid["made_on"])["cells"]) == len(planted.CELLS)
+    with pytest.raises(UsageError, match="another precision"):
+        open_grid(path, {**grid["made_on"], "precision": "bf16"})
+    for text in ("{", "{}", '{"made_on": {"cores": 2}, "cells": [{"nodes": 2}]}'):
+        path.write_text(text)
+        with pytest.raises(DataError, match="no grid"):
+            load_grid(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_a_second_call_measures_what_is_missing(tmp_path, monkeypatch, capsys):
+    path, asked = tmp_path / "grid.json", []
+
+    def run_cell(nodes, rate, options):
+        asked.append((nodes, rate))
+        return planted.cell(nodes, rate)
+
+    monkeypatch.setattr(sync, "run_cell", run_cell)
+    for rates in (["1gbit"], ["1gbit", "none"]):
+        monkeypatch.setattr(sys, "argv", ["sync.py", "--json", str(path), "--nodes", "2", "3",
+                                          "--rates", *rates])
+        sync.main()
+    assert asked == [(2, "1gbit"), (3, "1gbit"), (2, "none"), (3, "none")]
+    assert len(json.loads(path.read_text())["cells"]) == 4
+    assert capsys.readouterr().out.count("nodes, none, n = 3") == 2
