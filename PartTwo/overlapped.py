@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import Parameter
+from torch.optim import Optimizer
 
 from common.collectives import LEADER, gather_rows, world_size
 from common.failures import RanksDisagree
@@ -149,7 +150,7 @@ class OverlappedAllReduce(KeepLocal):
         finally:
             self._is_held = False
 
-    def local_state(self) -> list[Tensor]:
+    def local_state(self, optimizer: Optimizer) -> list[Tensor]:
         """What rounding for the wire still owes: a tensor for each bucket, or none."""
         return self._wire.errors()
 

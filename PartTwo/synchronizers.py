@@ -4,7 +4,8 @@
 
 First those of the assignment, here; then pipelined.py, which takes both apart into messages; then
 overlapped.py, which hides the messages behind backward. Every strategy works in place on a list of
-tensors and knows neither model nor training loop.
+tensors and knows neither model nor training loop. Last local_sgd.py, which averages weights, and
+seldom: another algorithm.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from common.collectives import LEADER, world_size
 from common.failures import UsageError
@@ -25,6 +27,7 @@ from common.gradient_sync import (
     total_bytes,
 )
 from common.settings import Settings
+from PartTwo.local_sgd import DiLoCo, LocalSGD
 from PartTwo.overlapped import OverlappedAllReduce
 from PartTwo.pipelined import PipelinedGatherScatter, ReduceScatterAllGather
 from PartTwo.wire import Wire
@@ -90,7 +93,7 @@ class Flat(KeepLocal):
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._wire.expect([sum(parameter.numel() for parameter in trained)], trained[0].detach())
 
-    def local_state(self) -> list[Tensor]:
+    def local_state(self, optimizer: Optimizer) -> list[Tensor]:
         """What rounding for the wire still owes: one tensor, or none."""
         return self._wire.errors()
 
@@ -107,15 +110,19 @@ class Flat(KeepLocal):
 
 
 class SyncOptions(NamedTuple):
-    """What can be chosen about a strategy: see --bucket-mb and --wire."""
+    """What can be chosen about a strategy: see --bucket-mb, --wire, --sync-every and --outer-."""
 
     bucket_mb: float = 1.0
     wire: str = "float32"
+    sync_every: int = 50
+    outer_learning_rate: float = 0.7
+    outer_momentum: float = 0.9
 
     @classmethod
     def of(cls, settings: Settings) -> "SyncOptions":
         """What the command line says."""
-        return cls(settings.bucket_mb, settings.wire)
+        return cls(settings.bucket_mb, settings.wire, settings.sync_every,
+                   settings.outer_learning_rate, settings.outer_momentum)
 
     @property
     def bucket_bytes(self) -> int:
@@ -133,14 +140,18 @@ SYNCHRONIZERS: dict[str, Callable[[SyncOptions], GradientSync]] = {
     "overlapped-all-reduce": lambda options: OverlappedAllReduce(options.bucket_bytes,
                                                                  Wire(options.wire)),
 }
-
-
+# Other algorithms: these learn something else than what one rank learns.
+LOCAL_SYNCHRONIZERS: dict[str, Callable[[SyncOptions], GradientSync]] = {
+    "local-sgd": lambda options: LocalSGD(options.sync_every, Flat(AllReducePerTensor())),
+    "diloco": lambda options: DiLoCo(options.sync_every, Flat(AllReducePerTensor()),
+                                     options.outer_learning_rate, options.outer_momentum),
+}
 DEFAULTS = SyncOptions()
 
 
 def create_synchronizer(name: str, options: SyncOptions = DEFAULTS) -> GradientSync:
     """A new synchroniser by its name on the command line; an unknown name is a UsageError."""
-    if name not in SYNCHRONIZERS:
-        raise UsageError(f"no synchroniser is called {name!r}; there are: "
-                         f"{', '.join(SYNCHRONIZERS)}")
-    return SYNCHRONIZERS[name](options)
+    known = SYNCHRONIZERS | LOCAL_SYNCHRONIZERS
+    if name not in known:
+        raise UsageError(f"no synchroniser is called {name!r}; there are: {', '.join(known)}")
+    return known[name](options)

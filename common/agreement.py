@@ -2,8 +2,9 @@
 
 Whoever is told to stop asks all. Each rank's watch then freezes its main thread, which may pass one
 more boundary at most, and publishes the first boundary at which it has nothing to lose. The largest
-of these is one that every rank can still reach: nobody can have passed it, and the ranks wait for
-each other in every step. No collective is needed, so it works while the main threads are blocked.
+of these is one that every rank can still reach, as nobody can have passed it: soon, where the ranks
+wait for each other in every step. No collective is needed, so it works while the main threads are
+blocked.
 """
 
 import json

@@ -14,23 +14,14 @@ from common.flag_parser import FlagParser
 from common.flag_types import (
     count,
     epoch_and_iterations,
-    fraction,
     not_negative,
-    patience,
     positive,
-    sync_list,
     whole,
 )
-from common.settings import (
-    COMM_HOOKS,
-    OPTIMIZERS,
-    PARALLEL,
-    PRECISIONS,
-    SCHEDULES,
-    SYNC_NAMES,
-    WIRES,
-    Settings,
-)
+from common.recipe_flags import add_recipe_flags, add_schedule_flags
+from common.recipes import find_recipe
+from common.seam_flags import add_seam_flags, check_seam, settle_local_flags
+from common.settings import CONVOLUTIONS, Settings
 from common.workloads import WORKLOADS, find_workload
 from common.world import World, detect_world
 
@@ -61,9 +52,7 @@ def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tup
     if settings.batch_size < world.size:
         raise UsageError(f"--batch-size is the global batch: {settings.batch_size} samples are too "
                          f"few for {world.size} ranks")
-    if settings.wire != "float32" and any(name.endswith("per-tensor") for name in settings.sync):
-        raise UsageError(f"--wire {settings.wire} needs gradients in few long messages: choose a "
-                         "--sync without -per-tensor")
+    check_seam(settings)
     if settings.parallel == "data-parallel" and world.size > 1:
         raise UsageError("--parallel data-parallel is one process with all GPUs of its machine, "
                          f"but there are {world.size} ranks: start one, or use --parallel ddp")
@@ -71,13 +60,14 @@ def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tup
 
 
 def _settings(flags: dict[str, Any]) -> Settings:
-    """Fills what was not given from the workload's row."""
-    row = find_workload(flags["workload"])
+    """Fills what was not given from the recipe, and what that leaves open from the workload."""
+    row, recipe = find_workload(flags["workload"]), find_recipe(flags["recipe"])
     for name in WORKLOAD_FLAGS:
         if flags[name] is None:
-            flags[name] = getattr(row, name)
+            flags[name] = recipe.get(name, getattr(row, name))
     if flags["smallest_batch"] is None:
         flags["smallest_batch"] = min(16, max(1, flags["batch_size"] // 4))
+    settle_local_flags(flags)
     settings = Settings(**flags)
     if settings.early_stopping and not settings.validation_fraction:
         raise UsageError("--early-stopping watches the loss on held-out training samples: say how "
@@ -87,9 +77,10 @@ def _settings(flags: dict[str, Any]) -> Settings:
 
 
 # Flags whose defaults stand in the workload's row, under the same names.
-WORKLOAD_FLAGS = ("epochs", "batch_size", "learning_rate", "momentum", "weight_decay", "optimizer",
-                  "schedule", "warmup_epochs", "step_epochs", "gamma", "validation_fraction",
-                  "early_stopping", "log_every")
+WORKLOAD_FLAGS = ("epochs", "batch_size", "learning_rate", "momentum", "weight_decay", "decay_on",
+                  "optimizer", "schedule", "warmup_epochs", "step_epochs", "gamma",
+                  "label_smoothing", "weight_average", "flips", "crop_padding", "init",
+                  "bias_rate", "validation_fraction", "early_stopping", "log_every")
 
 
 def _parser(part: str) -> argparse.ArgumentParser:
@@ -97,36 +88,14 @@ def _parser(part: str) -> argparse.ArgumentParser:
     if part != "PartOne":
         _add_cluster_flags(parser)
     _add_what_flags(parser)
-    _add_recipe_flags(parser)
-    _add_schedule_flags(parser)
+    add_recipe_flags(parser)
+    add_schedule_flags(parser)
     _add_machine_flags(parser)
     _add_run_flags(parser)
     parser.set_defaults(sync=())
     if part != "PartOne":
-        _add_seam_flags(parser, part)
+        add_seam_flags(parser, part)
     return parser
-
-
-def _add_seam_flags(parser: argparse.ArgumentParser, part: str) -> None:
-    group = parser.add_argument_group("the seam")
-    if part != "PartThree":
-        group.add_argument("--sync", type=sync_list, default="gather-scatter,all-reduce",
-                           metavar="NAME[,NAME]", help="how to average gradients: "
-                           f"{', '.join(SYNC_NAMES)}; several run one after the other "
-                           "(default: gather-scatter,all-reduce)")
-        group.add_argument("--wire", choices=WIRES, default="float32",
-                           help="format in which gradients travel; what rounding takes is added "
-                           "to the next step (default: float32, which is exact)")
-    group.add_argument("--bucket-mb", type=positive, default=1.0, metavar="MB",
-                       help="gradients leave in buckets of so many megabytes, while backward "
-                       "computes the next (default: 1)")
-    if part == "PartThree":
-        group.add_argument("--comm-hook", choices=COMM_HOOKS, default="none",
-                           help="how DDP compresses gradients; none is exact (default: none)")
-        group.add_argument("--parallel", choices=PARALLEL, default="ddp", help="one machine's "
-                           "alternatives, to compare with; "
-                           "data-parallel: one process that spreads each batch over its GPUs; "
-                           "model-split: each rank's model over two devices (default: ddp)")
 
 
 PARTS = {
@@ -146,10 +115,10 @@ def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--master-port", type=int, metavar="PORT",
                        help="port of the rendezvous on rank 0 (default: MASTER_PORT or 29500)")
     group.add_argument("--token", metavar="WORD",
-                       help="any word that tells this job's ranks from another job's on the same "
+                       help="any word that tells this job's ranks from another's on the same "
                        "port; no password (default: RUN_TOKEN, or none)")
     group.add_argument("--interface", metavar="NAME",
-                       help="network interface to use (default: the one that reaches the master)")
+                       help="of the network (default: the one that reaches the master)")
     group.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto",
                        help="auto is nccl when every rank has a GPU of its own, else gloo")
     group.add_argument("--timeout", type=positive, default=60.0, metavar="SECONDS",
@@ -168,59 +137,15 @@ def _add_what_flags(parser: argparse.ArgumentParser) -> None:
                        help="logs, checkpoints and reports (default: outputs)")
 
 
-def _add_recipe_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "what is learned (defaults are the workload's: cifar10-vgg11 has 1 epoch, batch 256, rate "
-        "0.1, momentum 0.9, decay 1e-4)")
-    group.add_argument("--epochs", type=count, metavar="N", help="passes over the training set")
-    group.add_argument("--max-iterations", type=count, metavar="N",
-                       help="stop after N iterations in all (the course's timing run: 40)")
-    group.add_argument("--batch-size", type=count, metavar="N",
-                       help="GLOBAL batch, in samples, shared by all ranks")
-    group.add_argument("--smallest-batch", type=count, metavar="N",
-                       help="leave out an epoch's last batch below N samples (default: 16, or a "
-                       "quarter of a smaller batch)")
-    group.add_argument("--learning-rate", type=positive, metavar="X", help="at its peak")
-    group.add_argument("--momentum", type=fraction, metavar="X",
-                       help="of SGD; the first beta of Adam, the rho of Adadelta")
-    group.add_argument("--weight-decay", type=not_negative, metavar="X",
-                       help="added to the gradient, times the weights")
-    group.add_argument("--optimizer", choices=OPTIMIZERS, help="who takes the step")
-    group.add_argument("--accumulate", type=count, default=1, metavar="K",
-                       help="take each step in K passes over a K-th of this rank's samples, to "
-                       "save memory; learns the same, but for batch norm (default: 1)")
-    group.add_argument("--seed", type=whole, default=1, metavar="N",
-                       help="fixes weights, order and augmentation (default: 1)")
-    group.add_argument("--precision", choices=PRECISIONS, default="float32",
-                       help="of the arithmetic (default: float32)")
-    group.add_argument("--batch-norm", choices=("local", "synchronised"), default="local",
-                       help="statistics of each rank's own share, or of the global batch: then N "
-                       "nodes learn exactly what one learns (default: local)")
-
-
-def _add_schedule_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how the rate moves, and when to stop (defaults likewise)")
-    group.add_argument("--schedule", choices=SCHEDULES, help="of the learning rate, by step")
-    group.add_argument("--warmup-epochs", type=not_negative, metavar="X",
-                       help="a linear rise at the start; of one-cycle, the rise itself")
-    group.add_argument("--step-epochs", type=count, metavar="N",
-                       help="epochs between the steps of --schedule step")
-    group.add_argument("--gamma", type=positive, metavar="X",
-                       help="what each step of --schedule step multiplies the rate by")
-    group.add_argument("--validation-fraction", type=fraction, metavar="X",
-                       help="of the training set, held out by --seed and evaluated every epoch; "
-                       "the best epoch stays in best.pt")
-    group.add_argument("--early-stopping", type=patience, metavar="PATIENCE[:MIN_DELTA]",
-                       help="stop after PATIENCE epochs without a validation loss smaller by more "
-                       "than MIN_DELTA (default 0); none turns it off")
-
-
 def _add_machine_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("this machine")
     group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
                        help="auto takes a GPU when this rank can have one of its own")
     group.add_argument("--threads", type=count, metavar="N",
-                       help="of arithmetic (default: cores divided by the ranks on this machine)")
+                       help="of arithmetic (default: the machine's cores over its ranks)")
+    group.add_argument("--convolutions", choices=CONVOLUTIONS, default="auto",
+                       help="of 3x3 layers on a CPU; auto: what was measured to be the fastest "
+                       "here; fast: fewest multiplications (default: auto)")
     group.add_argument("--loader", choices=("memory", "workers"), default="memory",
                        help="whole batches in memory, or torch's DataLoader (default: memory)")
     group.add_argument("--num-workers", type=whole, default=2, metavar="N",
@@ -230,23 +155,23 @@ def _add_machine_flags(parser: argparse.ArgumentParser) -> None:
 def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the run")
     group.add_argument("--resume", default="no", metavar="no|auto|replace|FILE",
-                       help="when the output folder holds a run: refuse (no, the default), "
-                       "continue it (auto), delete it (replace); or start from a checkpoint FILE")
+                       help="a run in the output folder: refuse (no, the default), go on (auto) "
+                       "or delete it (replace); or start from a checkpoint FILE")
     group.add_argument("--accept-changes", action="store_true",
                        help="resume although settings that matter have changed")
     group.add_argument("--checkpoint-every", type=count, metavar="N",
                        help="also save every N iterations (default: at epoch ends)")
     group.add_argument("--checkpoint-minutes", type=not_negative, default=10.0, metavar="X",
-                       help="also save when the last checkpoint is X minutes old; 0 is never "
-                       "(default: 10)")
+                       help="also save X minutes after the last time; 0 is never (default: 10)")
     group.add_argument("--check-every", type=whole, default=50, metavar="N",
                        help="compare the replicas and count the samples every N iterations; 0 is "
                        "never (default: 50)")
     group.add_argument("--log-every", type=count, metavar="N",
                        help="iterations between log lines (default: the workload's, mostly 20)")
+    group.add_argument("--tta", action="store_true",
+                       help="also evaluate with each image's mirror image: a second figure")
     group.add_argument("--profile", type=epoch_and_iterations, metavar="EPOCH[:ITERATIONS]",
-                       help="trace that epoch's first iterations (5) for Perfetto, a file a rank "
-                       "and one of all")
+                       help="trace that epoch's first iterations (5), for Perfetto")
     group.add_argument("--tracker", choices=("none", "tensorboard"), default="none",
                        help="send losses there too, from the leader (default: none)")
     group.add_argument("--dry-run", action="store_true",

@@ -32,6 +32,9 @@ class EpochPlan:
 
     A last batch of fewer than `smallest_batch` samples is left out, on every world size alike, so
     that no rank ever goes without a sample; the run log says how many that were.
+
+    With `alternating_flips` chance decides only in epoch 1; from then on each sample is mirrored
+    in every other epoch, so two epochs show both sides (Jordan, arXiv:2404.00498).
     """
 
     samples: int
@@ -39,6 +42,7 @@ class EpochPlan:
     smallest_batch: int = 1
     seed: int = 0
     epoch: int = 1
+    alternating_flips: bool = False
 
     def at(self, epoch: int) -> "EpochPlan":
         """The plan of another epoch of the same run."""
@@ -76,7 +80,12 @@ class EpochPlan:
         offsets = np.uint64(2 * padding + 1)
         return Augmentation((self._hash(_TOP, indices) % offsets).astype(np.int64),
                             (self._hash(_LEFT, indices) % offsets).astype(np.int64),
-                            self._hash(_FLIP, indices) % np.uint64(2) == 1)
+                            self._flips(indices))
+
+    def _flips(self, indices: np.ndarray) -> np.ndarray:
+        if self.alternating_flips and self.epoch > 1:
+            return self.at(1)._flips(indices) ^ (self.epoch % 2 == 0)
+        return self._hash(_FLIP, indices) % np.uint64(2) == 1
 
     def _hash(self, purpose: int, indices: np.ndarray) -> np.ndarray:
         key = mix(self.seed, self.epoch, purpose)

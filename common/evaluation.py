@@ -13,6 +13,7 @@ from common.datasets import ImageDataset
 from common.epoch_plan import share_bounds
 from common.failures import NonFiniteLoss
 from common.loaders import Augment, create_augment
+from common.optimizers import without_smoothing
 from common.phase_timer import Progress
 from common.precision import Precision
 from common.run import Run
@@ -27,6 +28,8 @@ class Evaluation(NamedTuple):
     truth: np.ndarray
     predictions: np.ndarray
     class_names: tuple[str, ...] = ()
+    mirrored_accuracy: float | None = None
+    """Where --tta asks: the accuracy of the mean scores of each image and its mirror image."""
 
     @property
     def accuracy(self) -> float:
@@ -38,8 +41,31 @@ def evaluate(model: nn.Module, criterion: nn.Module, dataset: ImageDataset,
     """Evaluates `model` on `dataset`; every rank takes a contiguous share and gets all results.
 
     Every rank must call it. The leader's running statistics count. `criterion` must be the mean
-    over a batch. The model is left in evaluation mode.
+    over a batch; labels are not smoothed here. Where the run averages weights, the mean is
+    evaluated. The model is left in evaluation mode.
     """
+    with run.average.applied(model):
+        result = _evaluate(model, without_smoothing(criterion), dataset, run)
+        if not run.settings.tta:
+            return result
+        both = _evaluate(Mirrored(model), without_smoothing(criterion), dataset, run)
+    return result._replace(mirrored_accuracy=both.accuracy)
+
+
+class Mirrored(nn.Module):
+    """The mean of a model's scores of images (n, c, h, w) and of their mirror images."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores = torch.stack([self.model(images), self.model(images.flip(3))])
+        return scores.to(torch.promote_types(scores.dtype, torch.float32)).mean(0)
+
+
+def _evaluate(model: nn.Module, criterion: nn.Module, dataset: ImageDataset,
+              run: Run) -> Evaluation:
     device = run.node.device
     share_leaders_buffers(model)
     share = share_bounds(len(dataset), run.node.world.rank, run.node.world.size)

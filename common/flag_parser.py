@@ -7,7 +7,7 @@ from functools import partial
 from typing import NoReturn
 
 from common.failures import UsageError
-from common.settings import SYNC_NAMES
+from common.settings import LOCAL_SYNC_NAMES, SYNC_NAMES
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -25,7 +25,7 @@ class FlagParser(argparse.ArgumentParser):
     def _suggestion(self, message: str) -> str:
         """What a misspelt flag or value was probably meant to be, as a question; or nothing."""
         wrong = re.search(r"arguments: (--[\w-]+)|'([^']+)'", message)
-        known = [*self._option_string_actions, *SYNC_NAMES,
+        known = [*self._option_string_actions, *SYNC_NAMES, *LOCAL_SYNC_NAMES,
                  *(choice for action in self._actions for choice in action.choices or ())]
         close = get_close_matches(wrong[1] or wrong[2], known, 1) if wrong else []
         return f"; did you mean {close[0]}?" if close else ""

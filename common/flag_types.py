@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from common.settings import SYNC_NAMES
+from common.settings import LOCAL_SYNC_NAMES, SYNC_NAMES
 
 
 def _number(kind: Callable[[str], Any], accept: Callable[[Any], bool],
@@ -47,10 +47,11 @@ def patience(text: str) -> tuple[int, float] | tuple[()]:
 def sync_list(text: str) -> tuple[str, ...]:
     """A type for --sync: names with commas between them, each once."""
     names = tuple(text.split(","))
+    known = SYNC_NAMES + LOCAL_SYNC_NAMES
     for name in names:
-        if name not in SYNC_NAMES:
+        if name not in known:
             raise argparse.ArgumentTypeError(f"no strategy is called {name!r}; there are "
-                                             f"{', '.join(SYNC_NAMES)}")
+                                             f"{', '.join(known)}")
     if len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(f"{text!r} names a strategy twice")
     return names

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 
 class GradientSync(Protocol):
@@ -15,6 +16,11 @@ class GradientSync(Protocol):
 
     checks_gradients: bool
     """True if it looks for spoilt gradients itself, because it sends while backward goes on."""
+
+    @property
+    def replicas_agree(self) -> bool:
+        """Whether the last step ended with all ranks in wait for each other, and equal weights."""
+        ...
 
     @property
     def bytes_sent(self) -> int:
@@ -35,10 +41,18 @@ class GradientSync(Protocol):
         """Around a backward pass whose gradients are a part of the step's: nothing leaves yet."""
         ...
 
-    def local_state(self) -> list[Tensor]:
+    def meet(self, iteration: int, iterations: int, is_last: bool) -> None:
+        """Called after each step, `iteration` (from 0) of an epoch of `iterations`.
+
+        A strategy that lets the ranks' weights differ makes them equal, in place, when it is time:
+        always at the end of an epoch, and when the step `is_last` of the run.
+        """
+
+    def local_state(self, optimizer: Optimizer) -> list[Tensor]:
         """Tensors of this rank alone that the next step depends on, for checkpoints.
 
-        They are saved for every rank, and restored in place. Always as many, of the same shapes.
+        `optimizer` is the run's: its state, and its parameters, may be among them. They are saved
+        for every rank, and restored in place. Always as many, of the same shapes.
         """
         ...
 
@@ -47,6 +61,7 @@ class KeepLocal:
     """Leaves the gradients alone: for one rank, and where someone else (DDP) has averaged them."""
 
     checks_gradients = False
+    replicas_agree = True
 
     def __init__(self) -> None:
         self.bytes_sent = 0
@@ -61,7 +76,10 @@ class KeepLocal:
         """Most strategies send nothing during backward."""
         return nullcontext()
 
-    def local_state(self) -> list[Tensor]:
+    def meet(self, iteration: int, iterations: int, is_last: bool) -> None:
+        """Most strategies give all ranks equal gradients, and so equal weights."""
+
+    def local_state(self, optimizer: Optimizer) -> list[Tensor]:
         """Most strategies remember nothing."""
         return []
 

@@ -64,27 +64,31 @@ class Augment:
         count, height, width, _ = images.shape
         pad = self.padding
         padded = torch.nn.functional.pad(images, (0, 0, pad, pad, pad, pad))
-        columns = torch.arange(width, device=images.device)
-        columns = torch.where((flip & self.flip)[:, None], columns.flip(0), columns)
-        rows = top[:, None] + torch.arange(height, device=images.device)
-        each = torch.arange(count, device=images.device)
-        cropped = padded[each[:, None, None], rows[:, :, None], (left[:, None] + columns)[:, None]]
-        return self.normalise(cropped)
+        # All windows of all images, as a view: taking one an image copies whole rows of pixels.
+        windows = padded.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
+        cropped = windows[torch.arange(count, device=images.device), top, left]
+        mirrored = (flip & self.flip)[:, None, None, None]
+        return self.normalise(torch.where(mirrored, cropped.flip(2), cropped))
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 (n, h, w, c) to (pixels / 255 - mean) / std, (n, c, h, w), channels last."""
         white = 255 if images.dtype == torch.uint8 else 1
         mean = torch.tensor(self.mean, dtype=torch.float64)
         std = torch.tensor(self.std, dtype=torch.float64)
-        scale = (1 / (white * std)).to(images.device, self.dtype)
-        shift = (-mean / std).to(images.device, self.dtype)
-        return (images.to(self.dtype) * scale + shift).permute(0, 3, 1, 2)
+        # A row of pixels at a time: over the three channels alone no vector unit has work.
+        count, height, width, _ = images.shape
+        scale = (1 / (white * std)).repeat(width).to(images.device, self.dtype)
+        shift = (-mean / std).repeat(width).to(images.device, self.dtype)
+        # In place: memory that is new in every batch costs more than the arithmetic.
+        rows = images.reshape(count, height, -1).to(self.dtype, copy=True).mul_(scale).add_(shift)
+        return rows.view(images.shape).permute(0, 3, 1, 2)
 
 
 def create_augment(settings: Settings) -> Augment:
-    """Crop, flip and normalisation of the workload."""
+    """Crop, flip and normalisation of the workload, as `settings` change them."""
     row = find_workload(settings.workload)
-    return Augment(row.mean, row.std, row.padding, row.flip, Precision(settings.precision).dtype)
+    padding = row.padding if settings.crop_padding is None else settings.crop_padding
+    return Augment(row.mean, row.std, padding, row.flip, Precision(settings.precision).dtype)
 
 
 @dataclass(frozen=True)
@@ -104,13 +108,12 @@ class InMemoryLoader:
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
         """This rank's batches of `epoch` from `first_iteration` to the end."""
-        images = torch.from_numpy(self.dataset.images)
-        labels = torch.from_numpy(self.dataset.labels)
         for share in shares(self, epoch, first_iteration):
-            chosen = torch.from_numpy(share.indices)
+            # numpy copies an image in one piece, torch a byte at a time: 15 times as long
+            images = torch.from_numpy(self.dataset.images[share.indices]).to(self.device)
+            labels = torch.from_numpy(self.dataset.labels[share.indices]).to(self.device)
             how = (torch.from_numpy(part).to(self.device) for part in share.augmentation)
-            inputs = self.augment(images[chosen].to(self.device), *how)
-            yield Batch(inputs, labels[chosen].to(self.device), share.weight, share.indices)
+            yield Batch(self.augment(images, *how), labels, share.weight, share.indices)
 
 
 class WorkerLoader:

@@ -1,12 +1,16 @@
 """Optimisers and criteria by the names that the workload table and the flags use."""
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Adadelta, Adam, Optimizer
 
+from common.failures import UsageError
 from common.settings import Settings
 
+SMOOTHED = "cross-entropy"
 # Each is a mean over the samples of a batch: of class scores, or of log-probabilities.
 CRITERIA: dict[str, Callable[[], nn.Module]] = {
     "cross-entropy": lambda: nn.CrossEntropyLoss(),
@@ -14,16 +18,57 @@ CRITERIA: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+def create_criterion(settings: Settings, name: str) -> nn.Module:
+    """The criterion called `name`, smoothed as `settings` say. Raises UsageError if it cannot be.
+
+    Smoothing s gives every class s / classes of the target (Szegedy and others, arXiv:1512.00567).
+    """
+    if not settings.label_smoothing:
+        return CRITERIA[name]()
+    if name != SMOOTHED:
+        raise UsageError(f"--label-smoothing is for the criterion {SMOOTHED}, and --workload "
+                         f"{settings.workload} has {name}: leave it out")
+    return nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing)
+
+
+def without_smoothing(criterion: nn.Module) -> nn.Module:
+    """What evaluation measures: the criterion on the true targets, so that recipes compare."""
+    smoothed = getattr(criterion, "label_smoothing", 0.0)
+    return nn.CrossEntropyLoss() if smoothed else criterion
+
+
 def create_optimizer(settings: Settings, model: nn.Module) -> Optimizer:
     """The optimiser that `settings` name, over all parameters of `model`.
 
     `momentum` is how much of the past a running mean keeps: SGD's momentum, Adam's first beta,
-    Adadelta's rho.
+    Adadelta's rho. "nesterov" is SGD that looks one step of its momentum ahead.
     """
-    parameters, rate = model.parameters(), settings.learning_rate
+    parameters, rate = parameter_groups(settings, model), settings.learning_rate
     kept, decay = settings.momentum, settings.weight_decay
     if settings.optimizer == "adam":
         return Adam(parameters, rate, betas=(kept, 0.999), weight_decay=decay)
     if settings.optimizer == "adadelta":
         return Adadelta(parameters, rate, rho=kept, weight_decay=decay)
-    return SGD(parameters, rate, kept, weight_decay=decay)
+    return SGD(parameters, rate, kept, weight_decay=decay,
+               nesterov=settings.optimizer == "nesterov")
+
+
+def parameter_groups(settings: Settings, model: nn.Module) -> list[dict[str, Any]]:
+    """All parameters, in one group if they are alike; else weights, others, and quick biases.
+
+    Weights are tensors of two dimensions or more; biases and batch norm's scales have one, and
+    decay would pull them to zero without making the function any smoother. A group's `rate_scale`
+    is what schedules multiply its rate by. No group is empty.
+    """
+    if settings.decay_on == "all" and settings.bias_rate == 1:
+        return [{"params": list(model.parameters())}]
+    biases = {id(layer.bias) for layer in model.modules() if isinstance(layer, _BatchNorm)}
+    decay = settings.weight_decay if settings.decay_on == "all" else 0.0
+    scale, rate = settings.bias_rate, settings.learning_rate
+    groups: list[dict[str, Any]] = [
+        {"params": []}, {"params": [], "weight_decay": decay},
+        {"params": [], "weight_decay": decay, "rate_scale": scale, "lr": rate * scale}]
+    for parameter in model.parameters():
+        kind = 0 if parameter.ndim > 1 else 2 if id(parameter) in biases else 1
+        groups[kind]["params"].append(parameter)
+    return [group for group in groups if group["params"]]

@@ -19,7 +19,13 @@ from torch.distributed import PrefixStore, Store
 
 from common import addresses, rendezvous
 from common.console import console, mark
-from common.devices import choose_backend, choose_device, count_gpus, use_threads
+from common.devices import (
+    choose_backend,
+    choose_device,
+    count_gpus,
+    keep_freed_memory,
+    use_threads,
+)
 from common.failures import Failure, PeerLost, RanksDisagree, first_line
 from common.phase_timer import FINISHED, Progress
 from common.settings import Settings
@@ -83,6 +89,7 @@ class Node:
 
 def lone_node(settings: Settings) -> Node:
     """One node that needs no others: no store, no process group, no port."""
+    keep_freed_memory()
     device = choose_device(settings.device, 0, [{"machine": "", "gpus": count_gpus()}])
     return Node(World(), device, use_threads(settings.threads, ranks_here=1),
                 stop=process_stop())
@@ -138,6 +145,7 @@ def _form_group(store: Store, world: World, settings: Settings, cards: list[dict
                 watch: Watch) -> Node:
     neighbours = [card["rank"] for card in cards
                   if card["machine"] == cards[world.rank]["machine"]]
+    keep_freed_memory()
     device = choose_device(settings.device, neighbours.index(world.rank), cards)
     backend = choose_backend(settings.backend, settings.device, cards)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", cards[world.rank]["interface"])

@@ -15,6 +15,7 @@ from common.events import read_events
 from common.failures import DataError
 from common.merged_steps import Steps, averages_in_backward, by_place, merge, rank_of
 from common.phase_timer import PHASES
+from common.settings import LOCAL_SYNC_NAMES
 
 ORDER = ("PartOne", "PartTwo/gather-scatter", "PartTwo/all-reduce", "PartThree")
 
@@ -50,6 +51,11 @@ class RecordedRun:
     @property
     def settings(self) -> dict[str, Any]:
         return self.start["settings"]
+
+    @property
+    def is_another_algorithm(self) -> bool:
+        """Whether it was never meant to learn what the others learn."""
+        return self.name.split("/")[-1] in LOCAL_SYNC_NAMES
 
     @property
     def ranks(self) -> int:
@@ -93,9 +99,10 @@ class RecordedRun:
 
     @property
     def bytes_sent(self) -> dict[int, int]:
-        """Bytes that each rank sent in the last iteration."""
-        return {rank: step["bytes_sent"]
-                for rank, step in sorted(list(self.steps.values())[-1].items())}
+        """Bytes that each rank sent in an iteration, on average."""
+        ranks = sorted(list(self.steps.values())[-1])
+        return {rank: round(fmean(row[rank]["bytes_sent"] for row in self.steps.values()
+                                  if rank in row)) for rank in ranks}
 
     @property
     def hides_sync(self) -> bool:

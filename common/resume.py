@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from common import checkpoint, checkpoint_folder
 from common.checkpoint import Position
 from common.collectives import broadcast_bytes
+from common.convolutions import LIBRARY
 from common.failures import CheckpointError, UsageError
 from common.gradient_sync import GradientSync, KeepLocal
 from common.loaders import InMemoryLoader, WorkerLoader
@@ -30,6 +31,7 @@ from common.sentinel import Sentinel
 from common.settings import FIELD_DEFAULTS, Settings, differences
 from common.tracing import create_tracer
 from common.trackers import create_tracker
+from common.weight_average import create_average
 
 LEADERS_FILES = ("settings.json", "summary.json", "report.txt", "report.json")
 
@@ -74,9 +76,11 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
         checkpoint.restore(contents, source, model, optimizer)
         position, last = Position(*contents["position"]), Path(source)
         totals = _my_totals(contents.get("totals", []), node)
-        remarks += _recall(contents.get("rank_state", []), gradient_sync, node)
+        remarks += _recall(contents.get("rank_state", []), gradient_sync.local_state(optimizer),
+                           node)
         remarks.append(f"resumed at {position} from {source} (bit-exact: "
-                       f"{_exactness(contents, ran_on(name, node, settings))})")
+                       f"{_exactness(contents, ran_on(name, node, settings, model))})")
+    average = create_average(settings, model, (contents or {}).get("average_state_dict", {}))
     node.note_saved(str(last or ""))
     if plan.left_out:
         remarks.append(f"each epoch leaves out a last batch of {plan.left_out} samples, fewer than "
@@ -88,13 +92,13 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
         node.progress.log = metrics
         tracer = create_tracer(settings, plan.iterations, folder, node, log)
         log.begin(world_size=node.world.size, settings=settings.as_json(), position=position,
-                  iterations_per_epoch=plan.iterations, ran_on=ran_on(name, node, settings))
+                  iterations_per_epoch=plan.iterations, ran_on=ran_on(name, node, settings, model))
         for remark in remarks:
             log.note(remark)
         yield Run(name, folder, folder / "checkpoints", settings, node, log, plan.iterations,
                   Sentinel(plan, node, settings.check_every), tracer,
                   SaveClock(name, settings.checkpoint_minutes, node), position, totals, last, data,
-                  gradient_sync, validation_losses=_losses_so_far(contents, settings))
+                  gradient_sync, average, validation_losses=_losses_so_far(contents, settings))
         log.event("end")
         node.progress.log = None
 
@@ -144,7 +148,8 @@ def _prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modu
             (folder / "settings.json").write_text(json.dumps(settings.as_json(), indent=2) + "\n")
             checkpoint_folder.remove_partial_files(folder / "checkpoints")
             checkpoint_folder.require_space(folder, model, KEPT_CHECKPOINTS + 1
-                                     + bool(settings.validation_fraction))
+                                     + bool(settings.validation_fraction),
+                                            1 + bool(settings.weight_average))
     except OSError as error:
         raise UsageError(f"the output folder {folder} cannot be written: {error.strerror}") \
             from error
@@ -213,11 +218,11 @@ def _my_totals(rows: list[list[float]], node: Node) -> Totals:
     return Totals()
 
 
-def _recall(saved: list[list[Tensor]], gradient_sync: GradientSync, node: Node) -> list[str]:
+def _recall(saved: list[list[Tensor]], remembered: list[Tensor], node: Node) -> list[str]:
     """Gives the synchroniser back what it remembered on this rank; a remark where it cannot be."""
-    remembered = gradient_sync.local_state()
     if len(saved) != len(remembered) or any(len(rows) != node.world.size for rows in saved):
-        return ["what the synchroniser remembered is lost: the number of ranks or buckets changed"]
+        return ["what the synchroniser remembered is lost: the number of ranks or buckets, or the "
+                "strategy, changed"]
     for tensor, rows in zip(remembered, saved, strict=True):
         tensor.copy_(rows[node.world.rank])
     return []
@@ -225,6 +230,7 @@ def _recall(saved: list[list[Tensor]], gradient_sync: GradientSync, node: Node) 
 
 def _exactness(contents: dict[str, Any], now: dict[str, Any]) -> str:
     defaults = {name: FIELD_DEFAULTS[name] for name in ("accumulate", "bucket_mb")}
+    defaults["convolutions"] = LIBRARY
     before = {**defaults, **contents.get("ran_on", {})}
     changed = [f"{name} was {before.get(name)} and is {now.get(name)}"
                for name in differences(before, now)]

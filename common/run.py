@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from common import checkpoint, checkpoint_folder
 from common.checkpoint import Position
 from common.collectives import gather_rows, gather_to_leader, share_leaders_buffers
+from common.convolutions import algorithms
 from common.early_stopping import best_epoch, should_stop
 from common.epoch_plan import mix
 from common.failures import CheckpointError
@@ -29,6 +30,7 @@ from common.schedules import Schedule, create_schedule
 from common.sentinel import NoSentinel, Sentinel
 from common.settings import Settings
 from common.tracing import NoTracer
+from common.weight_average import NoAverage
 
 KEPT_CHECKPOINTS = 2
 
@@ -59,6 +61,7 @@ class Run:
     last_checkpoint: Path | None = None
     data: str = ""
     gradient_sync: GradientSync = field(default_factory=KeepLocal)
+    average: NoAverage = field(default_factory=NoAverage)
     kept: int | None = KEPT_CHECKPOINTS
     validation_losses: list[float] = field(default_factory=list)
 
@@ -93,10 +96,18 @@ class Run:
             yield here.iteration
             progress.settled = True
 
+    @property
+    def is_last_step(self) -> bool:
+        """Whether --max-iterations ends the run with the step at `position`."""
+        return self.position.step + 1 == self._limit
+
+    @property
+    def _limit(self) -> int | None:
+        return 1 if self.settings.dry_run else self.settings.max_iterations
+
     def _is_over(self) -> bool:
-        limit = 1 if self.settings.dry_run else self.settings.max_iterations
         return (self.position.epoch > self.settings.epochs or self.stops_early
-                or (limit is not None and self.position.step >= limit))
+                or (self._limit is not None and self.position.step >= self._limit))
 
     @property
     def stops_early(self) -> bool:
@@ -109,26 +120,31 @@ class Run:
         return min(whole, self.settings.max_iterations or whole)
 
     def finish_step(self, step: Step, model: nn.Module, optimizer: Optimizer) -> None:
-        """Logs the step, moves on to the next; checks and saves when that is due."""
+        """Logs the step, moves on to the next; checks and saves when that is due.
+
+        Replicas are compared, and the clock is asked, after steps at whose end they agree.
+        """
         self.log.step(step)
         self.totals.add(step.loss, step.correct, step.samples)
         self.position = self.position.after_one_more(self.iterations_per_epoch)
+        self.average.after_step(self.position.step, model)
         self.node.progress.phase = "checking"
-        self.sentinel.after_step(step, self.position, model)
+        together = self.gradient_sync.replicas_agree
+        self.sentinel.after_step(step, self.position, model, together)
         self.tracer.after_step(self.position.step)
         every, done = self.settings.checkpoint_every, self.position.step
-        is_due = self.clock.is_due(done) or bool(every and done % every == 0)
+        is_due = (together and self.clock.is_due(done)) or bool(every and done % every == 0)
         if is_due and self.position.iteration:
             self.save(model, optimizer, self._gathered_totals())
         if self.position.iteration:  # else finish_epoch comes next, and saves
             self._stop_if_asked(model, optimizer)
 
     def finish_epoch(self, epoch: int, model: nn.Module, optimizer: Optimizer,
-                     validate: Callable[[], tuple[float, float] | None]) -> None:
+                     validate: Callable[[], tuple[float, float, float | None] | None]) -> None:
         """Checks, logs the epoch's means over all ranks, and saves. Every rank must call it.
 
-        After a whole epoch it calls `validate` for the mean loss and the accuracy on the validation
-        set, if there is one.
+        After a whole epoch it calls `validate` for the mean loss and the accuracies on the
+        validation set, if there is one.
         """
         self.sentinel.check(self.position, model)
         rows = self._gathered_totals()
@@ -142,7 +158,8 @@ class Run:
         self.save(model, optimizer, rows, totals.means()[0], is_best=is_best)
         self._stop_if_asked(model, optimizer)
 
-    def _note_validation(self, epoch: int, mean_loss: float, accuracy: float) -> bool:
+    def _note_validation(self, epoch: int, mean_loss: float, accuracy: float,
+                         mirrored_accuracy: float | None = None) -> bool:
         """Writes down how the epoch did on the validation set, and tells whether it is the best.
 
         The leader's loss counts for all, so that they decide alike whether to stop.
@@ -150,7 +167,7 @@ class Run:
         row = torch.tensor([mean_loss], dtype=torch.float64, device=self.node.device)
         losses = self.validation_losses
         losses.append(float(gather_rows(row)[0]))
-        self.log.validation(epoch, losses[-1], accuracy)
+        self.log.validation(epoch, losses[-1], accuracy, mirrored_accuracy=mirrored_accuracy)
         if self.stops_early:
             best = self.checkpoint_dir / checkpoint_folder.BEST
             self.log.note(f"stopped early after epoch {epoch}; the best was epoch "
@@ -181,15 +198,17 @@ class Run:
         self.node.progress.phase = "saving"
         begun = time.perf_counter()
         share_leaders_buffers(model)
-        rank_state = [gather_to_leader(tensor) for tensor in self.gradient_sync.local_state()]
+        rank_state = [gather_to_leader(tensor)
+                      for tensor in self.gradient_sync.local_state(optimizer)]
         path = self.checkpoint_dir / checkpoint_folder.file_name(self.position)
         try:
             if self.node.world.is_leader:
                 self._write(path, checkpoint.pack(
                     model, optimizer, self.position, loss, totals=totals,
                     settings=self.settings.as_json(),
-                    ran_on=ran_on(self.name, self.node, self.settings), data=self.data,
-                    validation_losses=self.validation_losses, rank_state=rank_state), is_best)
+                    ran_on=ran_on(self.name, self.node, self.settings, model), data=self.data,
+                    validation_losses=self.validation_losses, rank_state=rank_state,
+                    average_state_dict=self.average.state()), is_best)
             self.last_checkpoint = path
             self.log.event("checkpoint", file=path.name,
                            seconds=round(time.perf_counter() - begun, 6))
@@ -210,8 +229,8 @@ class Run:
             checkpoint_folder.prune(path, self.kept)
 
 
-def ran_on(name: str, node: Node, settings: Settings) -> dict[str, Any]:
+def ran_on(name: str, node: Node, settings: Settings, model: nn.Module) -> dict[str, Any]:
     """What must stay the same for a resumed run to be bit for bit the same run."""
     return {"run": name, "world_size": node.world.size, "accumulate": settings.accumulate,
             "bucket_mb": settings.bucket_mb, "threads": node.threads,
-            "device": node.device.type, **versions()}
+            "device": node.device.type, "convolutions": algorithms(model), **versions()}

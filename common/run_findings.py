@@ -32,7 +32,14 @@ def loss_gap(runs: Sequence[RecordedRun]) -> float | None:
 
 
 def learning(runs: Sequence[RecordedRun]) -> str:
-    """Whether the runs learn the same thing."""
+    """Whether the runs learn the same thing, those left out that are not meant to."""
+    equals = [run for run in runs if not run.is_another_algorithm] or runs
+    others = [short(run.name) for run in runs if run not in equals]
+    return _same_or_not(equals) + (
+        f" (other algorithms left out: {', '.join(others)})" if others else "")
+
+
+def _same_or_not(runs: Sequence[RecordedRun]) -> str:
     gap = loss_gap(runs)
     if gap is None:
         return f"the loss falls from {runs[0].merged[0]['loss']:.2f} to {_late_loss(runs[0]):.2f}"

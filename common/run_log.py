@@ -177,10 +177,10 @@ class RunLog:
         self.tracker.log(self._last, {"epoch/loss": loss, "epoch/accuracy": accuracy})
         self._line(self._prefix + EPOCH_LINE.format(epoch, loss, accuracy, mean, whole))
 
-    def validation(self, epoch: int, loss: float, accuracy: float) -> None:
-        """Writes an epoch's means over the validation set."""
+    def validation(self, epoch: int, loss: float, accuracy: float, **entries: Any) -> None:
+        """Writes an epoch's means over the validation set; `entries` go to the JSON alone."""
         self.close_bar()
-        self.event("validation", epoch=epoch, loss=loss, accuracy=accuracy)
+        self.event("validation", epoch=epoch, loss=loss, accuracy=accuracy, **entries)
         self.tracker.log(self._last, {"validation/loss": loss, "validation/accuracy": accuracy})
         self._line(self._prefix + VALIDATION_LINE.format(epoch, loss, accuracy))
 

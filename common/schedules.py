@@ -20,7 +20,7 @@ RISING_FRACTION, FIRST_DIVISOR, LAST_DIVISOR = 0.3, 25.0, 1e4
 class Schedule:
     """The learning rate of every step of a run of `epochs` epochs of `iterations` steps each.
 
-    `name` is one of settings.SCHEDULES. The rate of constant, step and cosine rises linearly over
+    `name` is one of settings.SCHEDULES. The rate of all but one-cycle rises linearly over
     the first `warmup_epochs`; for one-cycle that is the length of its rise, 0 meaning 0.3 of all.
     `step` multiplies by `gamma` after every `step_epochs` epochs.
     """
@@ -44,17 +44,20 @@ class Schedule:
             return self.peak * self.gamma ** (step // self.iterations // self.step_epochs)
         if self.name == "cosine":
             return _between(self.peak, 0.0, (step - warmup) / max(1, self._total - warmup))
+        if self.name == "linear":
+            return self.peak * max(0, self._total - step) / max(1, self._total - warmup)
         return self.peak
 
     def apply(self, optimizer: Any, step: int) -> None:
         """Sets the rate of all parameter groups of `optimizer` for `step`, in place.
 
+        A group's "rate_scale", if any, multiplies it.
         A constant rate is the optimiser's own, and is left alone.
         """
         if self.name == "constant" and not self.warmup_epochs:
             return
         for group in optimizer.param_groups:
-            group["lr"] = self.rate(step)
+            group["lr"] = self.rate(step) * group.get("rate_scale", 1.0)
 
     @property
     def _total(self) -> int:

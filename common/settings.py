@@ -5,18 +5,26 @@ from pathlib import Path
 
 SYNC_NAMES = ("gather-scatter", "all-reduce", "gather-scatter-per-tensor", "all-reduce-per-tensor",
               "gather-scatter-pipelined", "reduce-scatter", "overlapped-all-reduce")
+LOCAL_SYNC_NAMES = ("local-sgd", "diloco")  # other algorithms: they average weights, and seldom
 WIRES = ("float32", "bf16", "fp16")
 COMM_HOOKS = ("none", "fp16", "bf16", "powersgd")
 PRECISIONS = ("float32", "bf16", "float64")
-OPTIMIZERS = ("sgd", "adam", "adadelta")
-SCHEDULES = ("constant", "step", "one-cycle", "cosine")
+OPTIMIZERS = ("sgd", "nesterov", "adam", "adadelta")
+SCHEDULES = ("constant", "step", "one-cycle", "cosine", "linear")
+ENDING_SCHEDULES = ("one-cycle", "cosine", "linear")
+DECAY_ON = ("all", "weights")
+FLIPS = ("random", "alternating")
+INITS = ("plain", "whitened")
+CONVOLUTIONS = ("auto", "library", "fast")
 PARALLEL = ("ddp", "data-parallel", "model-split")
 
 # Fields that decide what is learned: a resumed run must not change them.
 TRAJECTORY_FIELDS = ("workload", "batch_size", "smallest_batch", "learning_rate", "momentum",
                      "weight_decay", "seed", "precision", "batch_norm", "optimizer", "schedule",
                      "warmup_epochs", "step_epochs", "gamma", "validation_fraction", "wire",
-                     "comm_hook")
+                     "comm_hook", "decay_on", "label_smoothing", "weight_average", "flips",
+                     "crop_padding", "init", "bias_rate")
+LOCAL_TRAJECTORY_FIELDS = ("sync_every", "outer_learning_rate", "outer_momentum", "max_iterations")
 # Fields that a node may choose for itself: its disk, its cores, its cables.
 NODE_FIELDS = ("data_dir", "output_dir", "device", "threads", "num_workers", "interface", "debug",
                "tracker")
@@ -34,10 +42,19 @@ class Settings:
     learning_rate: float
     momentum: float
     weight_decay: float
+    recipe: str = "course"
+    decay_on: str = "all"
+    label_smoothing: float = 0.0
+    weight_average: float = 0.0
+    flips: str = "random"
+    crop_padding: int | None = None
+    init: str = "plain"
+    bias_rate: float = 1.0
     smallest_batch: int = 1
     max_iterations: int | None = None
     seed: int = 1
     precision: str = "float32"
+    convolutions: str = "auto"
     batch_norm: str = "local"
     optimizer: str = "sgd"
     schedule: str = "constant"
@@ -57,6 +74,7 @@ class Settings:
     checkpoint_minutes: float = 10.0
     check_every: int = 50
     log_every: int = 20
+    tta: bool = False
     timeout: float = 60.0
     interface: str | None = None
     backend: str = "auto"
@@ -65,6 +83,9 @@ class Settings:
     bucket_mb: float = 1.0
     wire: str = "float32"
     comm_hook: str = "none"
+    sync_every: int = 50
+    outer_learning_rate: float = 0.7
+    outer_momentum: float = 0.9
     dry_run: bool = False
     debug: bool = False
     profile: tuple[int, int] | None = None
@@ -82,11 +103,18 @@ class Settings:
     def trajectory(self) -> dict:
         """The fields that decide what is learned.
 
-        The number of epochs is one where the learning rate of every step depends on it.
+        The number of epochs is one where the learning rate of every step depends on it, the last
+        iteration where the ranks average their weights after it.
         """
-        spanned = ("epochs",) if self.schedule in ("one-cycle", "cosine") else ()
+        spanned = ("epochs",) if self.schedule in ENDING_SCHEDULES else ()
+        local = LOCAL_TRAJECTORY_FIELDS if self.local_sync else ()
         return {name: value for name, value in self.as_json().items()
-                if name in TRAJECTORY_FIELDS + spanned}
+                if name in TRAJECTORY_FIELDS + spanned + local}
+
+    @property
+    def local_sync(self) -> tuple[str, ...]:
+        """Those of the strategies that let each rank train by itself for a while."""
+        return tuple(name for name in self.sync if name in LOCAL_SYNC_NAMES)
 
 
 # What a run of an older version did, which had not all of today's fields.

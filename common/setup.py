@@ -7,10 +7,12 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
+from common import whitening
 from common.all_reduce_speed import measure_all_reduce, speed_table
 from common.batch_norm import synchronize_batch_norm
 from common.collectives import digest_of
 from common.console import console
+from common.convolutions import use_fast_convolutions
 from common.datasets import ImageDataset
 from common.devices import count_gpus
 from common.epoch_plan import EpochPlan, share_bounds, validation_split
@@ -18,7 +20,7 @@ from common.evaluation import EVALUATION_BATCH
 from common.failures import DataError, UsageError
 from common.loaders import InMemoryLoader, WorkerLoader, create_augment
 from common.model_split import second_device, split_in_two
-from common.optimizers import CRITERIA, create_optimizer
+from common.optimizers import create_criterion, create_optimizer
 from common.precision import Precision
 from common.process_group import Node
 from common.settings import Settings
@@ -53,7 +55,7 @@ def announce(part: str, settings: Settings, node: Node) -> None:
 
 def _what_is_special(settings: Settings, node: Node) -> list[str]:
     """What the banner says of settings that are not the assignment's."""
-    lines = []
+    lines = _what_the_recipe_adds(settings)
     if settings.optimizer != "sgd" or settings.schedule != "constant" or settings.warmup_epochs:
         lines.append(f"  optimiser {settings.optimizer}, rate {settings.schedule}"
                      + f" after {settings.warmup_epochs} epochs of warm-up"
@@ -61,6 +63,10 @@ def _what_is_special(settings: Settings, node: Node) -> list[str]:
     if settings.accumulate > 1:
         lines.append(f"  each step in {settings.accumulate} passes; batch norm, if any, takes the "
                      "statistics of each pass by itself")
+    if settings.local_sync:
+        lines.append(f"  {' and '.join(settings.local_sync)}: another algorithm than averaging "
+                     f"gradients; every {settings.sync_every} steps or more, and at the end of an "
+                     "epoch, the ranks average their weights")
     if settings.validation_fraction:
         lines.append(f"  {settings.validation_fraction:.3g} of the training set validates"
                      + (", early stopping after {} epochs without a gain of {}".format(
@@ -75,6 +81,20 @@ def _what_is_special(settings: Settings, node: Node) -> list[str]:
             ": one device, so this shows the mechanism, and no gain of memory or time"
             if other == node.device else ", which take turns"))
     return lines
+
+
+def _what_the_recipe_adds(settings: Settings) -> list[str]:
+    added = [f"decay on {settings.decay_on}"] * (settings.decay_on != "all")
+    added += [f"label smoothing {settings.label_smoothing}"] * (settings.label_smoothing > 0)
+    added += [f"weight average {settings.weight_average}"] * (settings.weight_average > 0)
+    added += [f"{settings.flips} flips"] * (settings.flips != "random")
+    added += [f"crop padding {settings.crop_padding}"] * (settings.crop_padding is not None)
+    added += [f"{settings.init} filters"] * (settings.init != "plain")
+    added += [f"biases at {settings.bias_rate} times the rate"] * (settings.bias_rate != 1)
+    if settings.recipe != "course" or added:
+        return [f"  recipe {settings.recipe}, {settings.epochs} epochs: "
+                + (", ".join(added) or "nothing else")]
+    return []
 
 
 def load_datasets(settings: Settings, node: Node) -> tuple[ImageDataset, ImageDataset | None,
@@ -117,7 +137,8 @@ def hold_out(train_set: ImageDataset,
 def create_loader(settings: Settings, dataset: ImageDataset,
                   node: Node) -> InMemoryLoader | WorkerLoader:
     """This rank's loader of the training set."""
-    plan = EpochPlan(len(dataset), settings.batch_size, settings.smallest_batch, settings.seed)
+    plan = EpochPlan(len(dataset), settings.batch_size, settings.smallest_batch, settings.seed,
+                     alternating_flips=settings.flips == "alternating")
     if plan.iterations == 0:
         raise DataError(f"{len(dataset)} training samples give no batch of {settings.batch_size}")
     if (last := len(plan.batch(plan.iterations - 1))) < node.world.size:
@@ -139,15 +160,22 @@ def create_training(settings: Settings, dataset: ImageDataset,
     torch.manual_seed(settings.seed)
     row = find_workload(settings.workload)
     model = row.build_model(len(dataset.class_names))
+    if settings.init == "whitened":
+        whitening.initialise(model, dataset)
     if settings.batch_norm == "synchronised":
         _require_one_pass(model, settings)
         model = synchronize_batch_norm(model)
     model = model.to(node.device, Precision(settings.precision).dtype,
                      memory_format=torch.channels_last)
     node.agree("initial weights", digest_of(model))
+    node.progress.phase = "choosing convolutions"
+    height, width, channels = dataset.images.shape[1:]
+    use_fast_convolutions(model, (channels, height, width),
+                          -(-settings.batch_size // node.world.size // settings.accumulate),
+                          Precision(settings.precision), settings.convolutions)
     if settings.parallel == "model-split":
         split_in_two(model, node.device, second_device(node.device, node.ranks_here))
-    criterion = CRITERIA[row.criterion]().to(node.device)
+    criterion = create_criterion(settings, row.criterion).to(node.device)
     return model, criterion, create_optimizer(settings, model)
 
 

@@ -28,7 +28,7 @@ SAME_SIGNAL_SECONDS = 0.5
 class Stop:
     """Whether, and after which step, this process must stop; and what it has to say then.
 
-    A boundary is an instant between two steps, or after an epoch, where all replicas are equal. All
+    A boundary is an instant between two steps, or after an epoch, where a run can be saved. All
     ranks pass the same boundaries in the same order, so their count says where a rank is.
     """
 

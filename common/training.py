@@ -2,7 +2,8 @@
 
 Follow one batch: the loader hands over this rank's share of the global batch; forward and backward,
 in one pass or more, give local gradients; `gradient_sync` turns them into means over the global
-batch; the optimiser steps; the run writes it down.
+batch; the optimiser steps; the run writes it down. (`meet` is for strategies that average weights
+now and then instead.)
 """
 
 import math
@@ -20,7 +21,7 @@ from common.evaluation import evaluate
 from common.failures import NonFiniteLoss
 from common.gradient_check import finite_gradients
 from common.gradient_sync import GradientSync
-from common.loaders import Loader
+from common.loaders import Batch, Loader
 from common.phase_timer import PhaseTimer
 from common.run import Run
 from common.run_log import Step, Totals
@@ -38,33 +39,24 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     timer = PhaseTimer(run.node.progress, run.node.wait_for_device, run.tracer.mark)
-    precision, dropout = run.precision, DropoutPlan(model, run.settings.seed)
+    passes = Passes(model, criterion, gradient_sync, run, timer)
     for epoch in run.epochs():
         model.train()
         batches = loader.batches(epoch, run.position.iteration)
         for _ in run.iterations():
             started, bytes_before = time.perf_counter(), gradient_sync.bytes_sent
-            here = f"rank {run.node.world.rank} at {run.position}"
-            share = Totals()
             with timer("data"):
                 batch = next(batches)
             optimizer.zero_grad()
-            for part, is_last in micro_batches(batch, run.settings.accumulate):
-                dropout.meet(epoch, part.indices)
-                with averaging(model, gradient_sync, is_last):
-                    with timer("forward"):
-                        with precision.autocast(part.inputs.device):
-                            outputs = model(part.inputs)
-                        loss = criterion(precision.widen(outputs), part.targets)
-                        share.add(_finite(loss, run), _correct(outputs, part.targets),
-                                  len(part.targets))
-                    with timer("backward"), finite_gradients(model, here, gradient_sync):
-                        (loss * part.weight).backward()
+            share = passes.over(batch)
             with timer("sync"):
                 gradient_sync.average([p.grad for p in parameters if p.grad is not None])
             with timer("update"):
                 run.schedule.apply(optimizer, run.position.step)
                 optimizer.step()
+            with timer("sync"):
+                gradient_sync.meet(run.position.iteration, run.iterations_per_epoch,
+                                   run.is_last_step)
             run.finish_step(
                 Step(at=run.position, loss=share.means()[0], correct=int(share.correct),
                      samples=int(share.samples), duration=time.perf_counter() - started,
@@ -76,13 +68,55 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
     return model
 
 
+class Passes:
+    """Forward and backward over one batch: in one pass, or in as many as --accumulate says."""
+
+    def __init__(self, model: nn.Module, criterion: nn.Module, gradient_sync: GradientSync,
+                 run: Run, timer: PhaseTimer) -> None:
+        self._model, self._criterion, self._gradient_sync = model, criterion, gradient_sync
+        self._run, self._timer = run, timer
+        self._precision = run.precision
+        self._dropout = DropoutPlan(model, run.settings.seed)
+
+    def over(self, batch: Batch) -> Totals:
+        """Adds this rank's gradients to the parameters'; returns the sums over its samples.
+
+        Every rank must call it. Raises NonFiniteLoss.
+        """
+        share = Totals()
+        for part, is_last in micro_batches(batch, self._run.settings.accumulate):
+            self._dropout.meet(self._run.position.epoch, part.indices)
+            with averaging(self._model, self._gradient_sync, is_last):
+                with self._timer("forward"):
+                    loss = self._forward(part, share)
+                with self._timer("backward"):
+                    self._backward(loss * part.weight)
+        return share
+
+    def _forward(self, part: Batch, share: Totals) -> Tensor:
+        """The mean loss over the part's samples, whose sums it adds to `share`."""
+        with self._precision.autocast(part.inputs.device):
+            outputs = self._model(part.inputs)
+        loss = self._criterion(self._precision.widen(outputs), part.targets)
+        share.add(_finite(loss, self._run), _correct(outputs, part.targets), len(part.targets))
+        return loss
+
+    def _backward(self, loss: Tensor) -> None:
+        here = f"rank {self._run.node.world.rank} at {self._run.position}"
+        with finite_gradients(self._model, here, self._gradient_sync):
+            loss.backward()
+
+
 def _validate(model: nn.Module, criterion: nn.Module, validation_set: ImageDataset | None,
-              run: Run) -> tuple[float, float] | None:
-    """(mean loss, accuracy) over the validation set, if there is one. Every rank must call it."""
+              run: Run) -> tuple[float, float, float | None] | None:
+    """(mean loss, accuracy, accuracy with mirror images or None) over the validation set, if any.
+
+    Every rank must call it.
+    """
     if validation_set is None:
         return None
     result = evaluate(unwrapped(model), criterion, validation_set, run)
-    return result.loss, result.accuracy
+    return result.loss, result.accuracy, result.mirrored_accuracy
 
 
 def _finite(loss: Tensor, run: Run) -> float:

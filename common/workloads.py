@@ -18,7 +18,7 @@ class Workload:
     """One row. `load(split, data_dir)` gives the ImageDataset, `build_model(classes)` the module.
 
     The data set knows the names of its classes. `mean` and `std` are per channel, in units of 0 to
-    1 for images; `padding` is in pixels. `criterion` is a name in optimizers.CRITERIA. The rest are
+    1 for images; `padding` is in pixels; `criterion` is a name in optimizers.CRITERIA. The rest are
     the defaults of the flags of the same names.
     """
 
@@ -40,6 +40,13 @@ class Workload:
     warmup_epochs: float = 0.0
     step_epochs: int = 1
     gamma: float = 0.1
+    decay_on: str = "all"
+    label_smoothing: float = 0.0
+    weight_average: float = 0.0
+    flips: str = "random"
+    crop_padding: int | None = None
+    init: str = "plain"
+    bias_rate: float = 1.0
     validation_fraction: float = 0.0
     early_stopping: tuple[int, float] | tuple[()] = ()
     log_every: int = 20

@@ -1,4 +1,4 @@
-"""Shared by many tests: the end of an undisturbed run, and a workload table that stays as it is."""
+"""Shared by many tests: the end of an undisturbed run, and what must stay as it is."""
 
 from collections.abc import Callable, Iterator
 
@@ -22,6 +22,14 @@ def undisturbed(tmp_path_factory) -> Callable[[Case], End]:
             assert [len(losses) for losses in ends[key].losses] == [STEPS] * case.world_size
         return ends[key]
     return end
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory) -> Iterator[None]:
+    """What the tests measure of this machine is not remembered for real runs, nor the reverse."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,19 +18,30 @@ MEASURED_LOCALLY = "all-reduce"
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison with one rank. `beyond` names what was out of bounds; None: not judged."""
+    """One comparison with one rank. `beyond` names what was out of bounds; None: not judged.
+
+    `is_meant_to_agree` is false for another algorithm, which fails nothing by being one.
+    """
 
     name: str
     world_size: int
     gaps: Gaps
     beyond: list[str] | None = None
+    is_meant_to_agree: bool = True
 
     @property
     def verdict(self) -> str:
-        """One word, or what failed."""
+        """A word or two, or what failed."""
         if self.beyond is None:
             return "measured"
+        if not self.is_meant_to_agree and self.beyond:
+            return "not equivalent"
         return "FAILED: " + ", ".join(self.beyond) if self.beyond else "agrees"
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it breaks the promise of one trajectory."""
+        return bool(self.beyond) and self.is_meant_to_agree
 
 
 @dataclass(frozen=True)
@@ -66,13 +77,13 @@ def create_reference(problem: Problem, path: Path, limit: float = float("inf")) 
     return replace(reference, perturbed=perturbed, allowed=allowed)
 
 
-def judged(reference: Reference, strategies: Mapping[str, Strategy],
-           sizes: Iterable[int]) -> Iterator[Case]:
+def judged(reference: Reference, strategies: Mapping[str, Strategy], sizes: Iterable[int],
+           are_meant_to_agree: bool = True) -> Iterator[Case]:
     """Every strategy on every number of ranks, held to the reference's bounds."""
     for size in sizes:
         for name, strategy in strategies.items():
             gaps = reference.against(strategy, size)
-            yield Case(name, size, gaps, beyond(gaps, reference.allowed))
+            yield Case(name, size, gaps, beyond(gaps, reference.allowed), are_meant_to_agree)
 
 
 def accumulated(reference: Reference, passes: Iterable[int]) -> Iterator[Case]:

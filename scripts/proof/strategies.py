@@ -16,7 +16,13 @@ from common.gradient_sync import GradientSync, KeepLocal
 from common.loaders import Batch, Loader
 from PartThree.comm_hooks import register_comm_hook
 from PartThree.ddp import OWN_BUFFERS, buckets
-from PartTwo.synchronizers import SYNCHRONIZERS, create_synchronizer
+from PartTwo.synchronizers import (
+    DEFAULTS,
+    LOCAL_SYNCHRONIZERS,
+    SYNCHRONIZERS,
+    SyncOptions,
+    create_synchronizer,
+)
 
 
 class Wiring(NamedTuple):
@@ -35,9 +41,10 @@ def alone(model: nn.Module, loader: Loader) -> Wiring:
     return Wiring(model, loader, KeepLocal())
 
 
-def by_hand(name: str, model: nn.Module, loader: Loader) -> Wiring:
+def by_hand(name: str, model: nn.Module, loader: Loader,
+            options: SyncOptions = DEFAULTS) -> Wiring:
     """Part Two with the synchroniser called `name`."""
-    return Wiring(model, loader, create_synchronizer(name))
+    return Wiring(model, loader, create_synchronizer(name, options))
 
 
 def by_ddp(model: nn.Module, loader: Loader) -> Wiring:
@@ -50,6 +57,14 @@ def by_ddp(model: nn.Module, loader: Loader) -> Wiring:
 
 STRATEGIES: Mapping[str, Strategy] = {
     **{name: partial(by_hand, name) for name in SYNCHRONIZERS}, "ddp": by_ddp}
+
+
+
+
+def local_strategies(every: int) -> Mapping[str, Strategy]:
+    """Those that are other algorithms, with a meeting after every `every` steps."""
+    return {name: partial(by_hand, name, options=SyncOptions(sync_every=every))
+            for name in LOCAL_SYNCHRONIZERS}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from common.batch_norm import freeze_batch_norm
 from common.collectives import sum_over_ranks, world_size
@@ -56,9 +57,17 @@ class Recorder:
         """The inner synchroniser's."""
         return self._inner.no_sync()
 
-    def local_state(self) -> list[Tensor]:
+    @property
+    def replicas_agree(self) -> bool:
+        return self._inner.replicas_agree
+
+    def meet(self, iteration: int, iterations: int, is_last: bool) -> None:
+        """The inner synchroniser's."""
+        self._inner.meet(iteration, iterations, is_last)
+
+    def local_state(self, optimizer: Optimizer) -> list[Tensor]:
         """What the inner synchroniser remembers."""
-        return self._inner.local_state()
+        return self._inner.local_state(optimizer)
 
 
 Trajectory = dict[str, list[Tensor]]

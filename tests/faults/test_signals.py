@@ -24,7 +24,7 @@ from common.events import read_events
 from common.signals import Stop, listen_for_signals
 from tests.faults.disturbed import joined, running, wait_for
 from tests.ranks import CONTEXT, error_lines
-from tests.runs import RUNS, Case, end_of, launch, same_bits
+from tests.runs import FOLDERS, Case, end_of, launch, same_bits
 from tests.workload import plant
 
 SIGNALS = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 75}
@@ -62,20 +62,26 @@ def check(case: Case, phase: str, number: signal.Signals, told: int | None, fold
     if phase == "training":
         steps = [len(losses) for losses in steps_of(case, folder)]
         assert len(set(steps)) == 1 and case.kill_at < steps[0]
-        saved, *_ = checkpoint_folder.newest(folder / RUNS[case.run] / "checkpoints")
+        saved, *_ = checkpoint_folder.newest(folder / FOLDERS[case.run] / "checkpoints")
         assert checkpoint.read(saved)["position"][2] == steps[0]  # all that was trained was saved
     launch(case, folder, "auto")
     assert same_bits(end_of(case, folder), undisturbed(case))
 
 
 def steps_of(case: Case, folder) -> list[list]:
-    return [list(read_events(folder / RUNS[case.run] / f"metrics_rank{rank}.jsonl", "step"))
+    return [list(read_events(folder / FOLDERS[case.run] / f"metrics_rank{rank}.jsonl", "step"))
             for rank in range(case.world_size)]
 
 
 @pytest.mark.parametrize("case, phase, number, told", cases(8, seed=1), ids=str)
 def test_a_signal_stops_all_ranks_after_one_step(case, phase, number, told, tmp_path, undisturbed):
     check(case, phase, number, told, tmp_path, undisturbed)
+
+
+@pytest.mark.parametrize("run", ["local-sgd", "diloco"])
+def test_a_signal_between_meetings_loses_nothing(run, tmp_path, undisturbed):
+    """The ranks have other weights each, and meet after 9 steps only."""
+    check(Case(run, 3, "memory", 50, 5), "training", signal.SIGTERM, 1, tmp_path, undisturbed)
 
 
 @pytest.mark.slow

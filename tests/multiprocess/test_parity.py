@@ -18,18 +18,25 @@ from common.gradient_sync import GradientSync, KeepLocal
 from common.process_group import Node
 from common.run import Run
 from common.run_log import RunLog
-from common.settings import SYNC_NAMES, Settings
+from common.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
 from common.training import train
 from common.world import World
 from PartThree.comm_hooks import register_comm_hook
 from PartThree.ddp import OWN_BUFFERS, buckets
-from PartTwo.synchronizers import DEFAULTS, SYNCHRONIZERS, SyncOptions, create_synchronizer
+from PartTwo.synchronizers import (
+    DEFAULTS,
+    LOCAL_SYNCHRONIZERS,
+    SYNCHRONIZERS,
+    SyncOptions,
+    create_synchronizer,
+)
 from scripts.proof.trajectory import Recorder
 from tests.ranks import run_ranks
 from tests.small import small_loader, small_model
 
 TOLERANCE = 1e-12
 SMALL_BUCKETS = 0.0004  # megabytes: several for the small model
+SMALL_OPTIONS = SyncOptions(SMALL_BUCKETS)
 
 
 class EveryStep(Recorder):
@@ -44,12 +51,13 @@ class EveryStep(Recorder):
         self.kept.append(self.last)
 
 
-def trained(strategy: str) -> tuple[list[list[Tensor]], list[Tensor]]:
+def trained(strategy: str, options: SyncOptions = SMALL_OPTIONS,
+            ) -> tuple[list[list[Tensor]], list[Tensor]]:
     """Two epochs of the real loop: the gradients of each step, and the weights at the end."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     model: nn.Module = small_model()
     inner = (KeepLocal() if strategy in ("ddp", "none")
-             else create_synchronizer(strategy, SyncOptions(SMALL_BUCKETS)))
+             else create_synchronizer(strategy, options))
     sync = EveryStep(inner)
     if strategy == "ddp":
         model = DistributedDataParallel(model, **OWN_BUFFERS, **buckets(SMALL_BUCKETS))
@@ -106,6 +114,7 @@ def test_without_synchronisation_the_same_comparison_fails(world_size, one_rank)
 
 def test_the_command_line_knows_every_strategy():
     assert tuple(SYNCHRONIZERS) == SYNC_NAMES
+    assert tuple(LOCAL_SYNCHRONIZERS) == LOCAL_SYNC_NAMES
 
 
 def averaged(strategy: str, gradients: Sequence[Tensor], options: SyncOptions = DEFAULTS):

@@ -7,7 +7,7 @@ first gradients kept at every step, no copies kept, or nothing averaged in Recor
 dataset` always, or the first samples, in thinned; freeze_batch_norm left out. Elsewhere: `.flip(0)`
 dropped from Reversed; the leader's gaps alone in Reference.against; local statistics synchronised,
 or measured on one rank; Verdict not raised, ranks not killed, or their temporary files not placed
-in run_ranks; exit status 0.
+in run_ranks; exit status 0; has_failed, or a verdict, without is_meant_to_agree.
 """
 
 import json
@@ -29,7 +29,7 @@ from scripts import prove
 from scripts.proof.comparison import FACTOR, QUANTITIES, Gap, beyond, bounds, differences, worst
 from scripts.proof.experiment import Case, create_reference, judged, local_statistics
 from scripts.proof.ranks import run_ranks
-from scripts.proof.strategies import STRATEGIES, Reversed
+from scripts.proof.strategies import STRATEGIES, Reversed, local_strategies
 from scripts.proof.trajectory import Recorder, thinned, trajectory
 from tests.multiprocess.prove_cases import BROKEN, no_synchronisation, small_problem
 from tests.ranks import ROOT
@@ -258,10 +258,22 @@ def test_the_exit_status_and_the_files(strategy, code, references, tmp_path, mon
     assert "| 2 | mine |" in text and "**bound**" in text and ("FAILED" in text) == bool(code)
 
 
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_other_algorithms_are_not_equivalent_and_that_is_no_failure(world_size, references):
+    cases = list(judged(references["float64", "synchronised"], local_strategies(3), [world_size],
+                        are_meant_to_agree=False))
+    expected = {"local-sgd": "agrees" if world_size == 1 else "not equivalent",
+                "diloco": "not equivalent"}
+    assert {case.name: case.verdict for case in cases} == expected
+    assert not any(case.has_failed for case in cases)
+    assert "of other algorithms" in prove._conclusion(cases)
+
+
 def test_a_case_says_what_failed():
     gaps = dict.fromkeys(QUANTITIES, Gap(0.0, 0.0))
     assert [Case("x", 2, gaps, names).verdict for names in (None, [], ["loss", "weights"])] == [
         "measured", "agrees", "FAILED: loss, weights"]
+    assert Case("x", 2, gaps, ["loss"]).has_failed and not Case("x", 2, gaps, []).has_failed
 
 
 @pytest.mark.slow

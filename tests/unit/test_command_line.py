@@ -13,7 +13,7 @@ from common.settings import OPTIMIZERS, SCHEDULES
 from common.workloads import WORKLOADS
 from tests.ranks import ROOT
 
-SCREEN = 50  # lines of a terminal window
+SCREEN = 60  # lines of a terminal window
 
 
 def test_defaults_are_the_assignments_numbers():
@@ -26,6 +26,18 @@ def test_defaults_are_the_assignments_numbers():
 def test_part_two_runs_both_tasks_unless_told():
     assert parse_command_line("PartTwo", [])[0].sync == ("gather-scatter", "all-reduce")
     assert parse_command_line("PartTwo", ["--sync", "all-reduce"])[0].sync == ("all-reduce",)
+
+
+def test_local_strategies_have_the_papers_numbers_unless_told():
+    defaults, _ = parse_command_line("PartTwo", ["--sync", "diloco"])
+    assert (defaults.sync_every, defaults.outer_learning_rate, defaults.outer_momentum) == (
+        50, 0.7, 0.9)
+    told, _ = parse_command_line("PartTwo", [
+        "--sync", "all-reduce,diloco", "--sync-every", "7", "--outer-learning-rate", "0.5",
+        "--outer-momentum", "0.1"])
+    assert (told.sync_every, told.outer_learning_rate, told.outer_momentum) == (7, 0.5, 0.1)
+    assert told.trajectory()["sync_every"] == 7 and told.local_sync == ("diloco",)
+    assert "sync_every" not in parse_command_line("PartTwo", [])[0].trajectory()
 
 
 def test_early_stopping_is_patience_and_gain():
@@ -83,6 +95,13 @@ def test_a_workloads_row_gives_the_defaults_and_flags_overrule_it():
     (["--validation-fraction", "1"], ["--validation-fraction", "'1'"]),
     (["--no-such-flag"], ["--no-such-flag"]),
     (["--wire", "bf16", "--sync", "all-reduce-per-tensor"], ["--wire bf16", "-per-tensor"]),
+    (["--sync", "local-sgd", "--sync-every", "0"], ["--sync-every", "'0'", "at least 1"]),
+    (["--sync", "all-reduce", "--sync-every", "5"], ["--sync-every", "local-sgd or diloco"]),
+    (["--sync", "local-sgd", "--outer-momentum", "0"], ["--outer-momentum", "--sync diloco"]),
+    (["--sync", "diloco", "--outer-learning-rate", "0"], ["--outer-learning-rate", "'0'"]),
+    (["--sync", "all-reduce,local-sgd", "--wire", "bf16"], ["--wire bf16", "local-sgd"]),
+    (["--sync", "diloco", "--batch-norm", "synchronised"], ["--batch-norm", "every layer"]),
+    (["--sync", "local-sdg"], ["did you mean local-sgd?"]),
     (["--epoch", "3"], ["--epoch", "did you mean --epochs?"]),
     (["--learning_rate", "1"], ["did you mean --learning-rate?"]),
     (["--workload", "cifar-vgg11"], ["did you mean cifar10-vgg11?"]),

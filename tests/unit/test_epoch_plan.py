@@ -1,4 +1,8 @@
-"""The epoch plan: each sample once, the same batches on every world, resume is the suffix."""
+"""The epoch plan: each sample once, the same batches on every world, resume is the suffix.
+
+Mutations that turn the flips red: draw them anew each epoch; flip back after two; let the order or
+the crops follow epoch 1.
+"""
 
 import numpy as np
 import pytest
@@ -70,6 +74,17 @@ def test_crops_flips_and_order_are_spread_evenly_and_change_with_epoch_and_seed(
         assert (plan.order == other.order).mean() < 0.001
         again = other.augmentation(np.arange(50_000), padding=4)
         assert 0.45 < (again.flip == drawn.flip).mean() < 0.55
+
+
+def test_alternating_flips_mirror_each_sample_in_every_other_epoch():
+    plan, indices = EpochPlan(1000, 10, seed=3, alternating_flips=True), np.arange(1000)
+    drawn = [plan.at(epoch).augmentation(indices, 4) for epoch in range(1, 6)]
+    assert 400 < drawn[0].flip.sum() < 600
+    for before, after in zip(drawn, drawn[1:], strict=False):
+        assert np.array_equal(before.flip, ~after.flip)
+        assert (before.top == after.top).mean() < 0.2
+    assert np.array_equal(drawn[0].flip, EpochPlan(1000, 10, seed=3).augmentation(indices, 4).flip)
+    assert np.array_equal(plan.at(4).order, EpochPlan(1000, 10, seed=3, epoch=4).order)
 
 
 def test_the_plan_never_changes_between_versions():

@@ -37,6 +37,12 @@ def test_weights_make_a_plain_mean_over_ranks_the_mean_over_the_global_batch():
             assert batch.weight / 4 == pytest.approx(size / sum(sizes), rel=1e-15)
 
 
+def test_normalising_leaves_the_points_themselves_alone():
+    points = torch.ones(3, 1, 1, 2)
+    Augment((0.5, 0.5), (2.0, 2.0), 0, False).normalise(points)
+    assert torch.equal(points, torch.ones(3, 1, 1, 2))
+
+
 def test_no_flip_where_the_workload_has_none():
     images = torch.arange(2 * 4 * 4 * 3, dtype=torch.uint8).view(2, 4, 4, 3)
     augment = Augment((0.0,) * 3, (1.0,) * 3, padding=0, flip=False)

@@ -3,7 +3,8 @@
 Mutations that turn this red: keep the first iteration in `durations`; the fastest rank's seconds
 instead of the slowest's; leave `samples` out of the merged loss; compare all iterations in
 `loss_gap`; base on the slowest run of one rank; drop `node` folders' merging; mean instead of max
-of the bytes in `pairs`.
+of the bytes in `pairs`; the last step's bytes in bytes_sent; `return False` in
+is_another_algorithm.
 """
 
 import json
@@ -80,6 +81,21 @@ def test_early_losses_tell_whether_runs_learn_the_same(tmp_path, loss, says):
             event["loss"] += 9  # roundings have grown: that is no other way of learning
     path.write_text("".join(json.dumps(event) + "\n" for event in lines))
     assert says in findings.learning(find_runs([tmp_path]))
+
+
+def test_another_algorithm_is_no_mistake_and_its_bytes_are_a_mean(tmp_path):
+    for name, loss, sends in (("all-reduce", 2.0, 3), ("reduce-scatter", 2.0, 3),
+                              ("local-sgd", 2.5, 0)):
+        path = write_run(tmp_path / "PartTwo" / name, steps=14, loss=loss, root_sends=sends)
+    log = path / "metrics_rank0.jsonl"
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    [step for step in events if step["event"] == "step"][-1]["bytes_sent"] = 1400
+    log.write_text("".join(json.dumps(event) + "\n" for event in events))
+    runs = find_runs([tmp_path])
+    assert {run.name: run.bytes_sent[0] for run in runs}["PartTwo/local-sgd"] == 100
+    said = findings.learning(runs)
+    assert "all 2 runs learn the same" in said
+    assert said.endswith("(other algorithms left out: local-sgd)")
 
 
 def test_a_straggler_is_named(tmp_path):

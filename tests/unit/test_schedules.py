@@ -1,7 +1,7 @@
 """Schedules are torch's, as pure functions of the step; warm-up is a straight line.
 
 Mutations that turn this red: count steps from 1; LAST_DIVISOR 1e3; drop the warm-up from the
-cosine's length; apply a constant rate to an optimiser with two groups.
+cosine's or the line's length; apply a constant rate to an optimiser with two groups.
 """
 
 import pytest
@@ -18,6 +18,7 @@ TORCHS = {
     "one-cycle": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, PEAK, TOTAL,
                                                            cycle_momentum=False),
     "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, TOTAL),
+    "linear": lambda optimizer: lr_scheduler.LinearLR(optimizer, 1.0, 0.0, TOTAL),
 }
 
 
@@ -41,7 +42,7 @@ def test_the_rates_are_torchs(name):
             scheduler.step()
 
 
-@pytest.mark.parametrize("name", ["constant", "step", "cosine"])
+@pytest.mark.parametrize("name", ["constant", "step", "cosine", "linear"])
 def test_warm_up_rises_to_the_peak_in_equal_steps(name):
     warm = schedule(name, warmup_epochs=1)
     rates = [warm.rate(step) for step in range(ITERATIONS)]
@@ -49,10 +50,11 @@ def test_warm_up_rises_to_the_peak_in_equal_steps(name):
     assert warm.rate(ITERATIONS) == pytest.approx(PEAK)
 
 
-def test_after_warm_up_the_cosine_still_ends_at_nothing():
-    assert schedule("cosine", 2).rate(TOTAL) == pytest.approx(0.0, abs=1e-15)
+@pytest.mark.parametrize("name", ["cosine", "linear"])
+def test_after_warm_up_it_still_ends_at_nothing(name):
+    assert schedule(name, 2).rate(TOTAL) == pytest.approx(0.0, abs=1e-15)
     middle = 2 * ITERATIONS + (TOTAL - 2 * ITERATIONS) // 2
-    assert schedule("cosine", 2).rate(middle) == pytest.approx(PEAK / 2)
+    assert schedule(name, 2).rate(middle) == pytest.approx(PEAK / 2)
 
 
 def test_one_cycle_peaks_where_its_rise_ends():
@@ -61,7 +63,7 @@ def test_one_cycle_peaks_where_its_rise_ends():
     assert rates[0] == pytest.approx(PEAK / 25)
 
 
-@pytest.mark.parametrize("name", ["one-cycle", "cosine"])
+@pytest.mark.parametrize("name", ["one-cycle", "cosine", "linear"])
 def test_past_the_end_the_rate_stays(name):
     assert schedule(name).rate(TOTAL + 50) == pytest.approx(schedule(name).rate(TOTAL), rel=1e-12)
 

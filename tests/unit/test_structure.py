@@ -16,21 +16,22 @@ FLOORS = (
     ("events", "phase_timer", "advice", "signals", "failures", "settings", "epoch_plan",
      "precision", "world", "console", "dataset_cache", "datasets", "mnist", "vgg11", "dropout",
      "small_models",
-     "workloads", "loaders", "model_split", "optimizers", "schedules", "early_stopping",
-     "trace_file", "trackers"),
+     "recipes", "whitening", "workloads", "loaders", "model_split", "optimizers", "schedules",
+     "early_stopping", "trace_file", "trackers"),
     ("batch_norm", "collectives", "gradient_sync", "accumulation", "checkpoint",
-     "checkpoint_folder",
-     "gradient_check", "run_log", "addresses", "rendezvous", "agreement", "watch", "devices",
-     "process_group", "sentinel", "tracing", "save_clock", "run", "resume", "links", "node_facts",
-     "all_reduce_speed", "board",
-     "findings"),
+     "checkpoint_folder", "gradient_check", "fast_convolution", "convolutions", "run_log",
+     "addresses", "rendezvous", "agreement", "watch", "devices", "process_group", "sentinel",
+     "tracing", "save_clock", "weight_average", "run", "resume", "links", "node_facts",
+     "all_reduce_speed", "board", "findings"),
     ("setup", "training", "evaluation", "preflight"),
-    ("flag_parser", "flag_types", "command_line", "report", "assignment", "preflight_page"),
+    ("flag_parser", "flag_types", "seam_flags", "recipe_flags", "command_line", "report",
+     "assignment",
+     "preflight_page"),
 )
 # What draws and compares runs from their logs: apart from these it needs the light modules alone,
 # and nothing on the floors needs it.
 ASIDE = ("merged_steps", "recorded_run", "run_findings", "figure_style", "figures", "timeline")
-LIGHT = ("events", "failures", "phase_timer", "trace_file")
+LIGHT = ("events", "failures", "phase_timer", "settings", "trace_file")
 ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS)
          for place, name in enumerate(names)}
 MAINS = ("PartOne", "PartTwo", "PartThree")

@@ -1,0 +1,78 @@
+"""Lightning and Accelerate at their best settings: channels_last, nothing logged, nothing saved.
+
+Data, model and workers are the course's, for neither library brings its own.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.peer_loops.job import Job, StepClock
+from benchmarks.peer_loops.textbook import WORKERS, textbook_loader, textbook_training
+
+
+def _settings(job: Job) -> str:
+    return f"channels_last, {WORKERS} workers" + ", compiled" * job.compiled
+
+
+def _prepared(model: nn.Module, job: Job) -> Callable[[Tensor], Tensor]:
+    """The model as the step calls it: channels last in memory, and compiled where asked."""
+    model.to(memory_format=torch.channels_last)
+    return torch.compile(model) if job.compiled else model
+
+
+def run_lightning(job: Job, clock: StepClock) -> str:
+    """Trains through lightning.pytorch.Trainer until the clock has seen enough; its settings."""
+    from lightning import pytorch
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+    model, criterion, optimizer = textbook_training(job)
+
+    class Module(pytorch.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.call = _prepared(model, job)
+
+        def training_step(self, batch: list[Tensor], index: int) -> Tensor:
+            images, labels = batch
+            return criterion(self.call(images.to(memory_format=torch.channels_last)), labels)
+
+        def on_train_batch_end(self, *_: object) -> None:
+            clock.tick()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return optimizer
+
+    precision = "bf16-mixed" if job.precision == "bf16" else "32-true"
+    # barebones leaves out all that costs: logging, checkpoints, bars, sanity checks
+    trainer = pytorch.Trainer(accelerator="cpu", devices=1, precision=precision, barebones=True,
+                              max_steps=job.ticks, max_epochs=-1)
+    trainer.fit(Module(), textbook_loader(job))
+    return f"{_settings(job)}, {precision}, barebones"
+
+
+def run_accelerate(job: Job, clock: StepClock) -> str:
+    """Trains through accelerate.Accelerator until the clock has seen enough; its settings."""
+    from accelerate import Accelerator
+
+    precision = "bf16" if job.precision == "bf16" else "no"
+    accelerator = Accelerator(cpu=True, mixed_precision=precision)
+    plain, criterion, optimizer = textbook_training(job)
+    plain.to(memory_format=torch.channels_last)
+    model, optimizer, loader = accelerator.prepare(plain, optimizer, textbook_loader(job))
+    call = _prepared(model, job)
+    model.train()
+    for images, labels in loader:
+        optimizer.zero_grad()
+        loss = criterion(call(images.to(memory_format=torch.channels_last)), labels)
+        accelerator.backward(loss)
+        optimizer.step()
+        clock.tick()
+        if clock.is_done:
+            break
+    return f"{_settings(job)}, mixed_precision={precision}"

@@ -1,0 +1,89 @@
+"""The course's loop as students write it: eager float32, NCHW, torchvision transforms, two workers.
+
+The libraries get the same model and data: what their users would hand them.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+
+from benchmarks.peer_loops.job import Job, StepClock
+from common.workloads import find_workload
+
+LAYOUT = (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M")
+WORKERS = 2
+RATE, MOMENTUM, DECAY = 0.1, 0.9, 1e-4
+
+
+class TextbookVGG11(nn.Module):
+    """VGG-11 in the write-up's order of layers: images (n, 3, 32, 32) to scores (n, classes)."""
+
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        channels = 3
+        for width in LAYOUT:
+            if isinstance(width, str):
+                layers.append(nn.MaxPool2d(2, 2))
+                continue
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width),
+                       nn.ReLU(inplace=True)]
+            channels = width
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Linear(512, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.classifier(self.features(images).flatten(1))
+
+
+class ArrayImages(Dataset):
+    """Images in memory, transformed one at a time: what torchvision's CIFAR10 does."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray,
+                 transform: transforms.Compose) -> None:
+        self._images, self._labels, self._transform = images, labels, transform
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        from PIL import Image
+
+        return self._transform(Image.fromarray(self._images[index])), int(self._labels[index])
+
+
+def textbook_loader(job: Job) -> DataLoader:
+    """The training set with the course's augmentation, in a DataLoader of two workers."""
+    row = find_workload(job.workload)
+    found = row.load("train", job.data_dir)
+    augment = transforms.Compose([
+        transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(),
+        transforms.ToTensor(), transforms.Normalize(row.mean, row.std)])
+    images = ArrayImages(np.array(found.images), found.labels, augment)
+    return DataLoader(images, job.batch_size, shuffle=True, num_workers=WORKERS, drop_last=True)
+
+
+def textbook_training(job: Job) -> tuple[nn.Module, nn.Module, torch.optim.Optimizer]:
+    """Model, criterion and optimiser with the course's numbers."""
+    torch.manual_seed(1)
+    model = TextbookVGG11(len(find_workload(job.workload).load("train", job.data_dir).class_names))
+    return model, nn.CrossEntropyLoss(), torch.optim.SGD(
+        model.parameters(), RATE, MOMENTUM, weight_decay=DECAY)
+
+
+def run_course(job: Job, clock: StepClock) -> str:
+    """Trains until the clock has seen enough; says with which settings."""
+    model, criterion, optimizer = textbook_training(job)
+    model.train()
+    for images, labels in textbook_loader(job):
+        optimizer.zero_grad()
+        loss = criterion(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        clock.tick()
+        if clock.is_done:
+            break
+    return "eager, NCHW, 2 workers"

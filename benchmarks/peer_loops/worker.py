@@ -1,0 +1,74 @@
+"""One turn of benchmarks/peers.py, in a process of its own.
+
+    python3 benchmarks/peer_loops/worker.py --row course-float32 --workload digits-vgg11 \
+        --batch-size 32 --steps 3 --output turn.json
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.peer_loops.job import Job, StepClock
+from common.failures import UsageError, run_program
+
+CEILING = "ceiling"
+
+
+def contestant(name: str) -> Callable[[Job, StepClock], str]:
+    """The loop of "course", "lightning", "accelerate" or "project"; imports only what it needs."""
+    if name == "project":
+        from benchmarks.peer_loops.project import run_project
+
+        return run_project
+    if name == "course":
+        from benchmarks.peer_loops.textbook import run_course
+
+        return run_course
+    from benchmarks.peer_loops import libraries
+
+    return getattr(libraries, f"run_{name}")
+
+
+def take_turn(row: str, job: Job) -> dict:
+    """Seconds of each timed step, peak bytes, and the settings, of one contestant's turn."""
+    clock = StepClock(job)
+    settings = contestant(row.split("-")[0])(job, clock)
+    if not clock.is_done:
+        raise UsageError(f"{row} has ended after {len(clock.ends)} of {job.ticks} steps: an epoch "
+                         "has too few batches for --steps")
+    return {"seconds": clock.seconds(), "peak_bytes": clock.peak_bytes, "settings": settings}
+
+
+def measure_ceiling() -> dict:
+    """By precision, the matrix products' operations a second; and what ran them."""
+    import torch
+
+    from benchmarks.peer_loops.arithmetic import matmul_ceiling
+
+    return {precision: matmul_ceiling(precision) for precision in ("float32", "bf16")} | {
+        "torch": torch.__version__, "threads": torch.get_num_threads()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="One turn of benchmarks/peers.py.")
+    parser.add_argument("--row", required=True, help="LOOP-PRECISION[-compiled], or ceiling")
+    parser.add_argument("--workload", default="cifar10-vgg11")
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE")
+    options = parser.parse_args()
+    _, _, kind = options.row.partition("-")
+    job = Job(options.workload, options.data_dir, options.batch_size, options.steps,
+              kind.partition("-")[0], kind.endswith("-compiled"))
+    found = measure_ceiling() if options.row == CEILING else take_turn(options.row, job)
+    options.output.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    run_program(main)

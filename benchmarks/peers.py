@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Images a second and peak memory of this project beside the course's loop and two libraries.
+
+    pip install -r requirements-bench.txt
+    python3 benchmarks/peers.py --data-dir ~/cifar10                 # needs a quiet machine
+    python3 benchmarks/peers.py --rows course-float32 lightning-bf16-compiled --json peers.json
+
+Every contestant trains the same VGG-11 on the same images with the same batch, each turn in a
+process of its own, and in every round each has a turn; a turn's first two steps are left out. Each
+round also measures the fastest matrix product, in float32 and bf16: the ceiling. Prints Markdown:
+medians over rounds, smallest to largest; the speed is the median of each round's own ratio.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from common.failures import DataError, UsageError, run_program
+from common.node_facts import processor
+
+WORKER = "benchmarks/peer_loops/worker.py"
+CEILING, COURSE = "ceiling", "course-float32"
+LIBRARIES = ("lightning", "accelerate")
+ROWS = (COURSE, "lightning-float32", "lightning-bf16", "accelerate-float32", "accelerate-bf16",
+        "project-float32", "project-bf16")
+COMPILED = tuple(f"{library}-{precision}-compiled" for library in LIBRARIES
+                 for precision in ("float32", "bf16"))
+
+
+def installed(rows: list[str]) -> list[str]:
+    """The rows that can run here; says which library is missing."""
+    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+    for name in missing:
+        print(f"{name} is not installed, so its rows are left out: pip install -r "
+              "requirements-bench.txt", file=sys.stderr, flush=True)
+    return [row for row in rows if row.split("-")[0] not in missing]
+
+
+def take_turn(row: str, options: argparse.Namespace) -> dict:
+    """What the worker measured. Raises DataError with its last line when it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "turn.json"
+        done = subprocess.run(
+            [sys.executable, WORKER, "--row", row, "--workload", options.workload, "--data-dir",
+             str(options.data_dir), "--batch-size", str(options.batch_size), "--steps",
+             str(options.steps), "--output", str(output)], cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            last = (done.stdout + done.stderr).strip().splitlines()[-1]
+            raise DataError(f"the turn of {row} ended with exit code {done.returncode}: {last}")
+        return json.loads(output.read_text())
+
+
+def measure(options: argparse.Namespace) -> list[dict[str, dict]]:
+    """Of each round, what every row and the ceiling measured."""
+    rounds = []
+    for number in range(options.rounds):
+        turns = {}
+        for row in (CEILING, *installed(options.rows)):
+            print(f"round {number + 1} of {options.rounds}: {row}", file=sys.stderr, flush=True)
+            turns[row] = take_turn(row, options)
+        rounds.append(turns)
+    return rounds
+
+
+def images_per_second(turn: dict, batch_size: int) -> float:
+    """Of all timed steps of a turn together."""
+    return batch_size * len(turn["seconds"]) / sum(turn["seconds"])
+
+
+def summarise(rounds: list[dict[str, dict]], batch_size: int, flop: int) -> dict[str, dict]:
+    """By row, the numbers of the table; `flop` is a step's.
+
+    The ceiling is the highest of all rounds; a row's speed is against the course in the same round.
+    """
+    ceilings = {precision: max(turns[CEILING][precision] for turns in rounds)
+                for precision in ("float32", "bf16")}
+    table = {}
+    for row in (name for name in rounds[0] if name != CEILING):
+        speeds = [images_per_second(turns[row], batch_size) for turns in rounds]
+        peaks = [turns[row]["peak_bytes"] / 1e6 for turns in rounds]
+        table[row] = {
+            "images_per_second": median(speeds), "least": min(speeds), "most": max(speeds),
+            "fraction_of_ceiling":
+                median(speeds) * flop / batch_size / ceilings[row.split("-")[1]],
+            "peak_megabytes": median(peaks), "speed": None, "memory": None,
+            "settings": rounds[0][row]["settings"]}
+        if COURSE in rounds[0]:
+            table[row]["speed"] = median(
+                speed / images_per_second(turns[COURSE], batch_size)
+                for speed, turns in zip(speeds, rounds, strict=True))
+            table[row]["memory"] = median(peaks) / median(
+                turns[COURSE]["peak_bytes"] / 1e6 for turns in rounds)
+    return table
+
+
+def markdown(table: dict[str, dict]) -> str:
+    """The table, a row a contestant."""
+    lines = ["| | images a second | least to most | speed | of the ceiling | peak memory, MB | "
+             "memory | settings |", "|---|--:|--:|--:|--:|--:|--:|---|"]
+    for name, row in table.items():
+        ratios = ["" if row[key] is None else f"{row[key]:.2f}" for key in ("speed", "memory")]
+        lines.append(
+            f"| {name} | {row['images_per_second']:.0f} | {row['least']:.0f} to {row['most']:.0f} "
+            f"| {ratios[0]} | {row['fraction_of_ceiling']:.0%} | {row['peak_megabytes']:.0f} | "
+            f"{ratios[1]} | {row['settings']} |")
+    return "\n".join(lines)
+
+
+def conditions(rounds: list[dict[str, dict]], options: argparse.Namespace, flop: int) -> str:
+    """What was measured, on what, in a few sentences."""
+    ceilings = {precision: max(turns[CEILING][precision] for turns in rounds) / 1e12
+                for precision in ("float32", "bf16")}
+    here = rounds[0][CEILING]
+    libraries = "".join(f", {name} {version(name)}" for name in LIBRARIES
+                        if importlib.util.find_spec(name))
+    return (f"{options.rounds} rounds of {options.steps} steps, batch {options.batch_size}, "
+            f"{options.workload}, {here['threads']} threads. A step is {flop / 1e9:.1f} GFLOP; the "
+            f"fastest matrix product did {ceilings['float32']:.2f} TFLOP/s in float32 and "
+            f"{ceilings['bf16']:.2f} in bf16. Speed and memory are ratios to {COURSE}. Peak memory "
+            f"counts the main process's resident set and the private pages of its workers. "
+            f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch "
+            f"{here['torch']}{libraries}, load {os.getloadavg()[0]:.1f} at the end.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="This project beside its peers, on one node.")
+    parser.add_argument("--workload", default="cifar10-vgg11", choices=("cifar10-vgg11",
+                                                                        "digits-vgg11"))
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10, help="timed, of each turn")
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="ROW",
+                        choices=(*ROWS, *COMPILED), help=f"of {', '.join((*ROWS, *COMPILED))} "
+                        "(default: those that are not compiled)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers")
+    options = parser.parse_args()
+    if min(options.rounds, options.steps, options.batch_size) < 1:
+        raise UsageError("--rounds, --steps and --batch-size count from 1")
+    rounds = measure(options)
+    from benchmarks.peer_loops.arithmetic import step_flop  # torch only now
+
+    flop = step_flop(options.batch_size)
+    table = summarise(rounds, options.batch_size, flop)
+    print(f"{markdown(table)}\n\n{conditions(rounds, options, flop)}")
+    if options.json:
+        options.json.write_text(json.dumps({"rows": table, "step_flop": flop, "rounds": rounds},
+                                           indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    run_program(main)

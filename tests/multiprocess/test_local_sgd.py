@@ -1,0 +1,259 @@
+"""Ranks that train by themselves and meet now and then: other algorithms, and right ones.
+
+Mutations that turn this red, in local_sgd: drop `_mean.average` in meet; `>=` for `>`; `-(-n // H)`
+for `n // H` meetings; leave out `or is_last`; drop `_require_finite`; drop the second add to
+`gradient`, or the copy back, in DiLoCo; take `_met` in prepare; leave the weights, the optimiser's
+state, or `_met`, out of local_state. In run: give after_step True for `together` (false alarms), or
+False (no alarm); drop `together and` (ranks save apart); `return False` in is_last_step. In report:
+the last step's bytes for all, or `if False` in _why_losses_differ.
+"""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from common import checkpoint, checkpoint_folder
+from common.events import read_events
+from common.failures import NonFiniteLoss
+from common.gradient_sync import total_bytes
+from PartTwo.synchronizers import LOCAL_SYNCHRONIZERS, SyncOptions, create_synchronizer
+from tests.faults.disturbed import joined, running
+from tests.faults.test_bad_numbers import plant_bad_number
+from tests.multiprocess.test_parity import largest_gap, one_rank, trained  # noqa: F401
+from tests.ranks import Outcome, cluster, error_lines, run_programs, run_ranks
+from tests.runs import FOLDERS, Case, end_of, launch, same_bits
+from tests.small import small_loader, small_model
+from tests.workload import SMALL, plant
+
+TOLERANCE = 1e-12
+EPOCHS = 2
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_meeting_after_every_step_is_averaging_gradients(world_size, one_rank):  # noqa: F811
+    """Also with momentum, as SGD's is linear; shares are uneven on three and four ranks."""
+    for _, weights in run_ranks(world_size, trained, "local-sgd", SyncOptions(sync_every=1)):
+        assert largest_gap(weights, one_rank[1]) < TOLERANCE
+
+
+@pytest.mark.parametrize("every, meets_after", [(2, (2, 4)), (3, (4,)), (50, (4,))])
+@pytest.mark.parametrize("strategy", LOCAL_SYNCHRONIZERS)
+def test_does_what_the_paper_says(strategy, every, meets_after):
+    """In epochs of five iterations, one of them short."""
+    expected = as_in_the_paper(3, meets_after, 1.0 if strategy == "local-sgd" else 0.7,
+                               0.0 if strategy == "local-sgd" else 0.9)
+    found = run_ranks(3, trained, strategy, SyncOptions(sync_every=every))
+    for _, weights in found:
+        assert largest_gap(weights, expected) < TOLERANCE
+        assert all(torch.equal(a, b) for a, b in zip(weights, found[0][1], strict=True))
+
+
+def as_in_the_paper(world_size: int, meets_after: tuple[int, ...], rate: float,
+                    momentum: float) -> list[Tensor]:
+    """Two epochs of all ranks in one process, with torch's own optimiser for the outer steps."""
+    outer_model = small_model()
+    outer = SGD(outer_model.parameters(), rate, momentum, nesterov=momentum > 0)
+    models = [small_model() for _ in range(world_size)]
+    inner = [SGD(model.parameters(), 0.1, 0.9, weight_decay=1e-4) for model in models]
+    for iteration, batches in all_batches(world_size):
+        for model, optimizer, batch in zip(models, inner, batches, strict=True):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model.train()(batch.inputs), batch.targets)
+            (loss * batch.weight).backward()
+            optimizer.step()
+        if iteration in meets_after:
+            for common, *own in zip(outer_model.parameters(),
+                                    *(model.parameters() for model in models), strict=True):
+                common.grad = common.detach() - torch.stack([p.detach() for p in own]).mean(dim=0)
+            outer.step()
+            for model in models:
+                model.load_state_dict(outer_model.state_dict())
+    return [parameter.detach() for parameter in outer_model.parameters()]
+
+
+def all_batches(world_size: int) -> Iterator[tuple[int, tuple]]:
+    """Each iteration of the epochs, and the batches of all ranks."""
+    for epoch in range(1, EPOCHS + 1):
+        loaders = [small_loader(rank, world_size) for rank in range(world_size)]
+        yield from enumerate(zip(*(each.batches(epoch) for each in loaders), strict=True))
+
+
+def bytes_of(strategy: str, iterations: int) -> int:
+    model = nn.ParameterList([torch.ones(600), torch.ones(20, 20)])
+    sync = create_synchronizer(strategy, SyncOptions(sync_every=50))
+    sync.prepare(model)
+    for iteration in range(iterations):
+        sync.average([torch.ones_like(parameter) for parameter in model])
+        sync.meet(iteration, iterations, is_last=False)
+    return sync.bytes_sent
+
+
+@pytest.mark.parametrize("iterations, meetings", [(196, 3), (200, 4)])
+def test_sends_a_fiftieth_at_most(iterations, meetings):
+    counted = [run_ranks(4, bytes_of, name, iterations)[1]
+               for name in ("all-reduce", *LOCAL_SYNCHRONIZERS)]
+    once = 4 * 1000 * 3 // 2
+    assert counted == [iterations * once, meetings * once, meetings * once]
+    assert 50 * counted[1] <= counted[0]
+
+
+def meet_with_bad_weights() -> str:
+    model = nn.Linear(3, 2)
+    sync = create_synchronizer("local-sgd")
+    sync.prepare(model)
+    model.weight.data[1, 1] = float("inf")
+    with pytest.raises(NonFiniteLoss) as raised:
+        sync.meet(0, 1, is_last=False)
+    return str(raised.value)
+
+
+def test_bad_weights_come_to_no_meeting():
+    [said] = run_ranks(1, meet_with_bad_weights)
+    assert "a weight became infinite" in said and "on rank 0 in the step of iteration 0" in said
+
+
+def state_sizes(strategy: str) -> tuple[int, int]:
+    model = small_model()
+    sync, optimizer = create_synchronizer(strategy), SGD(model.parameters(), 0.1, 0.9)
+    sync.prepare(model)
+    sum(parameter.sum() for parameter in model.parameters()).backward()
+    optimizer.step()
+    return total_bytes(sync.local_state(optimizer)), total_bytes(model.parameters())
+
+
+def test_remembers_weights_and_momentum_and_the_outer_ones():
+    for strategy, copies in (("local-sgd", 2), ("diloco", 4)):
+        [(state, weights)] = run_ranks(1, state_sizes, strategy)
+        assert state == copies * weights
+
+
+# Whole runs of the literal main.
+
+
+@pytest.mark.parametrize("kill_at", [6, 13])
+@pytest.mark.parametrize("strategy", LOCAL_SYNCHRONIZERS)
+def test_a_killed_run_resumes_bit_for_bit_from_between_meetings(strategy, kill_at, tmp_path):
+    """Meetings after iterations 3, 6 and 9 of an epoch; saved after steps 4, 8, 9, 12, ..."""
+    case, flags = Case(strategy, 3, "memory", 4, kill_at), ["--sync-every", "3"]
+    folders = [tmp_path / name for name in ("whole", "resumed")]
+    for folder in folders:
+        folder.mkdir()
+    launch(case, folders[0], "no", more=flags)
+    launch(case, folders[1], "no", before=partial(plant, kill_at=kill_at), code=-9, more=flags)
+    launch(case, folders[1], "auto", more=flags)
+    assert same_bits(*(end_of(case, folder) for folder in folders))
+    text = (folders[1] / FOLDERS[strategy] / "logs_rank0.txt").read_text()
+    assert "(bit-exact: yes)" in text and "is lost" not in text
+
+
+def test_goes_on_from_another_strategys_checkpoint(tmp_path):
+    """As post-local SGD does (Lin et al., arXiv:1808.07217); DiLoCo must not go back to step 0."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    first = Case("all-reduce", 2, "memory", 9, 0)
+    launch(first, tmp_path / "first", "no", more=["--epochs", "1"])
+    start = tmp_path / "first" / FOLDERS["all-reduce"] / "checkpoints" / "Epoch_1.pt"
+    case = Case("diloco", 2, "memory", 9, 0)
+    launch(case, tmp_path / "second", str(start), more=[
+        "--accept-changes", "--learning-rate", "1e-9", "--sync-every", "3"])
+    before = checkpoint.read(start)["model_state_dict"]
+    after = end_of(case, tmp_path / "second").weights
+    assert all(torch.allclose(before[name], after[name], atol=1e-4)
+               for name in before if name.endswith(("weight", "bias")))
+
+
+def run(folder: Path, *flags: str, ranks: int = 3, plants=None) -> list[Outcome]:
+    """Local SGD in the literal main; `plants` replaces what is called first in a rank."""
+    before = dict.fromkeys(range(ranks), plant) | (plants or {})
+    return run_programs(cluster("PartTwo", ranks, [*SMALL, "--sync", "local-sgd", "--output-dir",
+                                                   str(folder), *flags], folder, before=before))
+
+
+def test_a_sound_run_is_left_alone_by_the_sentinel_and_labelled(tmp_path):
+    outcomes = run(tmp_path, "--sync-every", "4", "--check-every", "1", "--sync",
+                   "all-reduce,local-sgd")
+    assert [outcome.code for outcome in outcomes] == [0, 0, 0], outcomes
+    assert "local-sgd: another algorithm than averaging gradients" in outcomes[0].output
+    assert "they are different algorithms" in outcomes[0].output
+
+
+def plant_a_nudge(at: int) -> None:
+    """From iteration `at` on, this rank leaves meetings with a weight that is off by a little."""
+    from PartTwo import local_sgd
+
+    plant()
+    meet = local_sgd.LocalSGD.meet
+
+    def meet_and_nudge(self, iteration: int, *more) -> None:
+        meet(self, iteration, *more)
+        self._weights[0][0, 0, 0, 0] += 1e-6 * (iteration >= at)
+    local_sgd.LocalSGD.meet = meet_and_nudge
+
+
+def test_a_rank_that_leaves_a_meeting_with_other_weights_is_named_there(tmp_path):
+    outcomes = run(tmp_path, "--sync-every", "3", "--check-every", "2",
+                   plants={2: partial(plant_a_nudge, 5)})
+    for outcome in outcomes:
+        assert outcome.code == 3, outcome.output
+        error, = error_lines(outcome.output)
+        assert "rank 2" in error and "before epoch 1 iteration 6" in error
+        assert "1 of 10 tensors differ, the first is layers.0.weight" in error
+
+
+def plant_a_slow_start() -> None:
+    import time
+
+    from common import run
+
+    plant()
+    begin = run.Run.iterations
+
+    def slowly(self) -> Iterator[int]:
+        for iteration in begin(self):
+            time.sleep(0.5 if iteration == 0 else 0)
+            yield iteration
+    run.Run.iterations = slowly
+
+
+def test_ranks_save_together_though_the_leader_is_far_behind(tmp_path):
+    """45 iterations an epoch, meetings after 15, 30 and 45: the clock is looked at there."""
+    outcomes = run(tmp_path, "--batch-size", "2", "--sync-every", "15", "--checkpoint-minutes",
+                   "1e-6", "--epochs", "1", ranks=2, plants={0: plant_a_slow_start})
+    assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+    for rank in range(2):
+        log = tmp_path / FOLDERS["local-sgd"] / f"metrics_rank{rank}.jsonl"
+        assert [event["file"] for event in read_events(log, "checkpoint")] == [
+            "Epoch_1_Iteration_30.pt", "Epoch_1.pt"]
+
+
+def test_the_run_ends_with_a_meeting_wherever_it_ends(tmp_path):
+    """The last check compares all weights; nobody has met before."""
+    outcomes = run(tmp_path, "--max-iterations", "7")
+    assert [outcome.code for outcome in outcomes] == [0, 0, 0], outcomes
+    log = tmp_path / FOLDERS["local-sgd"] / "metrics_rank0.jsonl"
+    sent = [step["bytes_sent"] for step in read_events(log, "step")]
+    assert sent[:-1] == [0] * 6 and sent[-1] == 4 * 825 * 4 // 3
+    summary = json.loads((tmp_path / FOLDERS["local-sgd"] / "summary.json").read_text())
+    assert summary["bytes_per_iteration"] == round(sum(sent) / 7)
+
+
+@pytest.mark.parametrize("what, value", [("loss", float("nan")), ("gradient", float("inf"))])
+def test_a_bad_number_of_one_rank_stops_all(what, value, tmp_path):
+    case = Case("local-sgd", 3, "memory", 3, 0)
+    plants = {2: partial(plant_bad_number, tmp_path, what, value)}
+    with running(case, tmp_path, plants=plants, more=("--sync-every", "2")) as programs:
+        codes, _ = joined(programs, 60)
+    assert codes == [5] * 3, [each.output() for each in programs]
+    for each in programs:
+        line, = error_lines(each.output())
+        assert "on rank 2 at epoch 1 iteration 7" in line
+    for path in checkpoint_folder.newest(tmp_path / FOLDERS[case.run] / "checkpoints"):
+        contents = checkpoint.read(path)
+        assert all(bool(tensor.isfinite().all()) for tensor in (
+            *contents["model_state_dict"].values(), *sum(contents["rank_state"], [])))

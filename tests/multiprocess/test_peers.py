@@ -1,0 +1,148 @@
+"""benchmarks/peers.py compares the same work, counts it right, and drives the project's own loop.
+
+Mutations that turn this red: count the pooled size before the layer instead of after; give backward
+the images' gradient; pool after the ReLU with stride 1 in TextbookVGG11; keep the warm-up steps in
+StepClock.seconds; leave _children out of peak_memory; take the lowest ceiling; compare each round
+with the first round's course; tick before the step in TickingLoader.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import peers
+from benchmarks.peer_loops.arithmetic import forward_flop, step_flop
+from benchmarks.peer_loops.job import Job, StepClock, peak_memory
+from benchmarks.peer_loops.project import TickingLoader
+from common.vgg11 import VGG11
+from tests.ranks import ROOT, run_ranks
+from tests.small import small_loader
+
+JOB = Job("digits-vgg11", Path(), batch_size=4, steps=2)
+
+
+def textbook_gap() -> float:
+    """How far the course's model is from ours with the same weights, in training."""
+    from benchmarks.peer_loops.textbook import TextbookVGG11
+
+    ours, theirs, images = VGG11().double(), TextbookVGG11().double(), torch.randn(4, 3, 32, 32)
+    theirs.load_state_dict(dict(zip(theirs.state_dict(), ours.state_dict().values(), strict=True)))
+    return float((ours(images.double()) - theirs(images.double())).detach().abs().max())
+
+
+def test_the_textbook_model_computes_what_ours_does():
+    assert run_ranks(1, textbook_gap)[0] < 1e-12
+
+
+def test_a_step_counts_the_operations_that_torch_counts():
+    with FlopCounterMode(display=False) as counter:
+        scores = VGG11()(torch.zeros(3, 3, 32, 32))
+        assert counter.get_total_flops() == 3 * forward_flop()[0]
+        scores.sum().backward()
+    assert counter.get_total_flops() == step_flop(3)
+
+
+def turn(row: str) -> dict:
+    from benchmarks.peer_loops.worker import take_turn
+
+    return take_turn(row, JOB)
+
+
+@pytest.mark.parametrize("row", ["course-float32", "lightning-float32", "accelerate-float32",
+                                 "project-float32"])
+def test_every_contestant_trains(row):
+    library = row.split("-")[0]
+    if library in peers.LIBRARIES and importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed: pip install -r requirements-bench.txt")
+    found, = run_ranks(1, turn, row)
+    assert len(found["seconds"]) == JOB.steps and min(found["seconds"]) > 0
+    assert 1e8 < found["peak_bytes"] < 1e10
+
+
+def test_the_clock_leaves_out_the_warm_up(monkeypatch):
+    clock, times = StepClock(JOB), iter([0.0, 10.0, 11.0, 13.0])
+    monkeypatch.setattr("benchmarks.peer_loops.job.time.perf_counter", lambda: next(times))
+    for _ in range(JOB.ticks + 1):
+        clock.tick()
+    assert clock.seconds() == [1.0, 2.0] and clock.is_done
+
+
+def test_our_steps_end_where_the_next_batch_is_asked_for():
+    clock = StepClock(JOB)
+    batches = TickingLoader(small_loader(0, 1), clock).batches(1)
+    next(batches)
+    assert len(clock.ends) == 0
+    next(batches)
+    assert len(clock.ends) == 1
+
+
+def test_peak_memory_counts_the_workers_own():
+    before = peak_memory()
+    child = subprocess.Popen([sys.executable, "-c", "x = bytearray(b'1') * 80_000_000\n"
+                              "print('ready', flush=True)\ninput()"], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE)
+    with child:
+        child.stdout.readline()
+        assert 80_000_000 < peak_memory() - before < 160_000_000
+        child.stdin.write(b"\n")
+
+
+ROUNDS = [
+    {"ceiling": {"float32": 1e12, "bf16": 4e12, "torch": "2.15", "threads": 2},
+     "course-float32": {"seconds": [1.0, 1.0], "peak_bytes": 1000e6, "settings": "plain"},
+     "project-bf16": {"seconds": [0.25, 0.25], "peak_bytes": 500e6, "settings": "fast"}},
+    {"ceiling": {"float32": 0.5e12, "bf16": 2e12, "torch": "2.15", "threads": 2},
+     "course-float32": {"seconds": [2.0, 2.0], "peak_bytes": 1000e6, "settings": "plain"},
+     "project-bf16": {"seconds": [0.5, 0.5], "peak_bytes": 700e6, "settings": "fast"}}]
+
+
+def test_ratios_are_taken_within_a_round_and_the_ceiling_from_the_best():
+    table = peers.summarise(ROUNDS, batch_size=100, flop=10**11)
+    course, ours = table["course-float32"], table["project-bf16"]
+    assert (course["images_per_second"], course["least"], course["most"]) == (75.0, 50.0, 100.0)
+    assert ours["speed"] == 4.0 and course["speed"] == 1.0
+    assert ours["fraction_of_ceiling"] == pytest.approx(300 * 1e9 / 4e12)
+    assert course["fraction_of_ceiling"] == pytest.approx(75 * 1e9 / 1e12)
+    assert ours["peak_megabytes"] == 600.0 and ours["memory"] == pytest.approx(0.6)
+
+
+def test_the_program_prints_the_table_and_writes_the_numbers(monkeypatch, tmp_path, capsys):
+    asked = iter(ROUNDS)
+    monkeypatch.setattr(peers, "measure", lambda options: [next(asked), next(asked)])
+    monkeypatch.setattr(sys, "argv", ["peers.py", "--json", str(tmp_path / "peers.json")])
+    peers.main()
+    said = capsys.readouterr().out
+    assert "| project-bf16 | 768 |" in said
+    assert "233.7 GFLOP" in said and "4.00 in bf16" in said
+    assert json.loads((tmp_path / "peers.json").read_text())["rows"]["project-bf16"]["speed"] == 4.0
+
+
+def test_a_library_that_is_missing_is_named_and_left_out(monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert peers.installed(list(peers.ROWS)) == ["course-float32", "project-float32",
+                                                 "project-bf16"]
+    assert "lightning is not installed" in capsys.readouterr().err
+
+
+@pytest.mark.slow  # four processes that load torch
+def test_the_literal_command(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "benchmarks/peers.py", "--workload", "digits-vgg11", "--batch-size", "8",
+         "--steps", "2", "--rounds", "1", "--rows", "course-float32", "project-float32",
+         "project-bf16"], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n| project-") == 2
+
+
+@pytest.mark.slow
+def test_a_turn_that_fails_ends_in_its_sentence():
+    options = Namespace(workload="digits-vgg11", data_dir=Path(), batch_size=400, steps=9)
+    with pytest.raises(peers.DataError, match="project-float32 ended with exit code 2.*too few"):
+        peers.take_turn("project-float32", options)

@@ -1,0 +1,118 @@
+"""A recipe overrides the workload, a flag the recipe; and each of its numbers reaches its object.
+
+Mutations that turn this red: look in the row before the recipe; take flags first but not 0; put
+batch norm's scales among the decayed, or all biases among the quick; drop rate_scale in
+Schedule.apply; leave "nesterov" to momentum alone; smooth the evaluated
+loss; leave a new field out of TRAJECTORY_FIELDS.
+"""
+
+import pytest
+import torch
+from torch import nn
+
+from common.command_line import parse_command_line
+from common.failures import UsageError
+from common.loaders import create_augment
+from common.optimizers import create_criterion, create_optimizer, without_smoothing
+from common.recipes import RECIPES, find_recipe
+from common.schedules import Schedule
+from common.settings import TRAJECTORY_FIELDS, Settings
+from common.vgg11 import VGG11
+from common.workloads import WORKLOADS
+from tests.small import small_model
+
+
+def settings(*flags: str) -> Settings:
+    return parse_command_line("PartOne", flags)[0]
+
+
+def test_the_course_recipe_is_the_default_and_changes_nothing():
+    assert settings() == settings("--recipe", "course")
+    assert RECIPES["course"] == {}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipes_fields_are_workload_defaults_and_decide_what_is_learned(name):
+    row = WORKLOADS["cifar10-vgg11"]
+    for field, value in RECIPES[name].items():
+        assert getattr(row, field) is None or type(getattr(row, field)) is type(value), field
+        assert field in (*TRAJECTORY_FIELDS, "epochs"), field
+        assert getattr(settings("--recipe", name), field) == value
+
+
+def test_flags_override_the_recipe_and_the_recipe_the_workload():
+    recipe = RECIPES["record"]
+    told = settings("--recipe", "record", "--workload", "digits-vgg11", "--label-smoothing", "0",
+                    "--flips", "random", "--epochs", "2")
+    assert (told.label_smoothing, told.flips, told.epochs) == (0.0, "random", 2)
+    assert told.weight_decay == recipe["weight_decay"] != WORKLOADS["digits-vgg11"].weight_decay
+    assert told.as_json()["recipe"] == "record"
+
+
+def test_an_unknown_recipe_is_one_sentence():
+    with pytest.raises(UsageError, match="no recipe is called 'cake'; there are: course, record"):
+        find_recipe("cake")
+    with pytest.raises(UsageError, match="did you mean record?"):
+        settings("--recipe", "recrod")
+
+
+@pytest.mark.parametrize("name", ["decay_on", "label_smoothing", "weight_average", "flips",
+                                  "crop_padding", "init", "bias_rate"])
+def test_what_decides_what_is_learned_must_not_change_on_resume(name):
+    assert name in settings().trajectory()
+
+
+def test_decay_on_weights_spares_biases_and_batch_norm():
+    model = VGG11()
+    optimizer = create_optimizer(settings("--decay-on", "weights", "--weight-decay", "0.01"), model)
+    decay = {id(parameter): group["weight_decay"] for group in optimizer.param_groups
+             for parameter in group["params"]}
+    expected = {id(parameter): 0.0 for parameter in model.parameters()}
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            expected[id(layer.weight)] = 0.01
+    assert decay == expected
+    everywhere = create_optimizer(settings("--weight-decay", "0.01"), model).param_groups
+    assert len(everywhere) == 1 and len(everywhere[0]["params"]) == 34
+
+
+def test_biases_of_batch_norm_learn_at_their_own_rate():
+    model, told = VGG11(), settings("--bias-rate", "8", "--learning-rate", "0.5", "--schedule",
+                                    "linear", "--epochs", "2", "--weight-decay", "0.01")
+    optimizer = create_optimizer(told, model)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5, 4.0]
+    Schedule("linear", 0.5, 2, 10).apply(optimizer, 10)
+    rates = {id(parameter): group["lr"] for group in optimizer.param_groups
+             for parameter in group["params"]}
+    quick = {id(layer.bias) for layer in model.modules() if isinstance(layer, nn.BatchNorm2d)}
+    assert len(rates) == 34 and len(quick) == 8
+    assert all(rate == (2.0 if name in quick else 0.25) for name, rate in rates.items())
+    assert {group["weight_decay"] for group in optimizer.param_groups} == {0.01}
+
+
+def test_crop_padding_overrides_the_workloads_and_may_be_none():
+    assert create_augment(settings()).padding == 4
+    assert create_augment(settings("--crop-padding", "0")).padding == 0
+
+
+def test_nesterov_is_torchs():
+    assert create_optimizer(settings("--optimizer", "nesterov"),
+                            small_model()).param_groups[0]["nesterov"]
+    assert not create_optimizer(settings(), small_model()).param_groups[0]["nesterov"]
+
+
+def test_smoothing_is_torchs_in_training_and_absent_in_evaluation():
+    scores, targets = torch.randn(5, 3), torch.tensor([0, 1, 2, 1, 0])
+    criterion = create_criterion(settings("--label-smoothing", "0.2"), "cross-entropy")
+    smoothed = nn.functional.cross_entropy(scores, targets, label_smoothing=0.2)
+    plain = nn.functional.cross_entropy(scores, targets)
+    assert torch.equal(criterion(scores, targets), smoothed) and not torch.equal(smoothed, plain)
+    assert torch.equal(without_smoothing(criterion)(scores, targets), plain)
+    other = create_criterion(settings(), "negative-log-likelihood")
+    assert isinstance(other, nn.NLLLoss) and without_smoothing(other) is other
+
+
+def test_smoothing_log_probabilities_is_refused():
+    with pytest.raises(UsageError, match="--label-smoothing is for the criterion cross-entropy"):
+        create_criterion(settings("--workload", "mnist-cnn", "--label-smoothing", "0.1"),
+                         "negative-log-likelihood")
