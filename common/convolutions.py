@@ -6,7 +6,7 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,8 @@ MEASURED_SAMPLES = 64
 ROUNDS = 3
 # The library keeps a layer unless another takes less than this share of its time.
 CLEARLY_FASTER = 0.95
+# On a quiet machine the longest turn takes less than so many times the shortest.
+QUIET = 1.5
 
 
 class Shape(NamedTuple):
@@ -121,12 +123,17 @@ class Memory:
         self._machine = f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} "
 
     def choose(self, shape: Shape) -> str:
-        """The remembered choice for `shape`, or a new one, which is then remembered."""
+        """The remembered choice for `shape`, or a new one.
+
+        A new one is remembered if the machine was quiet: else the next run measures again.
+        """
         key = f"{self._machine}threads, {' '.join(map(str, shape))}"
         known = remembered(self._path)
         if known.get(key) not in (LIBRARY, *shape.candidates()):
-            known[key] = fastest(shape)
-            self._write(known)
+            seconds = measure(shape, ROUNDS)
+            known[key] = fastest(seconds)
+            if is_quiet(seconds):
+                self._write(known)
         return known[key]
 
     def _write(self, known: dict[str, str]) -> None:
@@ -154,14 +161,27 @@ def _cache_file() -> Path:
     return Path(cache) / "visible-data-parallel" / "convolutions.json"
 
 
-def fastest(shape: Shape) -> str:
-    """Measures library and candidates, in turns: the one whose best turn was the shortest."""
-    with torch.random.fork_rng(devices=[]):
-        turns = {name: _turn(shape, name) for name in (LIBRARY, *shape.candidates())}
-        seconds = {name: [turn() for _ in range(ROUNDS + 1)][1:] for name, turn in turns.items()}
+def fastest(seconds: Mapping[str, list[float]]) -> str:
+    """The library, or the candidate whose best turn is clearly shorter than the library's."""
     best = {name: min(times) for name, times in seconds.items()}
     winner = min(best, key=best.__getitem__)
     return winner if best[winner] < CLEARLY_FASTER * best[LIBRARY] else LIBRARY
+
+
+def is_quiet(seconds: Mapping[str, list[float]]) -> bool:
+    """Whether nothing else kept the machine busy: turns of the same algorithm took as long."""
+    return all(max(times) < QUIET * min(times) for times in seconds.values())
+
+
+def measure(shape: Shape, rounds: int) -> dict[str, list[float]]:
+    """Seconds of forward and both gradients, by the library and by each candidate, in turns.
+
+    A first round warms up and does not count. No random number of the run is drawn.
+    """
+    with torch.random.fork_rng(devices=[]):
+        turns = {name: _turn(shape, name) for name in (LIBRARY, *shape.candidates())}
+        found = [{name: turn() for name, turn in turns.items()} for _ in range(rounds + 1)]
+    return {name: [each[name] for each in found[1:]] for name in turns}
 
 
 def _turn(shape: Shape, name: str) -> Callable[[], float]:

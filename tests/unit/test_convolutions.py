@@ -1,13 +1,13 @@
 """The choice of algorithms: which layers, measured once, remembered, the same on every rank.
 
 Mutations that turn this red: FEWEST_CHANNELS = 1; drop any condition of _is_plain_3x3; leave out
-fork_rng, or the hooks' removal, or model.train(was_training); forget to write what was measured, or
-the machine in the key; let every rank choose for itself; leave out algorithms() in ran_on; return
-the winner even when it is hardly faster; leave out `how == LIBRARY`.
+fork_rng, or the hooks' removal, or model.train(was_training); forget to write what was measured,
+or the machine in the key; write what a busy machine said; let every rank choose for itself; leave
+out algorithms() in ran_on; return the winner even when it is hardly faster; leave out
+`how == LIBRARY`; pass "library" on in create_training.
 """
 
 import json
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from common.convolutions import (
     Shape,
     algorithms,
     fastest,
+    measure,
     remembered,
     use_fast_convolutions,
 )
@@ -90,30 +91,38 @@ def test_maps_without_a_candidate_are_left_alone(height_and_width):
     assert algorithms(model) == "library"
 
 
-def planted(times: dict[str, float]):
-    """In place of _turn: turns that are said to take so long."""
-    return lambda shape, name: partial(times.get, name)
-
-
-@pytest.mark.parametrize(("times", "winner"), [
+@pytest.mark.parametrize(("best", "winner"), [
     ({"library": 1.0, "toeplitz": 0.5, "winograd-2": 0.7}, "toeplitz"),
     ({"library": 1.0, "toeplitz": 0.97, "winograd-2": 1.2}, "library"),
     ({"library": 1.0, "toeplitz": 1.5, "winograd-2": 0.9}, "winograd-2")])
-def test_the_library_keeps_what_is_not_clearly_faster(times, winner, monkeypatch):
-    monkeypatch.setattr(convolutions, "_turn", planted(times))
-    assert fastest(SHAPE) == winner
+def test_the_library_keeps_what_is_not_clearly_faster(best, winner):
+    assert fastest({name: [9.0, seconds, 9.0] for name, seconds in best.items()}) == winner
 
 
-def test_measuring_draws_no_random_number_of_the_run():
+def test_measuring_takes_turns_and_draws_no_random_number_of_the_run():
     state = torch.random.get_rng_state()
-    assert fastest(SHAPE) in ("library", "toeplitz", "winograd-2")
+    seconds = measure(SHAPE, 2)
+    assert list(seconds) == ["library", "toeplitz", "winograd-2"]
+    assert all(len(times) == 2 and min(times) > 0 for times in seconds.values())
     assert torch.equal(state, torch.random.get_rng_state())
 
 
-def test_a_choice_is_measured_once_for_each_shape_and_machine(tmp_path, monkeypatch):
+@pytest.fixture
+def measured(monkeypatch):
+    """Plants what measuring finds: a winner, and how long its longest turn took."""
     asked = []
-    monkeypatch.setattr(convolutions, "fastest", lambda shape: asked.append(shape) or "toeplitz")
-    path, other = tmp_path / "deep" / "choices.json", SHAPE._replace(size=4)
+
+    def plant(winner: str, longest: float = 1.1) -> list[Shape]:
+        found = {"library": [3.0, 3.0], winner: [1.0, longest]}
+        monkeypatch.setattr(convolutions, "measure",
+                            lambda shape, rounds: asked.append(shape) or found)
+        return asked
+    return plant
+
+
+def test_a_choice_is_measured_once_for_each_shape_and_machine(tmp_path, monkeypatch, measured):
+    asked = measured("toeplitz")
+    path, other = tmp_path / "deep" / "choices.json", SHAPE._replace(samples=5)
     assert [Memory(path).choose(SHAPE) for _ in range(3)] == ["toeplitz"] * 3
     Memory(path).choose(other)
     monkeypatch.setattr(convolutions, "processor", lambda: "another")
@@ -123,25 +132,32 @@ def test_a_choice_is_measured_once_for_each_shape_and_machine(tmp_path, monkeypa
     assert [each.name for each in path.parent.iterdir()] == ["choices.json"]
 
 
+def test_what_a_busy_machine_says_is_not_remembered(tmp_path, measured):
+    asked = measured("toeplitz", longest=1.6)
+    path = tmp_path / "choices.json"
+    assert [Memory(path).choose(SHAPE) for _ in range(2)] == ["toeplitz"] * 2
+    assert len(asked) == 2 and remembered(path) == {}
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"x": 3}'])
-def test_a_damaged_memory_is_measured_anew(text, tmp_path, monkeypatch):
-    monkeypatch.setattr(convolutions, "fastest", lambda shape: "toeplitz")
+def test_a_damaged_memory_is_measured_anew(text, tmp_path, measured):
+    measured("toeplitz")
     path = tmp_path / "choices.json"
     path.write_text(text)
     assert Memory(path).choose(SHAPE) == "toeplitz"
     assert "toeplitz" in json.loads(path.read_text()).values()
 
 
-def test_an_impossible_choice_is_not_believed(tmp_path, monkeypatch):
-    monkeypatch.setattr(convolutions, "fastest", lambda shape: "winograd-4")
+def test_an_impossible_choice_is_not_believed(tmp_path, measured):
     path = tmp_path / "choices.json"
-    Memory(path).choose(SHAPE)  # which maps of 2x2 cannot be
-    monkeypatch.setattr(convolutions, "fastest", lambda shape: "toeplitz")
+    measured("winograd-4")  # which maps of 2x2 cannot be
+    Memory(path).choose(SHAPE)
+    measured("toeplitz")
     assert Memory(path).choose(SHAPE) == "toeplitz"
 
 
-def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(convolutions, "fastest", lambda shape: "toeplitz")
+def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path, measured):
+    measured("toeplitz")
     (tmp_path / "file").write_text("")
     assert Memory(tmp_path / "file" / "choices.json").choose(SHAPE) == "toeplitz"
 

@@ -123,6 +123,20 @@ def test_bf16_by_autocast(name, size):
         assert one.dtype == other.dtype
 
 
+@pytest.mark.parametrize("name", AXES)
+def test_filters_are_transformed_in_float32_and_rounded_once(name):
+    """Sums of taps that are rounded already would cost bf16 another bit."""
+    size = len(AXES[name].outputs)
+    fast, x = layer(name, dtype=torch.float32), maps(size, dtype=torch.float32)
+    exact = fast_convolution._transformed_filters(fast.weight, name, x)
+    rounded = fast_convolution._transformed_filters(fast.weight, name, x.bfloat16())
+    assert torch.equal(rounded, exact.bfloat16())
+    with torch.autocast("cpu", torch.bfloat16):
+        under_autocast = fast(x)
+    by_hand = fast_convolution._Convolve.apply(x.bfloat16(), fast.weight, fast.bias, name)
+    assert torch.equal(under_autocast, by_hand)
+
+
 def test_it_is_a_convolution_with_the_very_same_parameters():
     assert issubclass(FastConv2d, nn.Conv2d)
     assert list(layer("toeplitz").state_dict()) == ["weight", "bias"]

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""The convolutions of VGG-11 by every algorithm that fits: milliseconds, and how much each rounds.
+
+    python3 benchmarks/convolutions.py                          # needs a quiet machine
+    python3 benchmarks/convolutions.py --precision bf16 --samples 64 --rounds 1
+
+Forward and both gradients, library and candidates in turns; the error is that of the outputs
+against float64, over the outputs' norm. Prints Markdown: medians, smallest to largest.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import torch
+from torch import nn
+
+from common.convolutions import LIBRARY, Shape, measure
+from common.devices import keep_freed_memory
+from common.failures import run_program
+from common.fast_convolution import compute_by
+from common.node_facts import processor
+from common.precision import Precision
+
+# Channels in and out, and map size, of those layers that have candidates.
+LAYERS = ((128, 256, 8), (256, 256, 8), (256, 512, 4), (512, 512, 4), (512, 512, 2))
+
+
+def rounding(shape: Shape, name: str) -> float:
+    """The relative error of the outputs of 32 random maps, whose convolution is done in float64."""
+    precision = Precision(shape.precision)
+    layer = nn.Conv2d(shape.inputs, shape.outputs, 3, padding=1, dtype=precision.dtype)
+    maps = torch.randn(32, shape.inputs, shape.size, shape.size, dtype=precision.dtype)
+    if precision.name == "bf16":  # what a layer before this one would hand over
+        maps = maps.bfloat16().float()
+    exact = nn.functional.conv2d(maps.double(), layer.weight.double(), layer.bias.double(),
+                                 padding=1)
+    if name != LIBRARY:
+        compute_by(name, layer)
+    with torch.no_grad(), precision.autocast(maps.device):
+        return float((layer(maps).double() - exact).norm() / exact.norm())
+
+
+def table(options: argparse.Namespace) -> list[dict]:
+    """One row for each layer and algorithm, the library's first."""
+    rows = []
+    for inputs, outputs, size in LAYERS:
+        shape = Shape(inputs, outputs, size, options.samples, options.precision)
+        seconds = measure(shape, options.rounds)
+        ratio = median(seconds[LIBRARY])
+        for name, times in seconds.items():
+            rows.append({
+                "layer": f"{inputs} to {outputs}, {size}x{size}", "algorithm": name,
+                "milliseconds": [1000 * time for time in times],
+                "of_library": median(times) / ratio, "error": rounding(shape, name)})
+    return rows
+
+
+def show(rows: list[dict], options: argparse.Namespace) -> None:
+    print("| layer | algorithm | ms | least to most | of the library's | error |\n"
+          "|---|---|--:|--:|--:|--:|")
+    for row in rows:
+        times = row["milliseconds"]
+        print(f"| {row['layer']} | {row['algorithm']} | {median(times):.1f} | {min(times):.1f} to "
+              f"{max(times):.1f} | {row['of_library']:.2f} | {row['error']:.1e} |")
+    print(f"\n({options.precision}, {options.samples} samples, n = {options.rounds}, "
+          f"{torch.get_num_threads()} threads; {processor()}, {os.cpu_count()} cores, Python "
+          f"{platform.python_version()}, torch {torch.__version__.split('+')[0]}.)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--precision", choices=("float32", "bf16"), default="float32",
+                        help="of the arithmetic (default: float32)")
+    parser.add_argument("--samples", type=int, default=256, metavar="N",
+                        help="maps in a batch (default: 256)")
+    parser.add_argument("--rounds", type=int, default=7, metavar="N",
+                        help="turns of each that count (default: 7)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers")
+    options = parser.parse_args()
+    keep_freed_memory()
+    rows = table(options)
+    show(rows, options)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    run_program(main)
