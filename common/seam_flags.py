@@ -70,6 +70,10 @@ def check_seam(settings: Settings) -> None:
         raise UsageError(f"--wire {settings.wire} rounds gradients, and --sync "
                          f"{settings.local_sync[0]} sends weights, which would not survive it: "
                          "leave out one of the two")
+    if settings.local_sync and settings.weight_average:
+        raise UsageError("--weight-average follows weights that all ranks share, and --sync "
+                         f"{settings.local_sync[0]} lets each have its own: leave out one of the "
+                         "two, or give --weight-average 0")
     if settings.local_sync and settings.batch_norm == "synchronised":
         raise UsageError("--batch-norm synchronised lets the ranks meet in every layer of every "
                          f"step, which --sync {settings.local_sync[0]} is there to avoid: leave "
