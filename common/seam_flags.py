@@ -74,3 +74,6 @@ def check_seam(settings: Settings) -> None:
         raise UsageError("--batch-norm synchronised lets the ranks meet in every layer of every "
                          f"step, which --sync {settings.local_sync[0]} is there to avoid: leave "
                          "out one of the two")
+    if settings.local_sync and settings.weight_average:
+        raise UsageError("--weight-average needs equal weights on all ranks after every step, and "
+                         f"--sync {settings.local_sync[0]} has none: give --weight-average 0")

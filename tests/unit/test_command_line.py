@@ -101,6 +101,7 @@ def test_a_workloads_row_gives_the_defaults_and_flags_overrule_it():
     (["--sync", "diloco", "--outer-learning-rate", "0"], ["--outer-learning-rate", "'0'"]),
     (["--sync", "all-reduce,local-sgd", "--wire", "bf16"], ["--wire bf16", "local-sgd"]),
     (["--sync", "diloco", "--batch-norm", "synchronised"], ["--batch-norm", "every layer"]),
+    (["--sync", "diloco", "--recipe", "record"], ["--weight-average 0", "diloco"]),
     (["--sync", "local-sdg"], ["did you mean local-sgd?"]),
     (["--epoch", "3"], ["--epoch", "did you mean --epochs?"]),
     (["--learning_rate", "1"], ["did you mean --learning-rate?"]),
