@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from common.failures import UsageError, run_program
-from scripts.prediction.calibration import Calibration, Cell, calibrate
+from scripts.prediction.calibration import Calibration, Cell
+from scripts.prediction.fitting import calibrate
 from scripts.prediction.flags import parse_flags
 from scripts.prediction.forms import Level
 from scripts.prediction.rates import payload_rate

@@ -1,8 +1,9 @@
 """Seconds a step for every way to average gradients, on any number of nodes at any rate.
 
-    step = forward + backward + update + serial + max(link, hidden)
+    step = forward + backward + update + serial + max(stretch * link, hidden)
 
-`link` is the alpha-beta model's (scripts/prediction/forms.py). Processors cost twice: `serial` is
+`link` is the alpha-beta model's (scripts/prediction/forms.py), `stretch` what is lost where several
+messages cross on one link and get in each other's way. Processors cost twice: `serial` is
 work during which the link stands still (laying gradients end to end, adding what a gather brought),
 `hidden` is work that goes on while it carries the next message (the kernel's copies, adding inside
 of a ring), and matters where the link is faster. Both are measured in some cells and scaled to
@@ -103,10 +104,18 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Cost:
-    """Processor seconds of a strategy for one handling of the gradient: see the module."""
+    """Processor seconds of a strategy for one handling of the gradient: see the module.
+
+    Its bytes take `stretch` times as long as the link's rate says.
+    """
 
     serial: float
     hidden: float = 0.0
+    stretch: float = 1.0
+
+    def stretched(self, link: Link) -> Link:
+        """The link as the strategy has it."""
+        return link._replace(seconds_per_byte=self.stretch * link.seconds_per_byte)
 
 
 def _root_load(ranks: int, crowd: float) -> float:
@@ -183,4 +192,4 @@ def exposed_seconds(name: str, cost: Cost, gradient: Gradient, compute: Compute,
     strategy, crowd = STRATEGIES[name], machine.crowd(ranks)
     return cost.serial * strategy.serial(ranks, crowd) + max(
         cost.hidden * strategy.hidden(ranks, crowd),
-        link_seconds(strategy, gradient, compute, ranks, link))
+        link_seconds(strategy, gradient, compute, ranks, cost.stretched(link)))

@@ -10,12 +10,14 @@ import json
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from common import convolutions
+from common.command_line import parse_command_line
 from common.convolutions import (
     Memory,
     Shape,
@@ -24,10 +26,12 @@ from common.convolutions import (
     remembered,
     use_fast_convolutions,
 )
+from common.datasets import ImageDataset
 from common.precision import Precision
 from common.process_group import Node
 from common.run import ran_on
 from common.settings import Settings
+from common.setup import create_training
 from common.vgg11 import VGG11
 from common.world import World
 from tests.ranks import run_ranks
@@ -159,3 +163,13 @@ def test_the_checkpoint_says_which_algorithms_ran(vgg11):
     assert ran_on("PartOne", node, settings, vgg11)["convolutions"] == "library"
     use_fast_convolutions(vgg11, IMAGE, 4, Precision(), "fast")
     assert ran_on("PartOne", node, settings, vgg11)["convolutions"] == FAST_VGG11
+
+
+@pytest.mark.parametrize(("how", "found"), [("fast", FAST_VGG11), ("library", "library")])
+def test_the_flag_reaches_the_model(how, found):
+    settings, _ = parse_command_line("PartOne", ["--workload", "digits-vgg11",
+                                                 "--convolutions", how])
+    images = np.zeros((20, 32, 32, 3), dtype=np.uint8)
+    dataset = ImageDataset(images, np.arange(20) % 10, tuple("0123456789"), "")
+    model, _, _ = create_training(settings, dataset, Node(World(), torch.device("cpu"), threads=1))
+    assert algorithms(model) == found

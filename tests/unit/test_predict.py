@@ -13,7 +13,8 @@ import pytest
 
 from common.failures import DataError, UsageError
 from scripts.prediction import sources
-from scripts.prediction.calibration import COMPUTE_ONLY, calibrate
+from scripts.prediction.calibration import COMPUTE_ONLY
+from scripts.prediction.fitting import calibrate
 from scripts.prediction.sources import BOX_LATENCY, read_source
 from tests.grid import CELLS, PLANTED, grid
 from tests.ranks import ROOT

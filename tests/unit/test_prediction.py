@@ -3,8 +3,9 @@
 Mutations that turn this red: in forms.py, drop the latency of a message, 2 (N-1) to 2 N, the chunk
 of the pipelined form, ignore when a bucket is ready; in model.py, `crowd` of at least 1 to any,
 close buckets above the limit only, leave out `part`, `max` to `+` for the hidden cost; in
-calibration.py, take no hidden cost, do not divide by crowd, errors of seen cells for errors of left
-out ones, half the bar; in rates.py, count headers as payload.
+fitting.py, take no hidden cost, do not divide by crowd, a stretch that costs nothing or too much,
+errors of seen cells for errors of left out ones, half the bar; in rates.py, count headers as
+payload.
 """
 
 from dataclasses import replace
@@ -15,7 +16,8 @@ from hypothesis import strategies as some
 
 from common.failures import DataError, UsageError
 from scripts.prediction import forms
-from scripts.prediction.calibration import COMPUTE_ONLY, calibrate, relative_errors
+from scripts.prediction.calibration import COMPUTE_ONLY, relative_errors
+from scripts.prediction.fitting import calibrate
 from scripts.prediction.forms import Level, Link
 from scripts.prediction.model import (
     STRATEGIES,
@@ -114,6 +116,16 @@ def test_calibration_finds_what_was_planted():
     for name, cost in PLANTED.costs.items():
         assert found.costs[name].serial == pytest.approx(cost.serial, rel=0.02), name
         assert found.costs[name].hidden == pytest.approx(cost.hidden, rel=0.05), name
+        assert found.costs[name].stretch == pytest.approx(1.0), name
+
+
+def test_a_stretch_is_found_where_it_was_planted_and_only_when_a_cell_tells():
+    planted = replace(PLANTED, costs={"reduce-scatter": Cost(0.03, 0.02, 1.4)})
+    cells = [cell(*each, planted) for each in CELLS]
+    found = calibrate(cells, MACHINE, 256, PLANTED.latency).costs["reduce-scatter"]
+    assert found.stretch == pytest.approx(1.4, abs=0.03)
+    blind = calibrate([each for each in cells if each["rate"] == "none"], MACHINE, 256).costs
+    assert blind["reduce-scatter"].stretch == 1.0
 
 
 def test_it_predicts_cells_that_it_has_not_seen():

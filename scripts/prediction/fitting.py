@@ -1,0 +1,159 @@
+"""The model's constants, out of measured cells: the file that benchmarks/sync.py writes.
+
+    python3 scripts/predict.py docs/results/sync_grid.json --calibrate-on 4:1gbit 2:none
+
+Compute comes from the compute-only steps, as the link's rate does not change them:
+crowd * (fixed + image * images), where crowd is how many ranks share a processor. What averaging
+adds to that, less the link's part, is the strategy's processor cost. Error bars are twice the
+error that the model makes on each of these cells when it is calibrated without it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import sqrt
+from statistics import fmean, median
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.failures import DataError
+from scripts.prediction.calibration import (
+    COMPUTE_ONLY,
+    LEAST_ERROR,
+    Calibration,
+    Cell,
+    measured,
+    relative_errors,
+    variants,
+)
+from scripts.prediction.model import STRATEGIES, Cost, Gradient, Machine, link_seconds
+from scripts.prediction.rates import payload_rate
+
+TRIES = 400  # of the hidden cost, from none to all that was seen where links are fastest
+STRETCHES = np.linspace(1, 2, 51)
+STRETCH_PRICE = 0.01  # a stretch of 1.1 must make errors smaller by 1 % of a step
+Values = NDArray[np.float64]
+
+
+def calibrate(cells: Sequence[Cell], machine: Machine, batch: int,
+              latency: float = 0.0) -> Calibration:
+    """The model that fits these cells best. Raises DataError when there is none."""
+    if not cells:
+        raise DataError("there is no cell to calibrate the model on")
+    found = _fit(cells, machine, batch, latency)
+    return replace(found, errors=_errors(cells, found))
+
+
+def _fit(cells: Sequence[Cell], machine: Machine, batch: int, latency: float) -> Calibration:
+    fixed, image, update = _fit_compute(cells, machine, batch)
+    found = Calibration(machine, batch, _gradient(cells), fixed, image, update,
+                        _backward_share(cells), latency, {}, {})
+    costs = {name: _fit_cost(name, cells, found) for name in variants(cells)[1:]}
+    return replace(found, costs=costs)
+
+
+def _fit_compute(cells: Sequence[Cell], machine: Machine,
+                 batch: int) -> tuple[float, float, float]:
+    """(fixed, image, update) seconds of an uncrowded rank.
+
+    A straight line through the medians by number of ranks; where all cells have the same number,
+    the update is what is fixed.
+    """
+    crowd = {cell["nodes"]: machine.crowd(cell["nodes"]) for cell in cells}
+    update = median(cell["variants"][COMPUTE_ONLY]["phases"]["update"] / crowd[cell["nodes"]]
+                    for cell in cells)
+    points = [(batch / ranks, median(step for cell in cells if cell["nodes"] == ranks
+                                     for step in cell["variants"][COMPUTE_ONLY]["steps"]) / times)
+              for ranks, times in crowd.items()]
+    fixed = _line(points) if len(points) > 1 else update
+    fixed = min(max(0.0, fixed), *(seconds for _, seconds in points), update if len(points) < 2
+                else float("inf"))
+    return fixed, fmean((seconds - fixed) / images for images, seconds in points), update
+
+
+def _line(points: Sequence[tuple[float, float]]) -> float:
+    """Where the straight line through (x, y) points, by least squares, meets x = 0."""
+    middle, level = (fmean(values) for values in zip(*points, strict=True))
+    slope = (sum((x - middle) * (y - level) for x, y in points)
+             / sum((x - middle) ** 2 for x, _ in points))
+    return level - slope * middle
+
+
+def _backward_share(cells: Sequence[Cell]) -> float:
+    phases = [cell["variants"][COMPUTE_ONLY]["phases"] for cell in cells]
+    return median(each["backward"] / ((each["forward"] + each["backward"]) or 1.0)
+                  for each in phases)
+
+
+def _gradient(cells: Sequence[Cell]) -> Gradient:
+    """Tensors in the order of buckets, the last layer's first, as backward has them."""
+    ready = [median(each) for each in zip(*(
+        [min(1.0, at / cell["variants"][COMPUTE_ONLY]["phases"]["backward"])
+         for at in cell["ready"]] for cell in cells), strict=True)]
+    return Gradient(tuple(cells[0]["gradient_bytes"][::-1]), tuple(ready[::-1]))
+
+
+class _Samples(NamedTuple):
+    """What n cells say of a strategy: whole steps, and what of them is not computing, (n,).
+
+    `serial` and `hidden` are the strategy's loads there, (n,); `links` the links' seconds for each
+    of STRETCHES, (stretches, n).
+    """
+
+    steps: Values
+    extra: Values
+    serial: Values
+    hidden: Values
+    links: Values
+
+
+def _samples(name: str, cells: Sequence[Cell], model: Calibration) -> _Samples:
+    strategy, rows = STRATEGIES[name], []
+    for cell in cells:
+        ranks, step = cell["nodes"], measured(cell, name)
+        crowd, compute = model.machine.crowd(ranks), model.compute(ranks)
+        link = model.link(payload_rate(cell["rate"]))
+        rows.append((step, step - compute.seconds, strategy.serial(ranks, crowd),
+                     strategy.hidden(ranks, crowd), *(
+                         link_seconds(strategy, model.gradient, compute, ranks,
+                                      Cost(0, 0, stretch).stretched(link))
+                         for stretch in STRETCHES)))
+    steps, extra, serial, hidden, *links = np.array(rows).T
+    return _Samples(steps, extra, serial, hidden, np.array(links))
+
+
+def _fit_cost(name: str, cells: Sequence[Cell], model: Calibration) -> Cost:
+    """The least squares of relative errors: the best serial cost for all others that are tried.
+
+    Where no cell tells a stretch from a cost, there is none: see STRETCH_PRICE.
+    """
+    known = _samples(name, [cell for cell in cells if name in cell["variants"]], model)
+    tried = max(0.0, (known.extra / known.hidden).min()) * np.linspace(0, 1, TRIES)
+    rest = known.extra - np.maximum(known.links[:, None], tried[:, None] * known.hidden)
+    share = known.serial / known.steps
+    best = np.maximum(0, (rest / known.steps * share).sum(-1) / (share**2).sum())
+    misfit = (((rest / known.steps - best[..., None] * share) ** 2).sum(-1)
+              + STRETCH_PRICE * (STRETCHES[:, None] - 1) ** 2)
+    stretch, hidden = np.unravel_index(misfit.argmin(), misfit.shape)
+    return Cost(float(best[stretch, hidden]), float(tried[hidden]), float(STRETCHES[stretch]))
+
+
+def _errors(cells: Sequence[Cell], model: Calibration) -> dict[str, float]:
+    """Twice the root mean square of the errors on cells that were left out, by variant.
+
+    Half of it is the variant's own, half that of all: a few cells say little about one.
+    """
+    left_out: dict[str, list[float]] = {name: [] for name in variants(cells)}
+    for cell in cells if len(cells) > 1 else []:
+        others = [other for other in cells if other is not cell]
+        blind = _fit(others, model.machine, model.batch, model.latency)
+        for name, error in relative_errors(blind, [cell]).items():
+            left_out[name].append(error)
+    everybody = [error for each in left_out.values() for error in each]
+    return {name: max(LEAST_ERROR, 2 * sqrt((_square(each or everybody) + _square(everybody)) / 2))
+            for name, each in left_out.items()}
+
+
+def _square(errors: Sequence[float]) -> float:
+    return fmean(error**2 for error in errors) if errors else 0.0
