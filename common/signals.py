@@ -80,7 +80,7 @@ class Stop:
             while self.in_group:
                 self._change.wait()
         sentence, code = self.why()
-        self.tell(f"{sentence} at {self.progress.place()}", code)
+        self.tell(f"{sentence} {self.progress.place()}", code)
         sys.exit(code)
 
     def why(self) -> tuple[str, int]:
