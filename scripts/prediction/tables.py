@@ -14,8 +14,6 @@ from scripts.prediction.calibration import (
 )
 from scripts.prediction.rates import payload_rate
 
-MOST_NODES = 4096
-
 
 class Check(NamedTuple):
     """A measured step of a cell that the model has not seen, beside what it says of it."""
@@ -104,15 +102,15 @@ def stops_paying(model: Calibration, name: str, rate: float) -> tuple[int, float
     """(nodes, images a second): the number of nodes after which one more makes steps no shorter.
 
     The global batch stays the same, so a node more takes work from the others and adds to the
-    averaging; counted from one node up to 4096, to the first that does not pay.
+    averaging; counted from one node up to one an image, to the first that does not pay.
     """
     seconds = model.predict(name, 1, rate).seconds
-    for ranks in range(2, MOST_NODES + 1):
+    for ranks in range(2, model.batch + 1):
         more = model.predict(name, ranks, rate).seconds
         if more >= seconds:
             return ranks - 1, model.batch / seconds
         seconds = more
-    return MOST_NODES, model.batch / seconds
+    return model.batch, model.batch / seconds
 
 
 def scaling_table(model: Calibration, rates: Sequence[str | float]) -> str:

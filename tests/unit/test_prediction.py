@@ -183,6 +183,8 @@ def test_it_says_how_many_nodes_pay():
     # 1/N + 0.01 (N-1) is least for ten nodes: 0.19 s.
     nodes, images = stops_paying(model, "all-reduce", float("inf"))
     assert (nodes, images) == (10, pytest.approx(100 / 0.19))
+    free = replace(model, costs={"gather-scatter": Cost(0.0)}, latency=0.0)
+    assert stops_paying(free, "gather-scatter", float("inf"))[0] == 100  # an image each
 
 
 def test_what_the_bars_cannot_tell_apart_is_named():
