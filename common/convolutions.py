@@ -25,7 +25,7 @@ LIBRARY = "library"
 CANDIDATES = ("toeplitz", "winograd-4", "winograd-2")
 # With fewer channels than that the transforms cost more than the products save.
 FEWEST_CHANNELS = 128
-MEASURED_SAMPLES = 64
+MEASURED_SAMPLES = 256
 ROUNDS = 3
 # The library keeps a layer unless another takes less than this share of its time.
 CLEARLY_FASTER = 0.95

@@ -76,7 +76,7 @@ def test_a_model_gives_the_same_scores_and_gradients(vgg11):
 
 @pytest.mark.parametrize("change", [
     {"in_channels": 127}, {"out_channels": 64}, {"kernel_size": 5, "padding": 2}, {"stride": 2},
-    {"dilation": 2, "padding": 2}, {"groups": 2}, {"padding_mode": "reflect"}, {"padding": 0}])
+    {"dilation": 2}, {"groups": 2}, {"padding_mode": "reflect"}, {"padding": 0}])
 def test_other_convolutions_are_left_alone(change):
     options = {"in_channels": 128, "out_channels": 128, "kernel_size": 3, "padding": 1} | change
     model = nn.Sequential(nn.Conv2d(**options))
