@@ -57,6 +57,11 @@ def test_the_layers_of_vgg11_and_nothing_else_changes(vgg11):
     assert not any(layer._forward_pre_hooks for layer in vgg11.modules())
 
 
+def test_bf16_does_without_what_rounds_too_much(vgg11):
+    use_fast_convolutions(vgg11, IMAGE, 4, Precision("bf16"), "fast")
+    assert algorithms(vgg11) == FAST_VGG11.replace("winograd-4", "winograd-2")
+
+
 def test_the_library_can_be_asked_for(vgg11):
     use_fast_convolutions(vgg11, IMAGE, 4, Precision(), "library")
     assert algorithms(vgg11) == "library"
