@@ -59,6 +59,7 @@ def test_a_signal_reaches_every_local_rank_and_none_is_left(tmp_path):
                     "print('ready', flush=True)\ntime.sleep(1000)", tmp_path, GRACE="1")
     wait_until(lambda: all((tmp_path / f"rank{rank}.out").exists()
                            and (tmp_path / f"rank{rank}.out").read_text() for rank in (1, 2)))
+    wait_until(lambda: (tmp_path / "pid0").exists() and (tmp_path / "pid0").read_text())
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 143

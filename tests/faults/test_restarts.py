@@ -88,7 +88,7 @@ def test_the_supervising_script_restarts_without_torchrun(tmp_path, undisturbed)
                     [ROOT / "scripts" / "supervise.sh", "2", sys.executable, script, *SMALL,
                      "--sync", case.run, "--output-dir", str(tmp_path), "--checkpoint-every", "4",
                      "-M", "127.0.0.1", "-N", "2", "--master-port", port, "-R", str(rank)],
-                    stdout=out, stderr=out, env=os.environ | {"RESTART_PAUSE": "1"}))
+                    stdout=out, stderr=out, env=os.environ | {"RESTART_PAUSE": "4"}))
         wait_for_step(tmp_path, case.kill_at)
         os.kill(int((tmp_path / "pid_1").read_text()), signal.SIGKILL)
         outputs = [tmp_path / f"rank{rank}.out" for rank in range(2)]
