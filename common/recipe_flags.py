@@ -29,6 +29,23 @@ def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
                        help="of SGD; the first beta of Adam, the rho of Adadelta")
     group.add_argument("--weight-decay", type=not_negative, metavar="X",
                        help="added to the gradient, times the weights")
+    group.add_argument("--optimizer", choices=OPTIMIZERS, metavar="NAME",
+                       help=f"who takes the step: {', '.join(OPTIMIZERS)}")
+    group.add_argument("--accumulate", type=count, default=1, metavar="K",
+                       help="take each step in K passes over a K-th of this rank's samples, to "
+                       "save memory; learns the same, but for batch norm (default: 1)")
+    group.add_argument("--seed", type=whole, default=1, metavar="N",
+                       help="fixes weights, order and augmentation (default: 1)")
+    group.add_argument("--precision", choices=PRECISIONS, default="float32", metavar="NAME",
+                       help="of the arithmetic: float32 (the default), bf16 or float64")
+    group.add_argument("--batch-norm", choices=("local", "synchronised"), default="local",
+                       metavar="NAME", help="statistics: local (the default) of each rank's "
+                       "share, or synchronised, so that N nodes learn what one does")
+    _add_beyond_the_course(group)
+
+
+def _add_beyond_the_course(group: argparse._ArgumentGroup) -> None:
+    """What `--recipe record` is made of: the course leaves all of it alone."""
     group.add_argument("--decay-on", choices=DECAY_ON,
                        help="decay all, or weights without biases and batch norm")
     group.add_argument("--label-smoothing", type=fraction, metavar="X",
@@ -43,18 +60,6 @@ def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
                        help="plain, or whitened: filters that begin as patches and identities")
     group.add_argument("--bias-rate", type=positive, metavar="X",
                        help="biases of batch norm learn so many times as fast")
-    group.add_argument("--optimizer", choices=OPTIMIZERS, metavar="NAME",
-                       help=f"who takes the step: {', '.join(OPTIMIZERS)}")
-    group.add_argument("--accumulate", type=count, default=1, metavar="K",
-                       help="take each step in K passes over a K-th of this rank's samples, to "
-                       "save memory; learns the same, but for batch norm (default: 1)")
-    group.add_argument("--seed", type=whole, default=1, metavar="N",
-                       help="fixes weights, order and augmentation (default: 1)")
-    group.add_argument("--precision", choices=PRECISIONS, default="float32", metavar="NAME",
-                       help="of the arithmetic: float32 (the default), bf16 or float64")
-    group.add_argument("--batch-norm", choices=("local", "synchronised"), default="local",
-                       metavar="NAME", help="statistics: local (the default) of each rank's "
-                       "share, or synchronised, so that N nodes learn what one does")
 
 
 def add_schedule_flags(parser: argparse.ArgumentParser) -> None:

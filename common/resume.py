@@ -20,6 +20,7 @@ from common import checkpoint, checkpoint_folder
 from common.checkpoint import Position
 from common.collectives import broadcast_bytes
 from common.convolutions import LIBRARY
+from common.epoch_plan import EpochPlan
 from common.failures import CheckpointError, UsageError
 from common.gradient_sync import GradientSync, KeepLocal
 from common.loaders import InMemoryLoader, WorkerLoader
@@ -73,18 +74,14 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
             path.unlink(missing_ok=True)
     else:
         remarks = _check_settings(contents, settings, data)
-        checkpoint.restore(contents, source, model, optimizer)
+        remarks += _restore(contents, source, node, model, optimizer, gradient_sync)
         position, last = Position(*contents["position"]), Path(source)
         totals = _my_totals(contents.get("totals", []), node)
-        remarks += _recall(contents.get("rank_state", []), gradient_sync.local_state(optimizer),
-                           node)
         remarks.append(f"resumed at {position} from {source} (bit-exact: "
                        f"{_exactness(contents, ran_on(name, node, settings, model))})")
     average = create_average(settings, model, (contents or {}).get("average_state_dict", {}))
     node.note_saved(str(last or ""))
-    if plan.left_out:
-        remarks.append(f"each epoch leaves out a last batch of {plan.left_out} samples, fewer than "
-                       f"--smallest-batch {settings.smallest_batch}")
+    remarks += _left_out(plan)
     text, metrics = _log_paths(folder, node)
     tracker = create_tracker(settings.tracker, folder, node.world.is_leader)
     with RunLog(text, metrics, node.world, position, settings.log_every,
@@ -101,6 +98,21 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
                   gradient_sync, average, validation_losses=_losses_so_far(contents, settings))
         log.event("end")
         node.progress.log = None
+
+
+def _restore(contents: dict[str, Any], source: str, node: Node, model: nn.Module,
+             optimizer: Optimizer, gradient_sync: GradientSync) -> list[str]:
+    """Gives model, optimiser and synchroniser back what was saved, in place; remarks on losses."""
+    checkpoint.restore(contents, source, model, optimizer)
+    return _recall(contents.get("rank_state", []), gradient_sync.local_state(optimizer), node)
+
+
+def _left_out(plan: EpochPlan) -> list[str]:
+    """A remark on the samples that no epoch uses, if there are any."""
+    if not plan.left_out:
+        return []
+    return [f"each epoch leaves out a last batch of {plan.left_out} samples, fewer than "
+            f"--smallest-batch {plan.smallest_batch}"]
 
 
 def _log_paths(folder: Path, node: Node) -> tuple[Path, Path]:
