@@ -14,8 +14,8 @@ from tests.ranks import ROOT
 # A module imports only from lower floors; modules of one floor may build on those before them.
 FLOORS = (
     ("events", "phase_timer", "advice", "signals", "failures", "settings", "epoch_plan",
-     "precision", "world", "console", "dataset_cache", "datasets", "mnist", "vgg11", "dropout",
-     "small_models",
+     "precision", "world", "console", "dataset_cache", "datasets", "mnist", "pooling", "vgg11",
+     "dropout", "small_models",
      "recipes", "whitening", "workloads", "loaders", "model_split", "optimizers", "schedules",
      "early_stopping", "trace_file", "trackers"),
     ("batch_norm", "collectives", "gradient_sync", "accumulation", "checkpoint",
