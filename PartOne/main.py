@@ -15,6 +15,7 @@ from common.failures import run_program
 def main() -> None:
     settings, _ = parse_command_line("PartOne")
     # torch is imported only now: --help and a mistyped flag have been answered already
+    from common.choices import settle_choices
     from common.evaluation import evaluate
     from common.gradient_sync import KeepLocal
     from common.process_group import lone_node
@@ -24,6 +25,7 @@ def main() -> None:
     from common.training import train
 
     node = lone_node(settings)
+    settings = settle_choices("PartOne", settings, node)
     announce("PartOne", settings, node)
     train_set, validation_set, test_set = load_datasets(settings, node)
     loader = create_loader(settings, train_set, node)

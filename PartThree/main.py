@@ -17,6 +17,7 @@ def main() -> None:
     # torch is imported only now: --help and a mistyped flag have been answered already
     from torch.nn.parallel import DistributedDataParallel
 
+    from common.choices import settle_choices
     from common.evaluation import evaluate
     from common.gradient_sync import KeepLocal
     from common.process_group import process_group
@@ -29,6 +30,7 @@ def main() -> None:
     from PartThree.ddp import OWN_BUFFERS, buckets, settle_buckets
 
     with process_group(world, settings) as node:
+        settings = settle_choices("PartThree", settings, node)
         announce("PartThree", settings, node)
         train_set, validation_set, test_set = load_datasets(settings, node)
         loader = create_loader(settings, train_set, node)

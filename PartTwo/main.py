@@ -15,6 +15,7 @@ from common.failures import run_program
 def main() -> None:
     settings, world = parse_command_line("PartTwo")
     # torch is imported only now: --help and a mistyped flag have been answered already
+    from common.choices import settle_choices
     from common.evaluation import evaluate
     from common.process_group import process_group
     from common.report import compare_runs, finish_run
@@ -24,6 +25,7 @@ def main() -> None:
     from PartTwo.synchronizers import SyncOptions, create_synchronizer
 
     with process_group(world, settings) as node:
+        settings = settle_choices("PartTwo", settings, node)
         announce("PartTwo", settings, node)
         train_set, validation_set, test_set = load_datasets(settings, node)
         loader = create_loader(settings, train_set, node)

@@ -48,11 +48,15 @@ def measure_all_reduce(device: torch.device) -> list[AllReduceSpeed]:
     for size in SIZES:
         if speeds and speeds[-1].seconds * size / speeds[-1].size > LONGEST_SECONDS:
             break
-        speeds.append(AllReduceSpeed(size, _median_seconds(size, device), world_size()))
+        speeds.append(AllReduceSpeed(size, median_seconds(size, device), world_size()))
     return speeds
 
 
-def _median_seconds(size: int, device: torch.device) -> float:
+def median_seconds(size: int, device: torch.device) -> float:
+    """The median time in which all ranks all-reduce `size` bytes; the slowest rank's counts.
+
+    Every rank must call it; all get the same number.
+    """
     tensor = torch.zeros(size // 4, device=device)
     times = []
     for _ in range(1 + REPEATS):

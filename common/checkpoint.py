@@ -152,6 +152,18 @@ def parse(data: bytes, path: Path) -> dict[str, Any]:
     return contents
 
 
+def peek(path: Path | str) -> dict[str, Any]:
+    """The contents, unverified, of a checkpoint that may be damaged; {} if they cannot be had.
+
+    Quick: tensors are not read before they are used. Runs no code from the file.
+    """
+    try:
+        contents = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception:  # a damaged file can make the reader stumble anywhere
+        return {}
+    return contents if isinstance(contents, dict) else {}
+
+
 def _require_layout(contents: dict[str, Any], path: Path) -> None:
     """Raises CheckpointError naming the first entry that is missing or of another kind."""
     for name, kind in _LAYOUT.items():

@@ -20,12 +20,10 @@ from common.fast_convolution import compute_by, fits
 from common.node_facts import processor
 from common.precision import Precision
 
-LIBRARY = "library"
+LIBRARY, AUTO, FAST = "library", "auto", "fast"
 # The most promising first. In bf16 torch's own convolution is 0.2 % of its outputs off, winograd-2
-# 0.6 %, and winograd-4 1.7 %: too much until it has been shown to train as well.
-CANDIDATES = {"float32": ("toeplitz", "winograd-4", "winograd-2"),
-              "float64": ("toeplitz", "winograd-4", "winograd-2"),
-              "bf16": ("toeplitz", "winograd-2")}
+# 0.6 %, and winograd-4 1.7 %: all train as well as float32, over three seeds (docs/one_node.md).
+CANDIDATES = ("toeplitz", "winograd-4", "winograd-2")
 # With fewer channels than that the transforms cost more than the products save.
 FEWEST_CHANNELS = 128
 MEASURED_SAMPLES = 256
@@ -46,7 +44,7 @@ class Shape(NamedTuple):
     precision: str
 
     def candidates(self) -> list[str]:
-        return [name for name in CANDIDATES[self.precision] if fits(name, self.size)]
+        return [name for name in CANDIDATES if fits(name, self.size)]
 
 
 Choose = Callable[[Shape], str]
@@ -57,14 +55,16 @@ def use_fast_convolutions(model: nn.Module, image_shape: tuple[int, ...], sample
     """Gives the layers of `model` the algorithms that suit them, in place; on a CPU.
 
     `image_shape` is (C, H, W), `samples` this rank's share of a batch. `how`: "auto" measures what
-    is not remembered, "fast" takes the first candidate unmeasured, "library" changes nothing. Every
-    rank must call, with the same arguments: all do as the leader does, so that they round alike.
+    is not remembered, "fast" takes the first candidate unmeasured, "library" changes nothing; what
+    `algorithms` said of the run that is to be resumed does that again. Every rank must call, with
+    the same arguments: all do as the leader does, so that they round alike.
     """
     if how == LIBRARY or next(model.parameters()).device.type != "cpu":
         return
     shapes = _shapes(model, image_shape, min(samples, MEASURED_SAMPLES), precision)
-    choose: Choose = _first if how == "fast" else Memory(_cache_file()).choose
-    for layer, name in zip(shapes, _leaders_choice(list(shapes.values()), choose), strict=True):
+    choose: Choose = _first if how == FAST else Memory(_cache_file()).choose
+    names = _as_before(model, shapes, how) or _leaders_choice(list(shapes.values()), choose)
+    for layer, name in zip(shapes, names, strict=True):
         if name != LIBRARY:
             compute_by(name, layer)
 
@@ -74,6 +74,16 @@ def algorithms(model: nn.Module) -> str:
     names = [getattr(layer, "algorithm", LIBRARY) for layer in model.modules()
              if isinstance(layer, nn.Conv2d)]
     return " ".join(names) if set(names) - {LIBRARY} else LIBRARY
+
+
+def _as_before(model: nn.Module, shapes: Mapping[nn.Conv2d, Shape], how: str) -> list[str]:
+    """By layer of `shapes`, what `how` says; nothing if it is no list for this model."""
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+    told = dict(zip(layers, how.split(), strict=False))
+    names = [told.get(layer, "") for layer in shapes]
+    possible = all(name in (LIBRARY, *shape.candidates())
+                   for name, shape in zip(names, shapes.values(), strict=True))
+    return names if possible and len(how.split()) == len(layers) else []
 
 
 def _leaders_choice(shapes: list[Shape], choose: Choose) -> list[str]:
@@ -132,7 +142,8 @@ class Memory:
 
         A new one is remembered if the machine was quiet: else the next run measures again.
         """
-        key = f"{self._machine}threads, {' '.join(map(str, shape))}"
+        key = (f"{self._machine}threads, {' '.join(map(str, shape))}, "
+               f"one of {' '.join(shape.candidates())}")
         known = remembered(self._path)
         if known.get(key) not in (LIBRARY, *shape.candidates()):
             seconds = measure(shape, ROUNDS)

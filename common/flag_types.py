@@ -44,6 +44,11 @@ def patience(text: str) -> tuple[int, float] | tuple[()]:
     return count(epochs), not_negative(min_delta or "0")
 
 
+def bucket_size(text: str) -> float:
+    """A type for --bucket-mb: auto, which is 0 until it is measured, or MB."""
+    return 0.0 if text == "auto" else positive(text)
+
+
 def sync_list(text: str) -> tuple[str, ...]:
     """A type for --sync: names with commas between them, each once."""
     names = tuple(text.split(","))

@@ -7,7 +7,7 @@ import argparse
 from typing import Any
 
 from common.failures import UsageError
-from common.flag_types import count, fraction, positive, sync_list
+from common.flag_types import bucket_size, count, fraction, positive, sync_list
 from common.settings import COMM_HOOKS, LOCAL_SYNC_NAMES, PARALLEL, SYNC_NAMES, WIRES, Settings
 
 
@@ -24,8 +24,9 @@ def add_seam_flags(parser: argparse.ArgumentParser, part: str) -> None:
         group.add_argument("--wire", choices=WIRES, default="float32",
                            help="format in which gradients travel; what rounding takes is added "
                            "to the next step (default: float32, which is exact)")
-    group.add_argument("--bucket-mb", type=positive, default=1.0, metavar="MB",
-                       help="of each bucket in which gradients leave in backward (default: 1)")
+    group.add_argument("--bucket-mb", type=bucket_size, default=1.0, metavar="MB",
+                       help="of each bucket in which gradients leave in backward; auto measures "
+                       "latency and bandwidth at start and chooses (default: 1)")
     if part == "PartThree":
         group.add_argument("--comm-hook", choices=COMM_HOOKS, default="none",
                            help="how DDP compresses gradients; none is exact (default: none)")

@@ -23,7 +23,7 @@ from common.model_split import second_device, split_in_two
 from common.optimizers import create_criterion, create_optimizer
 from common.precision import Precision
 from common.process_group import Node
-from common.settings import Settings
+from common.settings import FIELD_DEFAULTS, Settings
 from common.workloads import find_workload
 
 
@@ -60,6 +60,8 @@ def _what_is_special(settings: Settings, node: Node) -> list[str]:
         lines.append(f"  optimiser {settings.optimizer}, rate {settings.schedule}"
                      + f" after {settings.warmup_epochs} epochs of warm-up"
                      * (settings.warmup_epochs > 0))
+    if settings.bucket_mb != FIELD_DEFAULTS["bucket_mb"]:
+        lines.append(f"  buckets of {settings.bucket_mb:g} MB")
     if settings.accumulate > 1:
         lines.append(f"  each step in {settings.accumulate} passes; batch norm, if any, takes the "
                      "statistics of each pass by itself")

@@ -57,11 +57,6 @@ def test_the_layers_of_vgg11_and_nothing_else_changes(vgg11):
     assert not any(layer._forward_pre_hooks for layer in vgg11.modules())
 
 
-def test_bf16_does_without_what_rounds_too_much(vgg11):
-    use_fast_convolutions(vgg11, IMAGE, 4, Precision("bf16"), "fast")
-    assert algorithms(vgg11) == FAST_VGG11.replace("winograd-4", "winograd-2")
-
-
 def test_the_library_can_be_asked_for(vgg11):
     use_fast_convolutions(vgg11, IMAGE, 4, Precision(), "library")
     assert algorithms(vgg11) == "library"
@@ -135,6 +130,16 @@ def test_a_choice_is_measured_once_for_each_shape_and_machine(tmp_path, monkeypa
     assert asked == [SHAPE, other, SHAPE]
     assert len(remembered(path)) == 3
     assert [each.name for each in path.parent.iterdir()] == ["choices.json"]
+
+
+def test_a_new_candidate_is_measured(tmp_path, monkeypatch, measured):
+    asked = measured("winograd-2")
+    path = tmp_path / "choices.json"
+    monkeypatch.setattr(convolutions, "CANDIDATES", ("winograd-2",))
+    Memory(path).choose(SHAPE)
+    monkeypatch.undo()
+    measured("toeplitz")
+    assert Memory(path).choose(SHAPE) == "toeplitz" and len(asked) == 2
 
 
 def test_what_a_busy_machine_says_is_not_remembered(tmp_path, measured):

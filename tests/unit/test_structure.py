@@ -23,7 +23,7 @@ FLOORS = (
      "addresses", "rendezvous", "agreement", "watch", "devices", "process_group", "sentinel",
      "tracing", "save_clock", "weight_average", "run", "resume", "links", "node_facts",
      "all_reduce_speed", "board", "findings"),
-    ("setup", "training", "evaluation", "preflight"),
+    ("choices", "setup", "training", "evaluation", "preflight"),
     ("flag_parser", "flag_types", "seam_flags", "recipe_flags", "command_line", "report",
      "assignment",
      "preflight_page"),
