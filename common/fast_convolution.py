@@ -120,17 +120,19 @@ class _Convolve(torch.autograd.Function):
             part = slice(start, start + CHUNK)
             products = torch.bmm(_spread(into, x[part], len(filters)), filters.mT)
             _write(result[part], out @ products.view(out.shape[1], -1), bias)
-        ctx.save_for_backward(x, weight)
+        # Four times the size of the weights. In their dtype backward makes them again, in no time that
+        # can be measured; rounding them to another once more would take a twentieth of a step.
+        ctx.save_for_backward(x, weight, filters if x.dtype != weight.dtype else None)
         ctx.name, ctx.has_bias = name, bias is not None
         return result
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
+        x, weight, filters = ctx.saved_tensors
         into, _, out = transforms(ctx.name, x.shape[-1], x.dtype)
-        # Again, rather than kept: four times the size of the weights, for a sixtieth of the time.
-        filters = _transformed_filters(weight, ctx.name, x)
+        if filters is None:
+            filters = _transformed_filters(weight, ctx.name, x)
         of_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         of_filters = torch.zeros_like(filters) if ctx.needs_input_grad[1] else None
         for start in range(0, len(x), CHUNK):

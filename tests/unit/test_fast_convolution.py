@@ -140,3 +140,16 @@ def test_filters_are_transformed_in_float32_and_rounded_once(name):
 def test_it_is_a_convolution_with_the_very_same_parameters():
     assert issubclass(FastConv2d, nn.Conv2d)
     assert list(layer("toeplitz").state_dict()) == ["weight", "bias"]
+
+
+@pytest.mark.parametrize(("autocast", "kept"), [(False, 0), (True, 1)])
+def test_transformed_filters_are_kept_only_where_they_are_rounded(autocast, kept):
+    layer = nn.Conv2d(8, 8, 3, padding=1)
+    compute_by("winograd-4", layer)
+    saved = []
+    maps = torch.randn(2, 8, 4, 4).to(memory_format=torch.channels_last)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor,
+                                                  lambda tensor: tensor):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            layer(maps)
+    assert [tuple(tensor.shape) for tensor in saved].count((36, 8, 8)) == kept
