@@ -13,8 +13,8 @@ from torch import Tensor
 from common.collectives import LEADER, world_size
 from common.gradient_sync import KeepLocal, as_row, put_back, total_bytes
 
-CHUNK_BYTES = 1 << 20
-AHEAD = 4  # chunks that the root is ready to receive while it averages one
+CHUNK_BYTES = 1 << 18
+AHEAD = 8  # chunks that the root is ready to receive while it averages one
 
 
 class PipelinedGatherScatter(KeepLocal):

@@ -120,8 +120,8 @@ class _Convolve(torch.autograd.Function):
             part = slice(start, start + CHUNK)
             products = torch.bmm(_spread(into, x[part], len(filters)), filters.mT)
             _write(result[part], out @ products.view(out.shape[1], -1), bias)
-        # Four times the size of the weights. In their dtype backward makes them again, in no time that
-        # can be measured; rounding them to another once more would take a twentieth of a step.
+        # Four times the size of the weights. In their dtype backward makes them again, which takes
+        # no time to speak of; with the rounding to another dtype it would be a step's twentieth.
         ctx.save_for_backward(x, weight, filters if x.dtype != weight.dtype else None)
         ctx.name, ctx.has_bias = name, bias is not None
         return result
