@@ -94,20 +94,22 @@ def write(path: Path, contents: dict[str, Any]) -> None:
                               f"{getattr(error, 'strerror', None) or error}") from error
 
 
-def _sealed(contents: dict[str, Any]) -> bytes:
+def _sealed(contents: dict[str, Any]) -> memoryview:
+    """The bytes of the file. They are as many as the model's and the optimiser's: no copies."""
     buffer = io.BytesIO()
     torch.save(contents, buffer)
-    data = buffer.getvalue()
-    if data[-22:-18] != _END_RECORD:
+    if buffer.getbuffer()[-22:-18] != _END_RECORD:
         raise CheckpointError("torch.save wrote an unknown format; this is a fault of the program")
-    data = data[:-2] + struct.pack("<H", _TRAILER) + _MARK
-    return data + hashlib.sha256(data).hexdigest().encode()
+    buffer.seek(-2, io.SEEK_END)
+    buffer.write(struct.pack("<H", _TRAILER) + _MARK)
+    buffer.write(hashlib.sha256(buffer.getbuffer()).hexdigest().encode())
+    return buffer.getbuffer()
 
 
 def _verify(data: bytes, path: Path) -> None:
     if data[-_TRAILER:-64] != _MARK:
         raise CheckpointError(f"{path} is not a checkpoint of this project, or it was cut short")
-    if hashlib.sha256(data[:-64]).hexdigest().encode() != data[-64:]:
+    if hashlib.sha256(memoryview(data)[:-64]).hexdigest().encode() != data[-64:]:
         raise CheckpointError(f"{path} is damaged: its checksum does not match its contents")
 
 
