@@ -19,7 +19,7 @@ _ROWS: dict[str, dict[str, Any]] = {
     "record": {
         "epochs": 12, "batch_size": 256, "learning_rate": 0.1, "schedule": "one-cycle",
         "optimizer": "nesterov", "momentum": 0.9, "weight_decay": 5e-4, "decay_on": "weights",
-        "label_smoothing": 0.1, "weight_average": 0.95, "flips": "alternating",
+        "label_smoothing": 0.1, "flips": "alternating",
         "crop_padding": 2, "init": "whitened",
     },
 }
