@@ -20,6 +20,13 @@ def newest(folder: Path) -> list[Path]:
     return sorted(folder.glob("Epoch_*.pt"), key=_trained_to, reverse=True)
 
 
+def to_resume(folder: Path, resume: str) -> list[Path]:
+    """The checkpoints that --resume means for the run in `folder`, first choice first."""
+    if resume in ("no", "replace"):
+        return []
+    return newest(folder / "checkpoints") if resume == "auto" else [Path(resume)]
+
+
 def _trained_to(path: Path) -> tuple[int, float]:
     """Sorts Epoch_1_Iteration_40.pt before Epoch_1.pt, which is the whole epoch."""
     words = path.stem.split("_")

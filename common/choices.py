@@ -8,9 +8,7 @@ its checkpoint says.
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -77,18 +75,10 @@ def _of_the_run_to_resume(part: str, settings: Settings, node: Node) -> dict[str
     """What its newest readable checkpoint ran on, as the leader sees it; {} for a fresh run."""
     found: dict[str, Any] = {}
     if node.world.is_leader:
-        told = (peek(path).get("ran_on") for path in _candidates(part, settings))
+        folder = settings.output_dir / part
+        told = (peek(path).get("ran_on")
+                for each in (settings.sync if part == "PartTwo" else ("",))
+                for path in checkpoint_folder.to_resume(folder / each, settings.resume))
         found = next((each for each in told if isinstance(each, dict)), {})
         found = {name: found[name] for name, kind in KEPT.items() if type(found.get(name)) is kind}
     return json.loads(broadcast_bytes(json.dumps(found).encode(), node.device))
-
-
-def _candidates(part: str, settings: Settings) -> Iterator[Path]:
-    if settings.resume in ("no", "replace"):
-        return
-    if settings.resume != "auto":
-        yield Path(settings.resume)
-        return
-    folder = settings.output_dir / part
-    for each in ([folder / name for name in settings.sync] if part == "PartTwo" else [folder]):
-        yield from checkpoint_folder.newest(each / "checkpoints")

@@ -186,12 +186,8 @@ def _find_checkpoint(folder: Path, settings: Settings,
 
 
 def _leaders_checkpoint(folder: Path, resume: str) -> tuple[Path, bytes]:
-    if resume in ("no", "replace"):
-        return Path(), b""
-    candidates = (checkpoint_folder.newest(folder / "checkpoints") if resume == "auto"
-                  else [Path(resume)])
     complaint: CheckpointError | None = None
-    for path in candidates:
+    for path in checkpoint_folder.to_resume(folder, resume):
         try:
             data = checkpoint.read_bytes(path)
             checkpoint.parse(data, path)
