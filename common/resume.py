@@ -1,11 +1,8 @@
-"""How a run begins: fresh, resumed or replaced, and never mixed with another in one folder.
+"""How a run begins: fresh, or as its checkpoint says, bit for bit where that can be.
 
-    outputs/PartTwo/all-reduce/   logs_rankR.txt  metrics_rankR.jsonl  settings.json
-                                  checkpoints/  report.txt  report.json  summary.json
+    python3 PartOne/main.py --workload digits-vgg11 --resume auto
 """
 
-import json
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +22,8 @@ from common.failures import CheckpointError, UsageError
 from common.gradient_sync import GradientSync, KeepLocal
 from common.loaders import InMemoryLoader, WorkerLoader
 from common.process_group import Node
-from common.run import KEPT_CHECKPOINTS, Run, ran_on
+from common.run import Run, ran_on
+from common.run_folder import log_paths, prepare_folder, refuse_other_runs
 from common.run_log import RunLog, Totals
 from common.save_clock import SaveClock
 from common.sentinel import Sentinel
@@ -33,8 +31,6 @@ from common.settings import FIELD_DEFAULTS, Settings, differences
 from common.tracing import create_tracer
 from common.trackers import create_tracker
 from common.weight_average import create_average
-
-LEADERS_FILES = ("settings.json", "summary.json", "report.txt", "report.json")
 
 
 @contextmanager
@@ -48,7 +44,7 @@ def open_run(name: str, settings: Settings, node: Node, loader: InMemoryLoader |
     settings or data have changed; CheckpointError when nothing sound is left to resume from. A dry
     run does all this in a temporary folder, after it has looked at the real one.
     """
-    _refuse_other_runs(settings.output_dir / name, settings, node)
+    refuse_other_runs(settings.output_dir / name, settings, node)
     memory = gradient_sync or KeepLocal()
     if not settings.dry_run:
         with _opened(name, settings, node, loader, model, optimizer, memory) as run:
@@ -66,11 +62,11 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
     folder, plan, data = settings.output_dir / name, loader.plan, loader.dataset.digest
     node.progress.saved = None
     node.progress.run += 1
-    _prepare_folder(folder, settings, node, model)
+    prepare_folder(folder, settings, node, model)
     source, contents = _find_checkpoint(folder, settings, node)
     position, totals, remarks, last = Position(), Totals(), [], None
     if contents is None:
-        for path in _log_paths(folder, node):  # of a run that was lost before its first checkpoint
+        for path in log_paths(folder, node):  # of a run that was lost before its first checkpoint
             path.unlink(missing_ok=True)
     else:
         remarks = _check_settings(contents, settings, data)
@@ -82,7 +78,7 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
     average = create_average(settings, model, (contents or {}).get("average_state_dict", {}))
     node.note_saved(str(last or ""))
     remarks += _left_out(plan)
-    text, metrics = _log_paths(folder, node)
+    text, metrics = log_paths(folder, node)
     tracker = create_tracker(settings.tracker, folder, node.world.is_leader)
     with RunLog(text, metrics, node.world, position, settings.log_every,
                 node.world.size > 1, tracker) as log:
@@ -113,65 +109,6 @@ def _left_out(plan: EpochPlan) -> list[str]:
         return []
     return [f"each epoch leaves out a last batch of {plan.left_out} samples, fewer than "
             f"--smallest-batch {plan.smallest_batch}"]
-
-
-def _log_paths(folder: Path, node: Node) -> tuple[Path, Path]:
-    rank = node.world.rank
-    return folder / f"logs_rank{rank}.txt", folder / f"metrics_rank{rank}.jsonl"
-
-
-def _refuse_other_runs(folder: Path, settings: Settings, node: Node) -> None:
-    """Raises UsageError when a folder that this command will fill holds another run.
-
-    Part Two looks at all its folders before it trains into the first.
-    """
-    first = bool(settings.sync) and folder.name == settings.sync[0]
-    for name in settings.sync if first else (folder.name,):
-        other = folder.parent / name
-        if _is_another_run(other, settings.resume) and any(
-                path.exists() for path in _log_paths(other, node)):
-            raise UsageError(f"{other} already holds a run: continue it with --resume auto, start "
-                             "over with --resume replace, or choose another --output-dir")
-
-
-def _remove_run(folder: Path, node: Node) -> None:
-    """Deletes what a run writes, and nothing else: this rank's logs, and what the leader wrote."""
-    for path in _log_paths(folder, node):
-        path.unlink(missing_ok=True)
-    if node.world.is_leader:
-        for name in LEADERS_FILES:
-            (folder / name).unlink(missing_ok=True)
-        for path in checkpoint_folder.newest(folder / "checkpoints"):
-            path.unlink()
-        (folder / "checkpoints" / checkpoint_folder.BEST).unlink(missing_ok=True)
-        shutil.rmtree(folder / "tensorboard", ignore_errors=True)
-        for path in (folder / "traces").glob("trace_all_*"):
-            path.unlink()
-    for path in (folder / "traces").glob(f"*_rank{node.world.rank}[_.]*"):
-        path.unlink()
-
-
-def _prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Module) -> None:
-    try:
-        if settings.resume == "replace":
-            _remove_run(folder, node)
-        folder.mkdir(parents=True, exist_ok=True)
-        if node.world.is_leader:
-            (folder / "settings.json").write_text(json.dumps(settings.as_json(), indent=2) + "\n")
-            checkpoint_folder.remove_partial_files(folder / "checkpoints")
-            checkpoint_folder.require_space(folder, model, KEPT_CHECKPOINTS + 1
-                                     + bool(settings.validation_fraction),
-                                            1 + bool(settings.weight_average))
-    except OSError as error:
-        raise UsageError(f"the output folder {folder} cannot be written: {error.strerror}") \
-            from error
-
-
-def _is_another_run(folder: Path, resume: str) -> bool:
-    """Whether what is about to start must not be mixed with what the folder holds."""
-    if resume in ("auto", "replace"):
-        return False
-    return resume == "no" or folder.resolve() not in Path(resume).resolve().parents
 
 
 def _find_checkpoint(folder: Path, settings: Settings,
