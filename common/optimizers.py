@@ -1,6 +1,7 @@
 """Optimisers and criteria by the names that the workload table and the flags use."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from torch import nn
@@ -8,6 +9,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Adadelta, Adam, Optimizer
 
 from common.failures import UsageError
+from common.muon import Muon
+from common.precision import Precision
 from common.settings import Settings
 
 SMOOTHED = "cross-entropy"
@@ -41,7 +44,8 @@ def create_optimizer(settings: Settings, model: nn.Module) -> Optimizer:
     """The optimiser that `settings` name, over all parameters of `model`.
 
     `momentum` is how much of the past a running mean keeps: SGD's momentum, Adam's first beta,
-    Adadelta's rho. "nesterov" is SGD that looks one step of its momentum ahead.
+    Adadelta's rho. "nesterov" is SGD that looks one step of its momentum ahead; "muon" is that,
+    with orthogonalised steps for the convolutions between batch norms.
     """
     parameters, rate = parameter_groups(settings, model), settings.learning_rate
     kept, decay = settings.momentum, settings.weight_decay
@@ -49,26 +53,44 @@ def create_optimizer(settings: Settings, model: nn.Module) -> Optimizer:
         return Adam(parameters, rate, betas=(kept, 0.999), weight_decay=decay)
     if settings.optimizer == "adadelta":
         return Adadelta(parameters, rate, rho=kept, weight_decay=decay)
+    if settings.optimizer == "muon":
+        return Muon(parameters, rate, kept, decay, Precision(settings.precision).products)
     return SGD(parameters, rate, kept, weight_decay=decay,
                nesterov=settings.optimizer == "nesterov")
 
 
 def parameter_groups(settings: Settings, model: nn.Module) -> list[dict[str, Any]]:
-    """All parameters, in one group if they are alike; else weights, others, and quick biases.
+    """All parameters, in one group if they are alike; else by what they want. No group is empty.
 
     Weights are tensors of two dimensions or more; biases and batch norm's scales have one, and
     decay would pull them to zero without making the function any smoother. A group's `rate_scale`
-    is what schedules multiply its rate by. No group is empty.
+    is what schedules multiply its rate by. Raises UsageError where Muon finds nothing to do.
     """
-    if settings.decay_on == "all" and settings.bias_rate == 1:
+    muon = settings.optimizer == "muon"
+    if settings.decay_on == "all" and settings.bias_rate == 1 and not muon:
         return [{"params": list(model.parameters())}]
     biases = {id(layer.bias) for layer in model.modules() if isinstance(layer, _BatchNorm)}
+    hidden = hidden_convolutions(model) if muon else set()
+    if muon and not hidden:
+        raise UsageError("--optimizer muon is for convolutions between batch norms, and --workload "
+                         f"{settings.workload} has none: take --optimizer nesterov")
     decay = settings.weight_decay if settings.decay_on == "all" else 0.0
     scale, rate = settings.bias_rate, settings.learning_rate
     groups: list[dict[str, Any]] = [
         {"params": []}, {"params": [], "weight_decay": decay},
-        {"params": [], "weight_decay": decay, "rate_scale": scale, "lr": rate * scale}]
+        {"params": [], "weight_decay": decay, "rate_scale": scale, "lr": rate * scale},
+        {"params": [], "orthogonal": True}]
     for parameter in model.parameters():
         kind = 0 if parameter.ndim > 1 else 2 if id(parameter) in biases else 1
-        groups[kind]["params"].append(parameter)
+        groups[3 if id(parameter) in hidden else kind]["params"].append(parameter)
     return [group for group in groups if group["params"]]
+
+
+def hidden_convolutions(model: nn.Module) -> set[int]:
+    """The ids of the weights of all convolutions before a batch norm, but for the first.
+
+    Batch norm takes their scale out again, and the first convolution sees pixels, not features.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | _BatchNorm)]
+    return {id(layer.weight) for layer, after in pairwise(layers) if layer is not layers[0]
+            and isinstance(layer, nn.Conv2d) and isinstance(after, _BatchNorm)}

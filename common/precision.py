@@ -18,6 +18,11 @@ class Precision:
         """The dtype of weights, gradients, inputs and loss."""
         return torch.float64 if self.name == "float64" else torch.float32
 
+    @property
+    def products(self) -> torch.dtype:
+        """The dtype of matrix products that bear rounding."""
+        return torch.bfloat16 if self.name == "bf16" else self.dtype
+
     def autocast(self, device: torch.device) -> AbstractContextManager:
         """The context in which the model runs: bf16 arithmetic where that is safe, or nothing."""
         if self.name == "bf16":

@@ -47,6 +47,7 @@ def same(one, other) -> bool:
 @pytest.mark.parametrize("flags", [
     ("--optimizer", "adam", "--learning-rate", "0.01", "--schedule", "one-cycle"),
     ("--optimizer", "adadelta", "--schedule", "step", "--gamma", "0.5"),
+    ("--optimizer", "muon", "--momentum", "0.7", "--schedule", "linear"),
     ("--schedule", "cosine", "--warmup-epochs", "0.7"),
 ], ids=" ".join)
 def test_a_killed_run_resumes_bit_for_bit(flags, tmp_path):

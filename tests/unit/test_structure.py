@@ -15,9 +15,8 @@ from tests.ranks import ROOT
 FLOORS = (
     ("events", "phase_timer", "advice", "signals", "failures", "settings", "epoch_plan",
      "precision", "world", "console", "dataset_cache", "datasets", "mnist", "pooling", "vgg11",
-     "dropout", "small_models",
-     "recipes", "whitening", "workloads", "loaders", "model_split", "optimizers", "schedules",
-     "early_stopping", "trace_file", "trackers"),
+     "dropout", "small_models", "recipes", "whitening", "workloads", "loaders", "model_split",
+     "muon", "optimizers", "schedules", "early_stopping", "trace_file", "trackers"),
     ("batch_norm", "collectives", "gradient_sync", "accumulation", "checkpoint",
      "checkpoint_folder", "gradient_check", "fast_convolution", "convolutions", "run_log",
      "addresses", "rendezvous", "agreement", "watch", "devices", "process_group", "sentinel",
