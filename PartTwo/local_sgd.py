@@ -23,9 +23,9 @@ class LocalSGD(KeepLocal):
 
     Each rank's loss is weighted by its share of the global batch, here as everywhere, so that the
     plain mean of the weights is exact for uneven shares: with SGD, with momentum or not, and
-    every=1 it is the weights that averaged gradients give. (Adam and Adadelta take no notice of
-    such a weight: with them every rank counts alike.) The optimiser's state stays each rank's own.
-    `mean` averages.
+    every=1 it is the weights that averaged gradients give. (Adam, Adadelta and Muon take no notice
+    of such a weight: with them every rank counts alike.) The optimiser's state stays each rank's
+    own. `mean` averages.
     """
 
     def __init__(self, every: int, mean: GradientSync) -> None:
