@@ -17,8 +17,8 @@ _ROWS: dict[str, dict[str, Any]] = {
     "course": {},
     # For VGG-11 on CIFAR-10, in few epochs; what has been tried is in docs/one_node.md.
     "record": {
-        "epochs": 12, "batch_size": 256, "learning_rate": 0.1, "schedule": "one-cycle",
-        "optimizer": "nesterov", "momentum": 0.9, "weight_decay": 5e-4, "decay_on": "weights",
+        "epochs": 9, "batch_size": 512, "learning_rate": 0.12, "schedule": "linear",
+        "optimizer": "muon", "momentum": 0.8, "weight_decay": 5e-4, "decay_on": "weights",
         "label_smoothing": 0.1, "flips": "alternating",
         "crop_padding": 2, "init": "whitened",
     },
