@@ -3,7 +3,7 @@
 Mutations that turn this red: leave out a repetition or the clamp of a norm; write the step in
 another order than the matrix was read in; leave the weight's norm alone; give the momentum instead
 of Nesterov's direction; decay an orthogonal group; take the first convolution among the hidden
-ones, or one without batch norm.
+ones, or one without batch norm; multiply in bf16 whatever the run's precision.
 """
 
 import pytest
@@ -14,6 +14,7 @@ from common.command_line import parse_command_line
 from common.failures import UsageError
 from common.muon import CUBIC, LINEAR, QUINTIC, REPETITIONS, Muon, orthogonalised
 from common.optimizers import create_optimizer, hidden_convolutions
+from common.precision import Precision
 from common.vgg11 import VGG11
 
 RATE, KEPT = 0.3, 0.8
@@ -107,6 +108,28 @@ def test_flags_reach_it():
     assert set(decayed.values()) == {0.01} and len(decayed) == 34 - 7
     orthogonal = [p for group in groups if group["orthogonal"] for p in group["params"]]
     assert {id(p) for p in orthogonal} == hidden_convolutions(model)
+
+
+@pytest.mark.parametrize("name, products", [
+    ("float64", torch.float64), ("float32", torch.float32), ("bf16", torch.bfloat16)])
+def test_products_are_rounded_as_the_run_is(name, products):
+    """In float64 above all: by rounded products equal runs would part."""
+    settings = parse_command_line("PartOne", ["--optimizer", "muon", "--precision", name])[0]
+    steps = {}
+    for precision in (None, torch.float64, torch.float32, torch.bfloat16):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 6, 3),
+                              nn.BatchNorm2d(6)).to(Precision(name).dtype)
+        optimizer = create_optimizer(settings, model)
+        if precision is not None:
+            optimizer = Muon(optimizer.param_groups, 0.1, 0.9, 0.0, precision)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        steps[precision] = model[2].weight.detach()
+    same = [precision for precision in list(steps)[1:] if torch.equal(steps[precision],
+                                                                      steps[None])]
+    assert same == [products]
 
 
 def test_where_it_has_nothing_to_do_it_is_refused():
