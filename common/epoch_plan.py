@@ -14,16 +14,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-_ORDER, _TOP, _LEFT, _FLIP, _DROPOUT, _VALIDATION = range(6)
+_ORDER, _TOP, _LEFT, _FLIP, _DROPOUT, _VALIDATION, _ROW, _COLUMN = range(8)
+_PLACES = np.uint64(2**31)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Augmentation(NamedTuple):
-    """Crop offsets (int64, 0 to 2*padding) and flips (bool) of some samples, each of shape (n,)."""
+    """How some samples are augmented, each array of shape (n,).
+
+    `top` and `left` of the crop, int64, 0 to 2*padding; `flip`, bool; `row` and `column` of what is
+    cut out, int64, 0 to 2^31 - 1: modulo height and width they are a place in the image.
+    """
 
     top: np.ndarray
     left: np.ndarray
     flip: np.ndarray
+    row: np.ndarray
+    column: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -76,11 +83,15 @@ class EpochPlan:
         return batch[share_bounds(len(batch), rank, world_size)]
 
     def augmentation(self, indices: np.ndarray, padding: int) -> Augmentation:
-        """Crop and flip of the given samples (int64, shape (n,)) in this epoch."""
+        """Crop, flip and cutout of the given samples (int64, shape (n,)) in this epoch."""
         offsets = np.uint64(2 * padding + 1)
-        return Augmentation((self._hash(_TOP, indices) % offsets).astype(np.int64),
-                            (self._hash(_LEFT, indices) % offsets).astype(np.int64),
-                            self._flips(indices))
+        return Augmentation(self._below(offsets, _TOP, indices),
+                            self._below(offsets, _LEFT, indices), self._flips(indices),
+                            self._below(_PLACES, _ROW, indices),
+                            self._below(_PLACES, _COLUMN, indices))
+
+    def _below(self, end: np.uint64, purpose: int, indices: np.ndarray) -> np.ndarray:
+        return (self._hash(purpose, indices) % end).astype(np.int64)
 
     def _flips(self, indices: np.ndarray) -> np.ndarray:
         if self.alternating_flips and self.epoch > 1:

@@ -47,10 +47,11 @@ class Loader(Protocol):
 
 @dataclass(frozen=True)
 class Augment:
-    """Crop, flip, and normalise: uint8 (n, h, w, c) to `dtype` (n, c, h, w), channels last.
+    """Crop, flip, normalise, cut out: uint8 (n, h, w, c) to `dtype` (n, c, h, w), channels last.
 
     `mean` and `std` are per channel, in units of 0 to 1. Padding is black, as torchvision pads.
-    Float32 points are not scaled to 0 to 1.
+    Float32 points are not scaled to 0 to 1. `cutout` is the side, in pixels, of the square that
+    takes the mean colour (DeVries and Taylor, arXiv:1708.04552); part of it may lie outside.
     """
 
     mean: tuple[float, ...]
@@ -58,9 +59,11 @@ class Augment:
     padding: int
     flip: bool
     dtype: torch.dtype = torch.float32
+    cutout: int = 0
 
-    def __call__(self, images: Tensor, top: Tensor, left: Tensor, flip: Tensor) -> Tensor:
-        """Crops each image at its own (top, left) of the padded image and mirrors where `flip`."""
+    def __call__(self, images: Tensor, top: Tensor, left: Tensor, flip: Tensor, row: Tensor,
+                 column: Tensor) -> Tensor:
+        """Augments each image by its own entries, as EpochPlan.augmentation has them."""
         count, height, width, _ = images.shape
         pad = self.padding
         padded = torch.nn.functional.pad(images, (0, 0, pad, pad, pad, pad))
@@ -68,7 +71,17 @@ class Augment:
         windows = padded.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
         cropped = windows[torch.arange(count, device=images.device), top, left]
         mirrored = (flip & self.flip)[:, None, None, None]
-        return self.normalise(torch.where(mirrored, cropped.flip(2), cropped))
+        found = self.normalise(torch.where(mirrored, cropped.flip(2), cropped))
+        if self.cutout:
+            hole = self._cut(row, height)[:, :, None] & self._cut(column, width)[:, None, :]
+            found.masked_fill_(hole[:, None], 0)
+        return found
+
+    def _cut(self, places: Tensor, size: int) -> Tensor:
+        """Which of `size` rows or columns are cut out around each of `places`, bool (n, size)."""
+        first = (places % size - self.cutout // 2)[:, None]
+        lines = torch.arange(size, device=places.device)
+        return (first <= lines) & (lines < first + self.cutout)
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 (n, h, w, c) to (pixels / 255 - mean) / std, (n, c, h, w), channels last."""
@@ -88,7 +101,8 @@ def create_augment(settings: Settings) -> Augment:
     """Crop, flip and normalisation of the workload, as `settings` change them."""
     row = find_workload(settings.workload)
     padding = row.padding if settings.crop_padding is None else settings.crop_padding
-    return Augment(row.mean, row.std, padding, row.flip, Precision(settings.precision).dtype)
+    return Augment(row.mean, row.std, padding, row.flip, Precision(settings.precision).dtype,
+                   settings.cutout)
 
 
 @dataclass(frozen=True)
@@ -120,7 +134,7 @@ class WorkerLoader:
     """The same batches, one sample at a time, in `workers` processes of torch's DataLoader.
 
     Slower, and worth watching in a trace: that is the lesson. Workers hold no random state; each
-    request carries its sample's index, crop and flip.
+    request carries its sample's index and augmentation.
     """
 
     def __init__(self, loader: InMemoryLoader, workers: int) -> None:
@@ -158,11 +172,10 @@ class _Samples(torch.utils.data.Dataset):
         self._dataset = dataset
         self._augment = augment
 
-    def __getitem__(self, request: tuple[int, int, int, bool]) -> tuple[Tensor, int]:
-        index, top, left, flip = request
+    def __getitem__(self, request: tuple[int, int, int, bool, int, int]) -> tuple[Tensor, int]:
+        index, *how = request
         image = torch.from_numpy(self._dataset.images[index:index + 1])
-        inputs = self._augment(image, torch.tensor([top]), torch.tensor([left]),
-                               torch.tensor([flip]))
+        inputs = self._augment(image, *(torch.tensor([part]) for part in how))
         return inputs[0], int(self._dataset.labels[index])
 
 

@@ -56,6 +56,8 @@ def _add_beyond_the_course(group: argparse._ArgumentGroup) -> None:
                        help="mirror images by chance, or each in every other epoch")
     group.add_argument("--crop-padding", type=whole, metavar="N",
                        help="pixels of padding around the random crop")
+    group.add_argument("--cutout", type=whole, metavar="N",
+                       help="side, in pixels, of a square that each image loses, somewhere")
     group.add_argument("--init", choices=INITS, metavar="NAME",
                        help="plain, or whitened: filters that begin as patches and identities")
     group.add_argument("--bias-rate", type=positive, metavar="X",

@@ -45,6 +45,7 @@ class Workload:
     weight_average: float = 0.0
     flips: str = "random"
     crop_padding: int | None = None
+    cutout: int = 0
     init: str = "plain"
     bias_rate: float = 1.0
     validation_fraction: float = 0.0

@@ -60,15 +60,18 @@ def test_augmentation_belongs_to_the_sample_and_stays_in_bounds(plan):
         assert np.array_equal(of_all[some], of_some)
     for offsets in whole[:2]:
         assert offsets.min() >= 0 and offsets.max() <= 8
+    for places in (whole.row, whole.column):
+        assert places.dtype == np.int64 and places.min() >= 0 and places.max() < 2**31
 
 
 def test_crops_flips_and_order_are_spread_evenly_and_change_with_epoch_and_seed():
     plan = EpochPlan(50_000, 256, seed=1, epoch=1)
     drawn = plan.augmentation(np.arange(50_000), padding=4)
-    for offsets in drawn[:2]:
+    for offsets in (drawn.top, drawn.left, drawn.row % 9, drawn.column % 9):
         counts = np.bincount(offsets, minlength=9)
         assert abs(counts - 50_000 / 9).max() < 5 * (50_000 / 9) ** 0.5
     assert abs(drawn.flip.mean() - 0.5) < 0.02
+    assert abs(np.corrcoef(np.stack(drawn)) - np.eye(5)).max() < 0.03
     assert abs(np.corrcoef(plan.order, np.arange(50_000))[0, 1]) < 0.02
     for other in (EpochPlan(50_000, 256, seed=2, epoch=1), EpochPlan(50_000, 256, seed=1, epoch=2)):
         assert (plan.order == other.order).mean() < 0.001

@@ -1,4 +1,10 @@
-"""Loaders: exact augmentation, and the same batches from memory and from worker processes."""
+"""Loaders: exact augmentation, and the same batches from memory and from worker processes.
+
+Mutations that turn this red: cut out rows for columns, one pixel more, from the middle on, before
+normalising, or in every batch; take the middle modulo a fixed size.
+"""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,22 +14,33 @@ from common.loaders import Augment, PlainLoader, WorkerLoader
 from tests.small import small_loader
 
 
-def reference(image: np.ndarray, top: int, left: int, flip: bool, padding: int) -> np.ndarray:
-    """One sample as torchvision does it: pad with black, crop, mirror, scale, normalise."""
+def reference(image: np.ndarray, top: int, left: int, flip: bool, row: int, column: int,
+              padding: int, cutout: int = 0) -> np.ndarray:
+    """One sample as torchvision does it: pad with black, crop, mirror, scale, normalise.
+
+    Then the square around (row, column), pixel by pixel.
+    """
     padded = np.pad(image, ((padding, padding), (padding, padding), (0, 0)))
     height, width, _ = image.shape
     cropped = padded[top:top + height, left:left + width]
     cropped = cropped[:, ::-1] if flip else cropped
-    return ((cropped / 255 - 0.5) / 0.25).transpose(2, 0, 1)
+    normal = ((cropped / 255 - 0.5) / 0.25).transpose(2, 0, 1)
+    for y in range(row % height - cutout // 2, row % height - cutout // 2 + cutout):
+        for x in range(column % width - cutout // 2, column % width - cutout // 2 + cutout):
+            if 0 <= y < height and 0 <= x < width:
+                normal[:, y, x] = 0
+    return normal
 
 
-def test_batches_are_what_the_plan_says():
+@pytest.mark.parametrize("cutout", [0, 1, 4, 5, 20])
+def test_batches_are_what_the_plan_says(cutout):
     loader = small_loader(rank=1, world_size=3)
-    plan = loader.plan
+    loader, plan = replace(loader, augment=replace(loader.augment, cutout=cutout)), loader.plan
     for iteration, batch in enumerate(loader.batches(epoch=1)):
         indices = plan.share(iteration, 1, 3)
         how = plan.augmentation(indices, padding=1)
-        expected = [reference(loader.dataset.images[i], *(part[n] for part in how), padding=1)
+        expected = [reference(loader.dataset.images[i], *(part[n] for part in how), padding=1,
+                              cutout=cutout)
                     for n, i in enumerate(indices)]
         np.testing.assert_allclose(batch.inputs.numpy(), expected, atol=1e-14)
         assert batch.targets.tolist() == loader.dataset.labels[indices].tolist()
@@ -47,7 +64,16 @@ def test_no_flip_where_the_workload_has_none():
     images = torch.arange(2 * 4 * 4 * 3, dtype=torch.uint8).view(2, 4, 4, 3)
     augment = Augment((0.0,) * 3, (1.0,) * 3, padding=0, flip=False)
     zero, flip = torch.zeros(2, dtype=torch.int64), torch.tensor([True, False])
-    assert torch.equal(augment(images, zero, zero, flip), augment.normalise(images))
+    assert torch.equal(augment(images, zero, zero, flip, zero, zero), augment.normalise(images))
+
+
+def test_what_is_cut_out_takes_its_place_from_height_and_width():
+    images = torch.zeros(1, 4, 6, 1, dtype=torch.uint8)
+    augment = Augment((0.5,), (1.0,), padding=0, flip=False, cutout=1)
+    zero, flip = torch.zeros(1, dtype=torch.int64), torch.tensor([False])
+    for row, column in ((0, 0), (2, 5), (7, 6), (2**31 - 1, 2**31 - 2)):
+        found = augment(images, zero, zero, flip, torch.tensor([row]), torch.tensor([column]))
+        assert (found[0, 0] == 0).nonzero().tolist() == [[row % 4, column % 6]]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -55,6 +81,7 @@ def test_no_flip_where_the_workload_has_none():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_worker_processes_give_the_same_batches_bit_for_bit(workers, first, dtype):
     memory = small_loader(rank=1, world_size=2, dtype=dtype)
+    memory = replace(memory, augment=replace(memory.augment, cutout=3))
     worker = WorkerLoader(memory, workers)
     pairs = list(zip(memory.batches(2, first), worker.batches(2, first), strict=True))
     assert len(pairs) == memory.plan.iterations - first

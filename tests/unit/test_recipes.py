@@ -57,7 +57,7 @@ def test_an_unknown_recipe_is_one_sentence():
 
 
 @pytest.mark.parametrize("name", ["decay_on", "label_smoothing", "weight_average", "flips",
-                                  "crop_padding", "init", "bias_rate"])
+                                  "crop_padding", "cutout", "init", "bias_rate"])
 def test_what_decides_what_is_learned_must_not_change_on_resume(name):
     assert name in settings().trajectory()
 
@@ -93,6 +93,11 @@ def test_biases_of_batch_norm_learn_at_their_own_rate():
 def test_crop_padding_overrides_the_workloads_and_may_be_none():
     assert create_augment(settings()).padding == 4
     assert create_augment(settings("--crop-padding", "0")).padding == 0
+
+
+def test_the_cutouts_side_reaches_the_loader():
+    assert (create_augment(settings()).cutout,
+            create_augment(settings("--cutout", "8")).cutout) == (0, 8)
 
 
 def test_nesterov_is_torchs():
