@@ -1,8 +1,8 @@
 """Who sees which sample, when, and how augmented. Pure arithmetic; knows no rank but by argument.
 
-(seed, epoch) fixes a permutation of the training set and every sample's crop, flip and dropout
-masks. Each random number is a hash of (seed, epoch, purpose, sample), so it depends on nothing
-else: not on the number of ranks, not on where the run was resumed, not on the version of a
+(seed, epoch) fixes a permutation of the training set and every sample's crop, flip, cutout and
+dropout masks. Each random number is a hash of (seed, epoch, purpose, sample), so it depends on
+nothing else: not on the number of ranks, not on where the run was resumed, not on the version of a
 random-number library.
 
     python3 -c "from common.epoch_plan import EpochPlan; print(EpochPlan(10, 4).batch(0))"

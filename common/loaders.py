@@ -98,7 +98,7 @@ class Augment:
 
 
 def create_augment(settings: Settings) -> Augment:
-    """Crop, flip and normalisation of the workload, as `settings` change them."""
+    """The workload's augmentation and normalisation, as `settings` change them."""
     row = find_workload(settings.workload)
     padding = row.padding if settings.crop_padding is None else settings.crop_padding
     return Augment(row.mean, row.std, padding, row.flip, Precision(settings.precision).dtype,

@@ -76,14 +76,15 @@ def parameter_groups(settings: Settings, model: nn.Module) -> list[dict[str, Any
                          f"{settings.workload} has none: take --optimizer nesterov")
     decay = settings.weight_decay if settings.decay_on == "all" else 0.0
     scale, rate = settings.bias_rate, settings.learning_rate
-    groups: list[dict[str, Any]] = [
-        {"params": []}, {"params": [], "weight_decay": decay},
-        {"params": [], "weight_decay": decay, "rate_scale": scale, "lr": rate * scale},
-        {"params": [], "orthogonal": True}]
+    groups: dict[str, dict[str, Any]] = {
+        "weights": {}, "others": {"weight_decay": decay},
+        "biases": {"weight_decay": decay, "rate_scale": scale, "lr": rate * scale},
+        "hidden": {"orthogonal": True}}
     for parameter in model.parameters():
-        kind = 0 if parameter.ndim > 1 else 2 if id(parameter) in biases else 1
-        groups[3 if id(parameter) in hidden else kind]["params"].append(parameter)
-    return [group for group in groups if group["params"]]
+        kind = ("hidden" if id(parameter) in hidden else "weights" if parameter.ndim > 1
+                else "biases" if id(parameter) in biases else "others")
+        groups[kind].setdefault("params", []).append(parameter)
+    return [group for group in groups.values() if "params" in group]
 
 
 def hidden_convolutions(model: nn.Module) -> set[int]:
