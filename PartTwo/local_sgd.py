@@ -50,27 +50,29 @@ class LocalSGD(KeepLocal):
         self.replicas_agree = is_due or is_last
         if self.replicas_agree:
             _require_finite(self._weights, iteration)
-            self._mean.average(self._weights)
+            self._meet()
             self.bytes_sent = self._mean.bytes_sent
-            self._move_on()
 
-    def _move_on(self) -> None:
-        """From the mean, which the weights now are, to where all ranks start again: from there."""
+    def _meet(self) -> None:
+        """Gives all ranks equal weights to start again from."""
+        self._mean.average(self._weights)
 
     def local_state(self, optimizer: Optimizer) -> list[Tensor]:
         """This rank's weights, and the optimiser's state of each."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         return [*(p.detach() for p in parameters),
                 *(value for p in parameters for value in optimizer.state.get(p, {}).values()
-                  if isinstance(value, Tensor) and value.dim())]
+                  if isinstance(value, Tensor) and value.dim()),
+                *self._mean.local_state(optimizer)]
 
 
 class DiLoCo(LocalSGD):
     """DiLoCo (Douillard et al., arXiv:2311.08105): an outer optimiser takes a step at each meeting.
 
-    Its gradient is how far the mean of the weights has come since the last meeting, with the sign
+    Its gradient is how far the ranks have come since the last meeting, in the mean, with the sign
     turned; it is SGD with Nesterov momentum, by the paper with a rate of 0.7 and a momentum of 0.9.
-    With 1 and 0 it is local SGD.
+    With 1 and 0 it is local SGD that averages progress instead of weights: the same but for
+    rounding, and `mean` may round more, as progress is small and weights are not.
     """
 
     def __init__(self, every: int, mean: GradientSync, rate: float, momentum: float) -> None:
@@ -87,14 +89,17 @@ class DiLoCo(LocalSGD):
         """Not in `prepare`: a resumed run has other weights by now."""
         if not self._met:
             self._met = [weight.clone() for weight in self._weights]
-            self._velocity = [torch.zeros_like(weight) for weight in self._weights]
+            if self._momentum:
+                self._velocity = [torch.zeros_like(weight) for weight in self._weights]
 
-    def _move_on(self) -> None:
-        gradient = torch._foreach_sub(self._met, self._weights)
-        torch._foreach_mul_(self._velocity, self._momentum)
-        torch._foreach_add_(self._velocity, gradient)
-        torch._foreach_add_(gradient, self._velocity, alpha=self._momentum)
-        torch._foreach_sub_(self._met, gradient, alpha=self._rate)
+    def _meet(self) -> None:
+        progress = torch._foreach_sub(self._weights, self._met)
+        self._mean.average(progress)
+        if self._momentum:
+            torch._foreach_mul_(self._velocity, self._momentum)
+            torch._foreach_add_(self._velocity, progress)
+            torch._foreach_add_(progress, self._velocity, alpha=self._momentum)
+        torch._foreach_add_(self._met, progress, alpha=self._rate)
         torch._foreach_copy_(self._weights, self._met)
 
     def local_state(self, optimizer: Optimizer) -> list[Tensor]:

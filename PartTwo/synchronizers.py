@@ -30,6 +30,7 @@ from common.settings import Settings
 from PartTwo.local_sgd import DiLoCo, LocalSGD
 from PartTwo.overlapped import OverlappedAllReduce
 from PartTwo.pipelined import PipelinedGatherScatter, ReduceScatterAllGather
+from PartTwo.quantised import BITS, QuantisedAverage
 from PartTwo.wire import Wire
 
 
@@ -89,13 +90,14 @@ class Flat(KeepLocal):
         self._wire = wire or Wire()
 
     def prepare(self, model: nn.Module) -> None:
-        """Makes room for what rounding takes, where the wire rounds."""
+        """Makes room for what rounding takes, where the wire or the inner strategy rounds."""
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._wire.expect([sum(parameter.numel() for parameter in trained)], trained[0].detach())
+        self._inner.prepare(model)
 
     def local_state(self, optimizer: Optimizer) -> list[Tensor]:
-        """What rounding for the wire still owes: one tensor, or none."""
-        return self._wire.errors()
+        """What rounding still owes, if there is any."""
+        return [*self._wire.errors(), *self._inner.local_state(optimizer)]
 
     def average(self, gradients: Sequence[Tensor]) -> None:
         """Replaces each gradient, in place, by its mean over all ranks. Every rank must call it."""
@@ -140,10 +142,26 @@ SYNCHRONIZERS: dict[str, Callable[[SyncOptions], GradientSync]] = {
     "overlapped-all-reduce": lambda options: OverlappedAllReduce(options.bucket_bytes,
                                                                  Wire(options.wire)),
 }
+
+
+def _mean_of_meetings(wire: str) -> GradientSync:
+    """What averages weights, or progress where `wire` rounds."""
+    if wire in BITS:
+        return Flat(QuantisedAverage(BITS[wire]))
+    return Flat(AllReducePerTensor(), Wire(wire))
+
+
+def _local_sgd(options: SyncOptions) -> GradientSync:
+    mean = _mean_of_meetings(options.wire)
+    if options.wire == "float32":
+        return LocalSGD(options.sync_every, mean)
+    return DiLoCo(options.sync_every, mean, rate=1, momentum=0)
+
+
 # Other algorithms: these learn something else than what one rank learns.
 LOCAL_SYNCHRONIZERS: dict[str, Callable[[SyncOptions], GradientSync]] = {
-    "local-sgd": lambda options: LocalSGD(options.sync_every, Flat(AllReducePerTensor())),
-    "diloco": lambda options: DiLoCo(options.sync_every, Flat(AllReducePerTensor()),
+    "local-sgd": _local_sgd,
+    "diloco": lambda options: DiLoCo(options.sync_every, _mean_of_meetings(options.wire),
                                      options.outer_learning_rate, options.outer_momentum),
 }
 DEFAULTS = SyncOptions()

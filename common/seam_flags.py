@@ -8,7 +8,15 @@ from typing import Any
 
 from common.failures import UsageError
 from common.flag_types import bucket_size, count, fraction, positive, sync_list
-from common.settings import COMM_HOOKS, LOCAL_SYNC_NAMES, PARALLEL, SYNC_NAMES, WIRES, Settings
+from common.settings import (
+    COMM_HOOKS,
+    LOCAL_SYNC_NAMES,
+    LOCAL_WIRES,
+    PARALLEL,
+    SYNC_NAMES,
+    WIRES,
+    Settings,
+)
 
 
 def add_seam_flags(parser: argparse.ArgumentParser, part: str) -> None:
@@ -22,8 +30,9 @@ def add_seam_flags(parser: argparse.ArgumentParser, part: str) -> None:
                            "(default: gather-scatter,all-reduce)")
         _add_local_flags(group)
         group.add_argument("--wire", choices=WIRES, default="float32",
-                           help="format in which gradients travel; what rounding takes is added "
-                           "to the next step (default: float32, which is exact)")
+                           help="format in which gradients travel, or, int8 and int4 too, the "
+                           "progress between two meetings; what rounding takes is added to the "
+                           "next (default: float32, which is exact)")
     group.add_argument("--bucket-mb", type=bucket_size, default=1.0, metavar="MB",
                        help="of each bucket in which gradients leave in backward; auto measures "
                        "latency and bandwidth at start and chooses (default: 1)")
@@ -67,10 +76,10 @@ def check_seam(settings: Settings) -> None:
     if settings.wire != "float32" and any(name.endswith("per-tensor") for name in settings.sync):
         raise UsageError(f"--wire {settings.wire} needs gradients in few long messages: choose a "
                          "--sync without -per-tensor")
-    if settings.local_sync and settings.wire != "float32":
-        raise UsageError(f"--wire {settings.wire} rounds gradients, and --sync "
-                         f"{settings.local_sync[0]} sends weights, which would not survive it: "
-                         "leave out one of the two")
+    by_gradients = [name for name in settings.sync if name not in LOCAL_SYNC_NAMES]
+    if settings.wire in LOCAL_WIRES and by_gradients:
+        raise UsageError(f"--wire {settings.wire} is for --sync {' and '.join(LOCAL_SYNC_NAMES)}, "
+                         f"and {by_gradients[0]} sends gradients: choose bf16 or fp16")
     if settings.local_sync and settings.weight_average:
         raise UsageError("--weight-average follows weights that all ranks share, and --sync "
                          f"{settings.local_sync[0]} lets each have its own: leave out one of the "

@@ -68,7 +68,9 @@ def _what_is_special(settings: Settings, node: Node) -> list[str]:
     if settings.local_sync:
         lines.append(f"  {' and '.join(settings.local_sync)}: another algorithm than averaging "
                      f"gradients; every {settings.sync_every} steps or more, and at the end of an "
-                     "epoch, the ranks average their weights")
+                     "epoch, the ranks average their weights"
+                     + f": their progress, rounded to {settings.wire}" * (
+                         settings.wire != "float32"))
     if settings.validation_fraction:
         lines.append(f"  {settings.validation_fraction:.3g} of the training set validates"
                      + (", early stopping after {} epochs without a gain of {}".format(

@@ -137,10 +137,12 @@ def test_remembers_weights_and_momentum_and_the_outer_ones():
 
 
 @pytest.mark.parametrize("kill_at", [6, 13])
-@pytest.mark.parametrize("strategy", LOCAL_SYNCHRONIZERS)
-def test_a_killed_run_resumes_bit_for_bit_from_between_meetings(strategy, kill_at, tmp_path):
+@pytest.mark.parametrize("strategy, wire", [
+    ("local-sgd", "float32"), ("diloco", "float32"), ("local-sgd", "int4"), ("diloco", "bf16")])
+def test_a_killed_run_resumes_bit_for_bit_from_between_meetings(strategy, wire, kill_at, tmp_path):
     """Meetings after iterations 3, 6 and 9 of an epoch; saved after steps 4, 8, 9, 12, ..."""
-    case, flags = Case(strategy, 3, "memory", 4, kill_at), ["--sync-every", "3"]
+    case = Case(strategy, 3, "memory", 4, kill_at)
+    flags = ["--sync-every", "3", "--wire", wire]
     folders = [tmp_path / name for name in ("whole", "resumed")]
     for folder in folders:
         folder.mkdir()
