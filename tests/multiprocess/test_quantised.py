@@ -1,10 +1,9 @@
 """Averages in 4 and 8 bits: small messages, equal replicas, and nothing lost for good.
 
-Mutations that turn this red, in quantised: 2 ** bits for `largest_code`; drop `clamp_` (the scale
-is rounded); swap the halves of a byte in decode; `& 15` without `^ 8`; drop the `torch.where`; keep
-no `owed` (`= row` for `+= row`), or none of the mean; let the root keep its exact mean; count
-`outgoing` instead of `mine`. In local_sgd: leave the mean's state out of local_state, or `_met`
-where momentum is 0. In Flat: drop `_inner.prepare`.
+Mutations that turn this red, in quantised: 2 ** (bits - 1) for `largest_code`; swap the halves of
+a byte in decode; `& 15` without `^ 8`; `= row` for `+= row` (nothing owed), or the same for the
+mean; count `outgoing` instead of `mine`; leave either debt out of local_state. In synchronizers:
+drop `_inner.prepare`, or the inner strategy's local_state; another rate or momentum in _local_sgd.
 """
 
 import pytest
