@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from common.pooling import PooledBatchNorm2d, max_pool
+
 
 class _GlobalStatistics(_BatchNorm):
     """The forward of the layers below; input (n, C, ...), any floating dtype and memory format.
@@ -42,7 +44,11 @@ class _GlobalStatistics(_BatchNorm):
                                  f"{count} over all ranks, input size {list(input.shape)} here")
             self._track(count, mean, squares)
             statistics = torch.stack([mean, squares / count])
-        return _Normalize.apply(input, self.weight, self.bias, statistics, count, self)
+        return self._finish(_Normalize.apply(input, self.weight, self.bias, statistics, count,
+                                             self))
+
+    def _finish(self, normalized: Tensor) -> Tensor:
+        return normalized
 
     def _track(self, count: int, mean: Tensor, squares: Tensor) -> None:
         """Moves the running buffers, if any; their variance is unbiased over the global count."""
@@ -64,18 +70,26 @@ class SynchronizedBatchNorm2d(_GlobalStatistics, nn.BatchNorm2d):
     """nn.BatchNorm2d over the global batch: input (n, C, height, width)."""
 
 
+class SynchronizedPooledBatchNorm2d(_GlobalStatistics, PooledBatchNorm2d):
+    """PooledBatchNorm2d over the global batch: input (n, C, height, width)."""
+
+    def _finish(self, normalized: Tensor) -> Tensor:
+        return max_pool(normalized, self.size)
+
+
 class SynchronizedBatchNorm3d(_GlobalStatistics, nn.BatchNorm3d):
     """nn.BatchNorm3d over the global batch: input (n, C, depth, height, width)."""
 
 
 _SYNCHRONIZED: dict[type, type] = {nn.BatchNorm1d: SynchronizedBatchNorm1d,
                                    nn.BatchNorm2d: SynchronizedBatchNorm2d,
+                                   PooledBatchNorm2d: SynchronizedPooledBatchNorm2d,
                                    nn.BatchNorm3d: SynchronizedBatchNorm3d}
 _PLAIN = {synchronized: plain for plain, synchronized in _SYNCHRONIZED.items()}
 
 
 def synchronize_batch_norm(model: nn.Module) -> nn.Module:
-    """Turns every nn.BatchNorm1d/2d/3d of `model` into its kind above, in place; returns `model`.
+    """Turns every batch norm of `model` into its kind above, in place; returns `model`.
 
     Only the class of a layer changes: parameters, buffers, hooks and settings stay the very same
     objects. Subclasses of nn.BatchNorm are left alone: their forward may be their own.
