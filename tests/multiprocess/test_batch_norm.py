@@ -6,6 +6,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from common.batch_norm import synchronize_batch_norm
+from common.pooling import PooledBatchNorm2d
 from tests.multiprocess.batch_norm_cases import (
     LAYERS,
     after_training_batch,
@@ -58,7 +59,7 @@ def test_ranks_equal_one_rank_on_the_joined_batch(shares):
 def small_network() -> nn.Module:
     torch.manual_seed(3)
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+        nn.Conv2d(3, 8, 3, padding=1), PooledBatchNorm2d(8), nn.ReLU(inplace=True),
         nn.Conv2d(8, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.Flatten(),
         nn.Linear(6 * 16, 5)).double().to(memory_format=torch.channels_last)
 
@@ -93,7 +94,7 @@ def test_training_a_network_equals_one_rank_and_local_statistics_do_not(world_si
     for synchronized, local in run_ranks(world_size, train_synchronized_and_local):
         for key, value in expected.items():
             torch.testing.assert_close(synchronized[key], value, rtol=0.0, atol=1e-11)
-        assert (local["8.weight"] - expected["8.weight"]).abs().max() > 1e-3
+        assert (local["7.weight"] - expected["7.weight"]).abs().max() > 1e-3
 
 
 def directional_derivatives() -> list[tuple[Tensor, Tensor]]:

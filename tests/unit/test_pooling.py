@@ -3,7 +3,8 @@
 Mutations that turn this red, in pooling: pool `maps` whatever the sign; drop `pooled *= sign`; the
 running statistics or their momentum not passed; drop `num_batches_tracked.add_`; no `eps` in
 backward's scale; `False` for True in native_batch_norm_backward; pool first in eval mode too, or in
-training batch norm first (what is kept); return _unpool's maps in another format.
+training batch norm first; return _unpool's maps in another format. In batch_norm (and here
+tests/multiprocess/test_batch_norm.py): leave PooledBatchNorm2d out of the table, or its pooling.
 """
 
 from collections.abc import Callable
@@ -141,6 +142,8 @@ def test_keeps_the_maps_before_and_a_quarter_of_places() -> None:
     maps = noisy_maps(torch.float32, torch.channels_last)
     kept = [each for each in kept_by(layer, maps) if each[1] > 5]
     assert kept == [(torch.float32, maps.numel()), (torch.int64, maps.numel() // 4)]
+    # In training nothing normalises all of it, to be pooled afterwards.
+    assert "NormalizedMaxima" in type(layer(maps).grad_fn).__name__
 
 
 def test_no_samples_and_a_frozen_layer() -> None:
