@@ -58,7 +58,7 @@ class LocalSGD(KeepLocal):
         self._mean.average(self._weights)
 
     def local_state(self, optimizer: Optimizer) -> list[Tensor]:
-        """This rank's weights, and the optimiser's state of each."""
+        """This rank's weights, the optimiser's state of each, and what rounding still owes."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         return [*(p.detach() for p in parameters),
                 *(value for p in parameters for value in optimizer.state.get(p, {}).values()

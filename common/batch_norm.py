@@ -48,6 +48,7 @@ class _GlobalStatistics(_BatchNorm):
                                              self))
 
     def _finish(self, normalized: Tensor) -> Tensor:
+        """What a layer that does more than batch norm does with the normalised maps."""
         return normalized
 
     def _track(self, count: int, mean: Tensor, squares: Tensor) -> None:

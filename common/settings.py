@@ -6,8 +6,8 @@ from pathlib import Path
 SYNC_NAMES = ("gather-scatter", "all-reduce", "gather-scatter-per-tensor", "all-reduce-per-tensor",
               "gather-scatter-pipelined", "reduce-scatter", "overlapped-all-reduce")
 LOCAL_SYNC_NAMES = ("local-sgd", "diloco")  # other algorithms: they average weights, and seldom
-WIRES = ("float32", "bf16", "fp16", "int8", "int4")
 LOCAL_WIRES = ("int8", "int4")  # formats in which nothing but local_sync's progress travels
+WIRES = ("float32", "bf16", "fp16", *LOCAL_WIRES)
 COMM_HOOKS = ("none", "fp16", "bf16", "powersgd")
 PRECISIONS = ("float32", "bf16", "float64")
 OPTIMIZERS = ("sgd", "nesterov", "adam", "adadelta", "muon")

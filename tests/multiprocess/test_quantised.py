@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from common.gradient_sync import total_bytes
+from common.settings import LOCAL_WIRES
 from PartTwo.quantised import BITS, BLOCK, QuantisedAverage, decode, encode
 from PartTwo.synchronizers import LOCAL_SYNCHRONIZERS, SyncOptions, create_synchronizer
 from tests.multiprocess.test_messages import noise
@@ -44,6 +45,10 @@ def test_knows_every_code(bits):
     largest = LARGEST_CODE[bits]
     row = torch.arange(-largest, largest + 1).repeat(BLOCK)[:BLOCK * (2 * largest + 1)].float()
     assert torch.equal(decode(encode(row, bits), bits, torch.float32), row)
+
+
+def test_the_command_line_knows_every_format():
+    assert tuple(BITS) == LOCAL_WIRES
 
 
 def vector(size: int) -> nn.Module:
