@@ -12,6 +12,7 @@ are small enough that the first one leaves early.
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -37,6 +38,7 @@ class Bucket:
         self.parameters = list(parameters)
         self.size = sum(parameter.numel() for parameter in parameters)
         self._missing = set(parameters)
+        self._aside: list[Tensor | None] = []
         self._windows: dict[Parameter, Tensor] = {}
         if len(parameters) > 1:
             self._row = parameters[0].detach().new_zeros(self.size)
@@ -77,6 +79,18 @@ class Bucket:
         """Awaits the next step's gradients."""
         self._missing = set(self.parameters)
 
+    def set_aside(self) -> None:
+        """Takes the gradients from their parameters, and keeps them."""
+        self._aside = [parameter.grad for parameter in self.parameters]
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def bring_back(self) -> None:
+        """Gives the parameters the gradients that were set aside."""
+        for parameter, gradient in zip(self.parameters, self._aside, strict=True):
+            parameter.grad = gradient
+        self._aside.clear()
+
 
 def _windows(buffer: Tensor, parameters: Sequence[Parameter]) -> list[Tensor]:
     pieces = buffer.split([parameter.numel() for parameter in parameters])
@@ -109,6 +123,13 @@ def _require_equal_layout(parameters: Sequence[Parameter]) -> None:
                                 f"rank {LEADER}")
 
 
+class InFlight(NamedTuple):
+    """A bucket on its way: what to wait for, and what is sent, which becomes the mean."""
+
+    work: dist.Work
+    payload: Tensor
+
+
 class OverlappedAllReduce(KeepLocal):
     """All-reduces each bucket as soon as backward has filled it, and waits for all in the seam.
 
@@ -123,7 +144,8 @@ class OverlappedAllReduce(KeepLocal):
         self._bucket_bytes = bucket_bytes
         self._wire = wire
         self._buckets: list[Bucket] = []
-        self._sent: list[tuple[dist.Work, Tensor]] = []
+        self._sent: list[InFlight] = []
+        self._lanes: list[Any] = []
         self._is_held = False
 
     def prepare(self, model: nn.Module) -> None:
@@ -135,6 +157,7 @@ class OverlappedAllReduce(KeepLocal):
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         _require_equal_layout(trained)
         self._buckets = fill_buckets(trained[::-1], self._bucket_bytes)
+        self._lanes = [dist.group.WORLD] * len(self._buckets)
         self._wire.expect([bucket.size for bucket in self._buckets], trained[0].detach())
         for bucket in self._buckets:
             for parameter in bucket.parameters:
@@ -164,9 +187,11 @@ class OverlappedAllReduce(KeepLocal):
     def _send(self, bucket: Bucket) -> None:
         if not bucket.row.is_cuda:
             bucket.require_finite()
-        payload = self._wire.pack(len(self._sent), bucket.row)
-        work = dist.all_reduce(payload, op=dist.ReduceOp.SUM, async_op=True)
-        self._sent.append((work, payload))
+        number = len(self._sent)
+        payload = self._wire.pack(number, bucket.row)
+        work = dist.all_reduce(payload, op=dist.ReduceOp.SUM, group=self._lanes[number],
+                               async_op=True)
+        self._sent.append(InFlight(work, payload))
         self.bytes_sent += ring_bytes(total_bytes([payload]), world_size())
 
     def average(self, gradients: Sequence[Tensor]) -> None:
@@ -174,11 +199,18 @@ class OverlappedAllReduce(KeepLocal):
 
         `gradients` are those of the prepared model; they live in the buckets already.
         """
+        self._send_the_rest()
+        for bucket, sent in zip(self._buckets, self._sent, strict=True):
+            self._receive(bucket, sent)
+            bucket.empty()
+        self._sent.clear()
+
+    def _send_the_rest(self) -> None:
+        """What backward left unfilled leaves with zeros."""
         for bucket in self._buckets[len(self._sent):]:
             bucket.fill()
             self._send(bucket)
-        for bucket, (work, payload) in zip(self._buckets, self._sent, strict=True):
-            work.wait()
-            self._wire.unpack(payload, bucket.row)
-            bucket.empty()
-        self._sent.clear()
+
+    def _receive(self, bucket: Bucket, sent: InFlight) -> None:
+        sent.work.wait()
+        self._wire.unpack(sent.payload, bucket.row)

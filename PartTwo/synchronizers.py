@@ -27,6 +27,7 @@ from common.gradient_sync import (
     total_bytes,
 )
 from common.settings import Settings
+from PartTwo.cross_step import CrossStepAllReduce
 from PartTwo.local_sgd import DiLoCo, LocalSGD
 from PartTwo.overlapped import OverlappedAllReduce
 from PartTwo.pipelined import PipelinedGatherScatter, ReduceScatterAllGather
@@ -141,6 +142,8 @@ SYNCHRONIZERS: dict[str, Callable[[SyncOptions], GradientSync]] = {
     "reduce-scatter": lambda options: Flat(ReduceScatterAllGather(), Wire(options.wire)),
     "overlapped-all-reduce": lambda options: OverlappedAllReduce(options.bucket_bytes,
                                                                  Wire(options.wire)),
+    "cross-step-all-reduce": lambda options: CrossStepAllReduce(options.bucket_bytes,
+                                                                Wire(options.wire)),
 }
 
 

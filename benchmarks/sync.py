@@ -32,7 +32,8 @@ from common.node_facts import processor
 WORKER = "benchmarks/sync_benchmark/worker.py"
 DEFAULT = (COMPUTE_ONLY, "gather-scatter", "gather-scatter-per-tensor", "gather-scatter-pipelined",
            "all-reduce", "all-reduce-per-tensor", "reduce-scatter", "overlapped-all-reduce",
-           "overlapped-all-reduce, bf16 wire", "DDP, torch's defaults", "Part Three")
+           "overlapped-all-reduce, bf16 wire", "cross-step-all-reduce",
+           "cross-step-all-reduce, bf16 wire", "DDP, torch's defaults", "Part Three")
 
 
 def run_cell(nodes: int, rate: str, options: argparse.Namespace) -> Cell:

@@ -105,7 +105,7 @@ def train_model(
     with RunLog(logs, logs.with_name(logs.name + ".jsonl"), node.world, start, log_every,
                 distributed=rank != "") as log:
         run = Run("", logs.parent, Path(checkpoint_dir), settings, node, log, loader.iterations,
-                  position=start, kept=None)
+                  position=start, gradient_sync=seam, kept=None)
         return training.train(model, criterion, optimizer, loader, seam, run)
 
 

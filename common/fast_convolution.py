@@ -17,6 +17,7 @@ left is matrix products, which every processor does best.
     python3 benchmarks/convolutions.py
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -25,6 +26,8 @@ from torch import Tensor, nn
 
 # Samples handled at a time: few enough that their products stay in the processor's cache.
 CHUNK = 64
+# Filters whose transform is rounded at a time, for the same reason.
+COLUMNS = 16384
 
 
 class Axis(NamedTuple):
@@ -154,16 +157,27 @@ def _transformed_filters(weight: Tensor, name: str, x: Tensor) -> Tensor:
     """(products, K, C), in the dtype of `x`."""
     matrix = transforms(name, x.shape[-1], weight.dtype).filters
     taps = weight.permute(2, 3, 0, 1).reshape(9, -1)
-    return (matrix @ taps).view(len(matrix), *weight.shape[:2]).to(x.dtype)
+    result = x.new_empty(len(matrix), taps.shape[1])
+    for part in _columns(taps):
+        result[:, part] = matrix @ taps[:, part]
+    return result.view(len(matrix), *weight.shape[:2])
 
 
 def _filters_gradient(gradient: Tensor, weight: Tensor, name: str, x: Tensor) -> Tensor:
     """The gradient of `weight` from that of its transform."""
     matrix = transforms(name, x.shape[-1], weight.dtype).filters
-    taps = matrix.T @ gradient.to(weight.dtype).view(len(matrix), -1)
-    result = torch.empty_like(weight)
+    products, result = gradient.view(len(matrix), -1), torch.empty_like(weight)
+    taps = weight.new_empty(9, products.shape[1])
+    for part in _columns(products):
+        taps[:, part] = matrix.T @ products[:, part].to(weight.dtype)
     result.permute(2, 3, 0, 1).copy_(taps.view(3, 3, *weight.shape[:2]))
     return result
+
+
+def _columns(matrix: Tensor) -> Iterator[slice]:
+    """Parts of a wide matrix that stay in the processor's cache while their dtype changes."""
+    for start in range(0, matrix.shape[1], COLUMNS):
+        yield slice(start, start + COLUMNS)
 
 
 def _spread(matrix: Tensor, maps: Tensor, products: int) -> Tensor:

@@ -27,6 +27,11 @@ class GradientSync(Protocol):
         """Bytes that this rank has put on the wire so far."""
         ...
 
+    @property
+    def seconds_waited(self) -> float:
+        """Seconds so far for which it has kept forward waiting for the other ranks."""
+        ...
+
     def prepare(self, model: nn.Module) -> None:
         """Called once, after the model has its initial weights; may register hooks or buffers."""
 
@@ -35,6 +40,18 @@ class GradientSync(Protocol):
 
         Every rank passes the same number of tensors, of the same shapes and dtypes, in the same
         order; a rank that does not call it leaves the others waiting.
+        """
+
+    def update(self, optimizer: Optimizer) -> None:
+        """Has the optimiser take its step: at once, or as the averaged gradients arrive.
+
+        Called after `average`, when the rates of this step have been set.
+        """
+
+    def settle(self) -> None:
+        """Returns when all weights are those after the last step.
+
+        Called before anyone but forward looks at them. A rank may call it alone.
         """
 
     def no_sync(self) -> AbstractContextManager:
@@ -65,12 +82,20 @@ class KeepLocal:
 
     def __init__(self) -> None:
         self.bytes_sent = 0
+        self.seconds_waited = 0.0
 
     def prepare(self, model: nn.Module) -> None:
         """Nothing to prepare."""
 
     def average(self, gradients: Sequence[Tensor]) -> None:
         """Nothing to do."""
+
+    def update(self, optimizer: Optimizer) -> None:
+        """Has the optimiser take its step."""
+        optimizer.step()
+
+    def settle(self) -> None:
+        """Most strategies leave nothing unfinished."""
 
     def no_sync(self) -> AbstractContextManager:
         """Most strategies send nothing during backward."""

@@ -82,6 +82,11 @@ class PhaseTimer:
             self.seconds[phase] += time.perf_counter() - start
             self._progress.phase = f"after {phase}"
 
+    def move(self, source: str, target: str, seconds: float) -> None:
+        """Counts these seconds of `source` as `target`'s: who was timed knows better."""
+        self.seconds[source] -= seconds
+        self.seconds[target] += seconds
+
     def take(self) -> dict[str, float]:
         """The seconds of each phase since the last call, rounded to microseconds; starts anew."""
         taken = {phase: round(seconds, 6) for phase, seconds in self.seconds.items()}

@@ -44,7 +44,8 @@ def _layout(maps: Tensor) -> torch.memory_format:
 def _unpool(pooled: Tensor, places: Tensor, size: int, shape: torch.Size,
             layout: torch.memory_format) -> Tensor:
     """Maps of `shape` with `pooled` at `places`, and zero elsewhere."""
-    maps = max_unpool2d(pooled, places, [size, size], output_size=shape[-2:])
+    with torch.autocast(pooled.device.type, enabled=False):  # it would widen them
+        maps = max_unpool2d(pooled, places, [size, size], output_size=shape[-2:])
     # The kernel goes by the pooled maps' format, and 1x1 maps look the same in both.
     return maps.contiguous(memory_format=layout)
 

@@ -127,10 +127,15 @@ class Run:
         self.log.step(step)
         self.totals.add(step.loss, step.correct, step.samples)
         self.position = self.position.after_one_more(self.iterations_per_epoch)
-        self.average.after_step(self.position.step, model)
+        if self.average.is_due(self.position.step):
+            self.gradient_sync.settle()
+            self.average.after_step(self.position.step, model)
         self.node.progress.phase = "checking"
         together = self.gradient_sync.replicas_agree
-        self.sentinel.after_step(step, self.position, model, together)
+        self.sentinel.note(step)
+        if together and self.sentinel.is_due:
+            self.gradient_sync.settle()
+            self.sentinel.check(self.position, model)
         self.tracer.after_step(self.position.step)
         every, done = self.settings.checkpoint_every, self.position.step
         is_due = (together and self.clock.is_due(done)) or bool(every and done % every == 0)
@@ -197,6 +202,7 @@ class Run:
         """
         self.node.progress.phase = "saving"
         begun = time.perf_counter()
+        self.gradient_sync.settle()
         share_leaders_buffers(model)
         rank_state = [gather_to_leader(tensor)
                       for tensor in self.gradient_sync.local_state(optimizer)]

@@ -21,8 +21,9 @@ from common.run_log import Step
 class NoSentinel:
     """Watches nothing: for loops whose loader has no plan."""
 
-    def after_step(self, step: Step, position: Position, model: nn.Module,
-                   together: bool) -> None:
+    is_due = False
+
+    def note(self, step: Step) -> None:
         """Nothing to do."""
 
     def check(self, position: Position, model: nn.Module) -> None:
@@ -42,22 +43,23 @@ class Sentinel:
         self._every = every
         self._trained: list[tuple[Position, np.ndarray]] = []
 
-    def after_step(self, step: Step, position: Position, model: nn.Module,
-                   together: bool) -> None:
-        """Takes note of the step, and checks if it is time. Every rank must call it.
-
-        `position` is the next one. Where weights may differ, because the step did not end
-        `together`, a check that is due waits for one that did. Raises as `check` does.
-        """
+    def note(self, step: Step) -> None:
+        """Remembers what has been trained on. Every rank must call it after every step."""
         if self._every and step.indices is not None:
             self._trained.append((step.at, step.indices))
-            if together and len(self._trained) >= self._every:
-                self.check(position, model)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for a check; where weights may differ it waits for a step that ends
+        with equal ones.
+        """
+        return 0 < self._every <= len(self._trained)
 
     def check(self, position: Position, model: nn.Module) -> None:
         """Compares what has been done since the last check, if anything. Every rank must call it.
 
-        Raises RanksDisagree naming the first rank with other samples or other weights.
+        `position` is the next one. Raises RanksDisagree naming the first rank with other samples or
+        other weights.
         """
         if self._trained:
             self._compare(unwrapped(model), position)

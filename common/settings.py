@@ -4,7 +4,8 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
 SYNC_NAMES = ("gather-scatter", "all-reduce", "gather-scatter-per-tensor", "all-reduce-per-tensor",
-              "gather-scatter-pipelined", "reduce-scatter", "overlapped-all-reduce")
+              "gather-scatter-pipelined", "reduce-scatter", "overlapped-all-reduce",
+              "cross-step-all-reduce")
 LOCAL_SYNC_NAMES = ("local-sgd", "diloco")  # other algorithms: they average weights, and seldom
 LOCAL_WIRES = ("int8", "int4")  # formats in which nothing but local_sync's progress travels
 WIRES = ("float32", "bf16", "fp16", *LOCAL_WIRES)

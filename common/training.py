@@ -53,7 +53,7 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
                 gradient_sync.average([p.grad for p in parameters if p.grad is not None])
             with timer("update"):
                 run.schedule.apply(optimizer, run.position.step)
-                optimizer.step()
+                gradient_sync.update(optimizer)
             with timer("sync"):
                 gradient_sync.meet(run.position.iteration, run.iterations_per_epoch,
                                    run.is_last_step)
@@ -87,8 +87,10 @@ class Passes:
         for part, is_last in micro_batches(batch, self._run.settings.accumulate):
             self._dropout.meet(self._run.position.epoch, part.indices)
             with averaging(self._model, self._gradient_sync, is_last):
+                waited = self._gradient_sync.seconds_waited
                 with self._timer("forward"):
                     loss = self._forward(part, share)
+                self._timer.move("forward", "sync", self._gradient_sync.seconds_waited - waited)
                 with self._timer("backward"):
                     self._backward(loss * part.weight)
         return share

@@ -22,6 +22,10 @@ EVERY = 5
 class NoAverage:
     """Evaluates the weights themselves."""
 
+    def is_due(self, steps: int) -> bool:
+        """Whether `after_step` is to be called, now that `steps` steps are done."""
+        return False
+
     def after_step(self, steps: int, model: nn.Module) -> None:
         """Nothing to do."""
 
@@ -46,11 +50,15 @@ class WeightAverage(NoAverage):
                       for name, tensor in unwrapped(model).state_dict().items()}
         self._kept = kept
 
+    def is_due(self, steps: int) -> bool:
+        """Whether it takes up the weights, now that `steps` steps are done."""
+        return (steps - 1) % EVERY == 0
+
     def after_step(self, steps: int, model: nn.Module) -> None:
-        """Takes up the weights if it is time, now that `steps` steps are done."""
-        taken, rest = divmod(steps - 1, EVERY)
-        if rest:
+        """Takes up the weights that `steps` steps have made, if it is time."""
+        if not self.is_due(steps):
             return
+        taken = steps // EVERY
         new = 1 - min(self._kept, taken / (taken + 1))
         now = unwrapped(model).state_dict()
         moving = [name for name, mean in self._mean.items() if mean.is_floating_point()]

@@ -18,7 +18,8 @@ STEPS = 18
 RUNS = {"PartOne": "PartOne", "gather-scatter": "PartTwo/gather-scatter",
         "all-reduce": "PartTwo/all-reduce", "PartThree": "PartThree"}
 MORE_RUNS = {name: f"PartTwo/{name}" for name in (
-    "overlapped-all-reduce", "gather-scatter-pipelined", "reduce-scatter", "local-sgd", "diloco")}
+    "overlapped-all-reduce", "gather-scatter-pipelined", "reduce-scatter", "local-sgd", "diloco",
+    "cross-step-all-reduce")}
 FOLDERS = {**RUNS, **MORE_RUNS}
 
 

@@ -58,6 +58,9 @@ VARIANTS: dict[str, Wiring] = {
     "overlapped-all-reduce, bf16 wire": by_hand("overlapped-all-reduce", "bf16"),
     **{f"overlapped-all-reduce, {size:g} MB": by_hand("overlapped-all-reduce", bucket_mb=size)
        for size in (0.25, 4.0, 16.0)},
+    "cross-step-all-reduce, bf16 wire": by_hand("cross-step-all-reduce", "bf16"),
+    **{f"cross-step-all-reduce, {size:g} MB": by_hand("cross-step-all-reduce", bucket_mb=size)
+       for size in (0.25, 4.0, 16.0)},
     DDP_DEFAULT: by_ddp(),
     PART_THREE: by_ddp(**buckets(1.0)),
     "Part Three, bf16 hook": by_ddp("bf16", **buckets(1.0)),

@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
@@ -35,6 +37,7 @@ from common.phase_timer import PhaseTimer
 from common.precision import Precision
 from common.process_group import Node, process_group
 from common.vgg11 import VGG11
+from PartTwo.overlapped import OverlappedAllReduce
 
 GLOBAL_BATCH, IMAGE = 256, (3, 32, 32)
 WARM_UP_STEPS = 3
@@ -59,36 +62,48 @@ class Contestant:
         self._parameters = list(model.parameters())
         self.ready = ReadyTimes(model) if name == COMPUTE_ONLY else None
 
-    def step(self) -> dict[str, float]:
-        """One step as common/training.py takes it; seconds by phase, and of all of it.
+    def turn(self, steps: int) -> dict[str, Any]:
+        """`steps` steps, one after the other, as common/training.py takes them; the mean step.
 
-        "user" and "system" are processor seconds of this rank, its gloo threads included.
+        Seconds by phase, and of all of it, which ends when all weights are updated. "user" and
+        "system" are processor seconds of this rank, its gloo threads included.
         """
         timer, started, used = PhaseTimer(), time.perf_counter(), os.times()
+        ready = [self._step(timer) for _ in range(steps)]
+        with timer("sync"):
+            self.wired.gradient_sync.settle()
+        whole, ended = time.perf_counter() - started, os.times()
+        taken = {**timer.take(), "step": whole, "user": ended.user - used.user,
+                 "system": ended.system - used.system}
+        return {**{name: seconds / steps for name, seconds in taken.items()},
+                "ready": [fmean(each) for each in zip(*ready, strict=True)]}
+
+    def _step(self, timer: PhaseTimer) -> list[float]:
+        """One step; when backward had each gradient ready, if anyone asked for it."""
+        gradient_sync = self.wired.gradient_sync
+        waited = gradient_sync.seconds_waited
+        self._optimizer.zero_grad()
         with timer("forward"), self._precision.autocast(self._images.device):
             outputs = self.wired.replica(self._images)
+        timer.move("forward", "sync", gradient_sync.seconds_waited - waited)
         loss = self._criterion(outputs.float(), self._targets)
-        with timer("backward"), finite_gradients(self.wired.replica, "", self.wired.gradient_sync):
-            self._optimizer.zero_grad()
+        with timer("backward"), finite_gradients(self.wired.replica, "", gradient_sync):
             if self.ready:
                 self.ready.begin()
             loss.backward()
         with timer("sync"):
-            self.wired.gradient_sync.average(self.gradients())
+            gradient_sync.average(self.gradients())
         with timer("update"):
-            self._optimizer.step()
-        ended = os.times()
-        whole = time.perf_counter() - started
-        return {**timer.take(), "step": whole, "user": ended.user - used.user,
-                "system": ended.system - used.system,
-                **({"ready": self.ready.take()} if self.ready else {})}
+            gradient_sync.update(self._optimizer)
+        return self.ready.take() if self.ready else []
 
     def warm_up(self) -> None:
         """A step that sends nothing: between turns the system may have put this memory away."""
-        with averaging(self.wired.replica, self.wired.gradient_sync, is_last=False), \
-                self._precision.autocast(self._images.device):
+        with averaging(self.wired.replica, self.wired.gradient_sync, is_last=False):
             self._optimizer.zero_grad()
-            self._criterion(self.wired.replica(self._images).float(), self._targets).backward()
+            with self._precision.autocast(self._images.device):
+                outputs = self.wired.replica(self._images)
+            self._criterion(outputs.float(), self._targets).backward()
         self._optimizer.step()
 
     def communicate(self) -> float:
@@ -98,6 +113,11 @@ class Contestant:
         started = time.perf_counter()
         self.wired.gradient_sync.average(gradients)
         return time.perf_counter() - started
+
+    @property
+    def averages_alone(self) -> bool:
+        """Whether averaging can be timed by itself: not where it needs a backward pass."""
+        return not isinstance(self.wired.gradient_sync, OverlappedAllReduce)
 
     @property
     def gradient_bytes(self) -> list[int]:
@@ -110,17 +130,14 @@ class Contestant:
 
 
 def measure(contestant: Contestant, steps: int) -> dict:
-    """Steps that begin together on all ranks, and a step's bytes by our count and the kernel's."""
-    taken = []
+    """A turn that all ranks begin together, and a step's bytes by our count and the kernel's."""
     contestant.warm_up()
     dist.barrier()
     counted, before = contestant.wired.gradient_sync.bytes_sent, read_counters()
-    for _ in range(steps):
-        dist.barrier()
-        taken.append(contestant.step())
+    taken = contestant.turn(steps)
     dist.barrier()  # by now all has arrived, and so the kernel has counted it
     moved = read_counters() - before
-    return {"steps": taken, **{name: value / steps for name, value in {
+    return {"steps": [taken], **{name: value / steps for name, value in {
         "counted": contestant.wired.gradient_sync.bytes_sent - counted,
         "wire": moved.sent, "payload_sent": moved.payload_sent,
         "payload_received": moved.payload_received}.items()}}
@@ -141,7 +158,7 @@ def run(options: argparse.Namespace, node: Node) -> dict:
         for contestant in contestants:
             node.progress.iteration += 1
             found = measure(contestant, options.steps)
-            if options.alone and "overlapped" not in contestant.name:
+            if options.alone and contestant.averages_alone:
                 found["alone"] = contestant.communicate()
             rounds[contestant.name].append(found)
     return {"gradient_bytes": contestants[0].gradient_bytes, "rounds": rounds}

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from common.batch_norm import freeze_batch_norm
@@ -28,20 +29,26 @@ from scripts.proof.strategies import Strategy
 
 
 class Recorder:
-    """Passes everything on to a synchroniser; keeps what it made of the first and last gradients.
+    """Passes everything on to a synchroniser; keeps the first and last gradients that were applied.
 
-    With DDP the inner one has nothing to do, and what is kept is what DDP left.
+    They are those that the optimiser meets, whenever the synchroniser lets it: one call of its
+    `step` may be for a part of the parameters.
     """
 
     def __init__(self, inner: GradientSync) -> None:
-        self.first: list[Tensor] = []
-        self.last: list[Tensor] = []
+        self.first: dict[Parameter, Tensor] = {}
+        self.last: dict[Parameter, Tensor] = {}
         self._inner = inner
+        self._watched: Optimizer | None = None
         self.checks_gradients = inner.checks_gradients
 
     @property
     def bytes_sent(self) -> int:
         return self._inner.bytes_sent
+
+    @property
+    def seconds_waited(self) -> float:
+        return self._inner.seconds_waited
 
     def prepare(self, model: nn.Module) -> None:
         """Prepares the inner synchroniser."""
@@ -50,8 +57,26 @@ class Recorder:
     def average(self, gradients: Sequence[Tensor]) -> None:
         """Replaces each gradient, in place, by its mean over all ranks. Every rank must call it."""
         self._inner.average(gradients)
-        self.last = [gradient.clone() for gradient in gradients]
-        self.first = self.first or self.last
+
+    def update(self, optimizer: Optimizer) -> None:
+        """Has the optimiser take its step, now or later; looks at what it is given."""
+        if self._watched is None:
+            self._watched = optimizer
+            optimizer.register_step_pre_hook(lambda optimizer, *_: self._note(optimizer))
+        self._inner.update(optimizer)
+
+    def _note(self, optimizer: Optimizer) -> None:
+        met = {parameter: parameter.grad.clone() for group in optimizer.param_groups
+               for parameter in group["params"] if parameter.grad is not None}
+        if not met.keys().isdisjoint(self.last):
+            self.last = {}  # a new step begins
+        self.last.update(met)
+        for parameter, gradient in met.items():
+            self.first.setdefault(parameter, gradient)
+
+    def settle(self) -> None:
+        """Lets the inner synchroniser finish the step."""
+        self._inner.settle()
 
     def no_sync(self) -> AbstractContextManager:
         """The inner synchroniser's."""
@@ -114,10 +139,12 @@ def trajectory(problem: Problem, strategy: Strategy) -> Trajectory:
     with tempfile.TemporaryDirectory() as folder:
         settings = replace(settings, output_dir=Path(folder), check_every=0,
                            checkpoint_minutes=0)
-        with open_run("proof", settings, node, loader, model, optimizer) as run:
+        with open_run("proof", settings, node, loader, model, optimizer, recorder) as run:
             train(wiring.model, criterion, optimizer, wiring.loader, recorder, run)
         losses = global_losses(run.log.metrics_path)
-    return {"loss": [losses], "first gradients": recorder.first, "last gradients": recorder.last,
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return {"loss": [losses], "first gradients": [recorder.first[p] for p in trained],
+            "last gradients": [recorder.last[p] for p in trained],
             "weights": [parameter.detach() for parameter in model.parameters()],
             "statistics": list(model.buffers())}
 

@@ -85,7 +85,7 @@ def test_a_rank_killed_at_any_instant(seed, case, check_kill):
 
 @pytest.mark.parametrize("seed, run", list(enumerate(MORE_RUNS)))
 def test_a_rank_killed_under_the_other_strategies(seed, run, check_kill):
-    check_kill(Case(run, 4, "memory", 3, 5 + 3 * seed), 50 + seed)
+    check_kill(Case(run, 4, "memory", 3, 5 + 2 * seed), 50 + seed)
 
 
 @pytest.mark.slow

@@ -63,7 +63,8 @@ def one_pass():
 
 @pytest.mark.parametrize("world_size, passes, name", [
     (1, 3, "all-reduce"), (1, 50, "all-reduce"), (2, 2, "gather-scatter"), (2, 3, "ddp"),
-    (3, 2, "ddp"), (3, 2, "overlapped-all-reduce")])
+    (3, 2, "ddp"), (3, 2, "overlapped-all-reduce"),
+    (3, 2, "cross-step-all-reduce")])
 def test_any_ranks_and_passes_learn_what_one_rank_learns_in_one(world_size, passes, name,
                                                                 one_pass):
     problem = with_k(small_problem("float64", "frozen"), passes)

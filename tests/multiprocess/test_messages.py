@@ -139,7 +139,8 @@ def compressed(strategy: str) -> tuple[list[float], int]:
     return mean.tolist(), sync.bytes_sent
 
 
-@pytest.mark.parametrize("strategy", ["all-reduce", "overlapped-all-reduce", "reduce-scatter"])
+@pytest.mark.parametrize("strategy", ["all-reduce", "overlapped-all-reduce",
+                                      "cross-step-all-reduce", "reduce-scatter"])
 def test_a_rounded_wire_halves_the_bytes_and_nearly_keeps_the_mean(strategy):
     expected = sum(noise(rank) for rank in range(3)) / 3
     for mean, sent in run_ranks(3, compressed, strategy):

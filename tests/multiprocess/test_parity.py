@@ -12,7 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from common.gradient_sync import GradientSync, KeepLocal
 from common.process_group import Node
@@ -35,20 +37,22 @@ from tests.ranks import run_ranks
 from tests.small import small_loader, small_model
 
 TOLERANCE = 1e-12
+OVERLAPPING = ("overlapped-all-reduce", "cross-step-all-reduce")
 SMALL_BUCKETS = 0.0004  # megabytes: several for the small model
 SMALL_OPTIONS = SyncOptions(SMALL_BUCKETS)
 
 
 class EveryStep(Recorder):
-    """Keeps what a synchroniser makes of the gradients in each step."""
+    """Keeps the gradients of each step that the optimiser met."""
 
     def __init__(self, inner: GradientSync) -> None:
         super().__init__(inner)
-        self.kept: list[list[Tensor]] = []
+        self.kept: list[dict[Parameter, Tensor]] = []
 
-    def average(self, gradients: Sequence[Tensor]) -> None:
-        super().average(gradients)
-        self.kept.append(self.last)
+    def _note(self, optimizer: Optimizer) -> None:
+        super()._note(optimizer)
+        if not self.kept or self.kept[-1] is not self.last:
+            self.kept.append(self.last)
 
 
 def trained(strategy: str, options: SyncOptions = SMALL_OPTIONS,
@@ -74,7 +78,8 @@ def trained(strategy: str, options: SyncOptions = SMALL_OPTIONS,
             run = Run("", folder, folder, settings, Node(world, torch.device("cpu"), 1), log,
                       loader.plan.iterations)
             train(model, nn.CrossEntropyLoss(), optimizer, loader, sync, run)
-    return sync.kept, [parameter.detach() for parameter in model.parameters()]
+    trained = list(model.parameters())
+    return [[step[p] for p in trained] for step in sync.kept], [p.detach() for p in trained]
 
 
 def largest_gap(ours, theirs) -> float:
@@ -123,8 +128,11 @@ def averaged(strategy: str, gradients: Sequence[Tensor], options: SyncOptions = 
     sync = create_synchronizer(strategy, options)
     sync.prepare(model)
     sum((p * g).sum() for p, g in zip(model, gradients, strict=True)).backward()
-    sync.average([p.grad for p in model])
-    return sync, [p.grad for p in model]
+    recorder = Recorder(sync)
+    recorder.average([p.grad for p in model])
+    recorder.update(torch.optim.SGD(model.parameters()))
+    recorder.settle()
+    return sync, [recorder.last[p] for p in model]
 
 
 def sent(strategy: str, wire: str) -> int:
@@ -149,7 +157,7 @@ def averaged_mixed_layouts(strategy: str) -> Tensor:
     return averaged(strategy, [gradient])[1][0].contiguous()
 
 
-@pytest.mark.parametrize("strategy", [name for name in SYNC_NAMES if "overlapped" not in name])
+@pytest.mark.parametrize("strategy", [name for name in SYNC_NAMES if name not in OVERLAPPING])
 def test_memory_format_may_differ_between_ranks(strategy):
     for result in run_ranks(2, averaged_mixed_layouts, strategy):
         assert torch.equal(result, torch.arange(48.0).view(2, 3, 2, 4) + 0.5)

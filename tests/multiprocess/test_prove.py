@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from common.failures import PeerLost, UsageError, Verdict
 from common.gradient_sync import KeepLocal
@@ -165,12 +166,12 @@ def test_a_trajectory_has_the_global_losses_and_the_first_and_last_gradients():
 
 
 def test_the_recorder_keeps_copies():
-    recorder, gradient = Recorder(KeepLocal()), torch.ones(2)
-    recorder.average([gradient])
-    gradient.mul_(2)
-    recorder.average([gradient])
-    gradient.mul_(2)
-    assert [kept[0].tolist() for kept in (recorder.first, recorder.last)] == [[1, 1], [2, 2]]
+    recorder, weight = Recorder(KeepLocal()), nn.Parameter(torch.zeros(2))
+    weight.grad, optimizer = torch.ones(2), torch.optim.SGD([weight])
+    for _ in range(2):
+        recorder.update(optimizer)
+        weight.grad.mul_(2)
+    assert [kept[weight].tolist() for kept in (recorder.first, recorder.last)] == [[1, 1], [2, 2]]
 
 
 def test_reversed_batches_hold_the_same_samples_back_to_front():

@@ -61,6 +61,7 @@ def test_many_killed_runs_resume_bit_for_bit(case, tmp_path, undisturbed):
 
 @pytest.mark.parametrize("run, wire", [
     ("overlapped-all-reduce", "bf16"), ("overlapped-all-reduce", "float32"),
+    ("cross-step-all-reduce", "bf16"), ("cross-step-all-reduce", "float32"),
     ("gather-scatter-pipelined", "fp16"), ("reduce-scatter", "float32")])
 def test_other_strategies_resume_bit_for_bit_with_what_their_wire_still_owes(run, wire, tmp_path):
     case, flags = Case(run, 3, "memory", 4, 6), ["--wire", wire, "--bucket-mb", "0.0004"]

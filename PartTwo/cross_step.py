@@ -1,0 +1,129 @@
+"""The lesson after overlapping with backward: gradients also travel behind the next step's forward.
+
+    python3 PartTwo/main.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0 --sync cross-step-all-reduce
+
+Forward needs the first layer's new weights first and the last layer's last; backward has the last
+layer's gradient first. So nobody has to wait at the end of a step: each layer's weights are updated
+just before the next forward calls it. The first layers' gradients, which are ready last and needed
+first, must not queue behind the others: they have a lane of their own (priorities by layer:
+Jayarajan et al., 2019, arXiv:1905.03960; Peng et al., ByteScheduler, SOSP 2019). The arithmetic is
+that of the overlapped all-reduce, in the same order: it learns the same, bit for bit.
+"""
+
+import time
+from collections.abc import Sequence
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from common.failures import UsageError
+from common.gradient_sync import total_bytes
+from PartTwo.overlapped import Bucket, InFlight, OverlappedAllReduce
+from PartTwo.wire import Wire
+
+# Of the gradient's bytes, those of the first layers that overtake the others. In VGG-11 they belong
+# to four of eight convolutions, which take two thirds of forward.
+EXPRESS_PART = 1 / 8
+
+
+class CrossStepAllReduce(OverlappedAllReduce):
+    """All-reduces each bucket when backward has filled it; waits when forward needs its weights.
+
+    From `average` on the parameters have no gradient: it travels, and the optimiser, which passes
+    over parameters without one, is asked for a step once for each group of weights that is needed.
+    It must treat parameters independently, as all of common/optimizers.py do. A weight that is used
+    without its layer being called (as nn.MultiheadAttention uses its out_proj's) would be used
+    before its update; that is a UsageError in the second step.
+    """
+
+    def __init__(self, bucket_bytes: int, wire: Wire) -> None:
+        super().__init__(bucket_bytes, wire)
+        self.seconds_waited = 0.0
+        self._travelling: dict[Bucket, InFlight] = {}
+        self._home: dict[Parameter, Bucket] = {}
+        self._optimizer: Optimizer | None = None
+
+    def prepare(self, model: nn.Module) -> None:
+        """Also hooks into every layer's forward, and opens the two lanes. Every rank must call it.
+
+        Raises RanksDisagree when parameters lie otherwise in memory here than on the leader.
+        """
+        super().prepare(model)
+        self._home = {parameter: bucket for bucket in self._buckets
+                      for parameter in bucket.parameters}
+        self._names = {parameter: name for name, parameter in model.named_parameters()}
+        for layer in model.modules():
+            own = [p for p in layer.parameters(recurse=False) if p in self._home]
+            if own:
+                layer.register_forward_pre_hook(
+                    lambda layer, inputs, own=own: self._update({self._home[p] for p in own}))
+        bulk, express = dist.new_group(), dist.new_group()
+        first = first_of_express(self._buckets)
+        self._lanes = [bulk] * first + [express] * (len(self._buckets) - first)
+
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        """Takes the gradients away; they are means when their turn to be used has come.
+
+        Every rank must call it, and `update` after it.
+        """
+        self.settle()
+        self._send_the_rest()
+        for bucket, sent in zip(self._buckets, self._sent, strict=True):
+            bucket.set_aside()
+            bucket.empty()
+            self._travelling[bucket] = sent
+        self._sent.clear()
+
+    def update(self, optimizer: Optimizer) -> None:
+        """Notes whose steps they will be, at the rates that stand there until all are done."""
+        self._optimizer = optimizer
+
+    def settle(self) -> None:
+        """Updates all weights that wait for their gradients."""
+        self._update(set(self._travelling))
+
+    def meet(self, iteration: int, iterations: int, is_last: bool) -> None:
+        """Ends an epoch, and the run, with all weights updated."""
+        if is_last or iteration + 1 == iterations:
+            self.settle()
+
+    def _take(self, bucket: Bucket, parameter: Parameter) -> None:
+        if bucket in self._travelling:
+            raise UsageError(f"{self._names[parameter]} was used before its update, without its "
+                             "layer being called: choose --sync overlapped-all-reduce for this "
+                             "model")
+        super()._take(bucket, parameter)
+
+    def _update(self, needed: set[Bucket]) -> None:
+        """Waits for the gradients of these buckets, where they travel, and lets them be applied."""
+        arriving = [bucket for bucket in self._buckets
+                    if bucket in needed and bucket in self._travelling]
+        if not arriving:
+            return
+        if self._optimizer is None:
+            raise RuntimeError("average() came without update(optimizer) after it")
+        newer = {parameter: parameter.grad for parameter in self._home}
+        for parameter in newer:
+            parameter.grad = None
+        started = time.perf_counter()
+        for bucket in arriving:
+            bucket.bring_back()
+            self._receive(bucket, self._travelling.pop(bucket))
+        self.seconds_waited += time.perf_counter() - started
+        self._optimizer.step()
+        for parameter, gradient in newer.items():
+            parameter.grad = gradient
+
+
+def first_of_express(buckets: Sequence[Bucket]) -> int:
+    """The number of the first bucket that overtakes; always at least the last one does.
+
+    `buckets` are those of the last layers first.
+    """
+    sizes = [total_bytes(bucket.parameters) for bucket in buckets]
+    number = len(buckets) - 1
+    while number > 0 and sum(sizes[number - 1:]) <= EXPRESS_PART * sum(sizes):
+        number -= 1
+    return number
