@@ -71,3 +71,26 @@ def queue(ready: Sequence[float], seconds: Sequence[float]) -> float:
     for at, takes in zip(ready, seconds, strict=True):
         finished = max(finished, at) + takes
     return finished
+
+
+def two_lanes(ready: Sequence[float], seconds: Sequence[float], first: int) -> list[float]:
+    """When each bucket is through, if those from number `first` on have a lane of their own.
+
+    Within a lane buckets go one after the other, as in `queue`; while both lanes have something to
+    carry, each has half of the link. `seconds` is what a bucket takes on the whole link.
+    """
+    ends = [0.0] * len(seconds)
+    lanes = [list(range(first)), list(range(first, len(seconds)))]
+    left, now = list(seconds), 0.0
+    while any(lanes):
+        heads = [lane[0] for lane in lanes if lane]
+        busy = [head for head in heads if ready[head] <= now]
+        arrivals = [ready[head] for head in heads if ready[head] > now]
+        until = min([now + left[head] * len(busy) for head in busy] + arrivals)
+        for head in busy:
+            left[head] -= (until - now) / len(busy)
+            if left[head] <= 1e-12 * seconds[head]:
+                ends[head] = until
+                lanes[head >= first].pop(0)
+        now = until
+    return ends

@@ -8,7 +8,8 @@ work during which the link stands still (laying gradients end to end, adding wha
 `hidden` is work that goes on while it carries the next message (the kernel's copies, adding inside
 of a ring), and matters where the link is faster. Both are measured in some cells and scaled to
 others by what a strategy has its busiest processor do. Overlapped strategies send each bucket when
-its gradients are ready and the one before is through; `link` is then what sticks out of backward.
+its gradients are ready and the one before is through; `link` is then what sticks out of backward,
+or, of those that go on across steps, what the next forward waits for.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from scripts.prediction.forms import Link
 
 MEBIBYTE = 1 << 20
 CHUNK = float(MEBIBYTE)  # of the pipelined strategy: PartTwo/pipelined.py
+EXPRESS_PART = 1 / 8  # of the strategy across steps: PartTwo/cross_step.py
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,8 @@ class Strategy:
 
     `wire` gives the link's seconds for a gradient, with N ranks; `serial` and `hidden` how often
     the busiest processor handles a gradient for each kind of cost, given N and how crowded it is.
-    With `limits`, it sends buckets of these sizes while backward goes on. `part` of the gradient's
-    bytes is sent.
+    With `limits`, it sends buckets of these sizes while backward goes on, and `across_steps` while
+    the next forward does. `part` of the gradient's bytes is sent.
     """
 
     wire: Wire
@@ -100,6 +102,7 @@ class Strategy:
     hidden: Load
     limits: tuple[float, ...] = ()
     part: float = 1.0
+    across_steps: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,8 +153,9 @@ def _by_tensor(form: Callable[[float, int, Link], float]) -> Wire:
     return lambda gradient, ranks, link: sum(form(size, ranks, link) for size in gradient.sizes)
 
 
-def _overlapped(limits: Sequence[float], part: float = 1.0) -> Strategy:
-    return Strategy(_ring, _ring_load, _ring_load, tuple(limits), part)
+def _overlapped(limits: Sequence[float], part: float = 1.0,
+                across_steps: bool = False) -> Strategy:
+    return Strategy(_ring, _ring_load, _ring_load, tuple(limits), part, across_steps)
 
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -168,9 +172,19 @@ STRATEGIES: Mapping[str, Strategy] = {
         _copy_load, _ring_load),
     "overlapped-all-reduce": _overlapped([1e6]),
     "overlapped-all-reduce, bf16 wire": _overlapped([1e6], 0.5),
+    "cross-step-all-reduce": _overlapped([1e6], across_steps=True),
+    "cross-step-all-reduce, bf16 wire": _overlapped([1e6], 0.5, across_steps=True),
     "DDP, torch's defaults": _overlapped([MEBIBYTE, 25 * MEBIBYTE]),
     "Part Three": _overlapped([MEBIBYTE]),
 }
+
+
+def first_of_express(sizes: Sequence[float]) -> int:
+    """The number of the first bucket on the express lane, as PartTwo/cross_step.py chooses it."""
+    first = len(sizes) - 1
+    while first > 0 and sum(sizes[first - 1:]) <= EXPRESS_PART * sum(sizes):
+        first -= 1
+    return first
 
 
 def link_seconds(strategy: Strategy, gradient: Gradient, compute: Compute, ranks: int,
@@ -178,10 +192,26 @@ def link_seconds(strategy: Strategy, gradient: Gradient, compute: Compute, ranks
     """What the links add to a step: all they take, or what sticks out of backward."""
     if not strategy.limits:
         return strategy.wire(gradient, ranks, link)
-    sizes, ready = gradient.buckets(strategy.limits)
-    through = forms.queue([compute.backward * at for at in ready],
-                          [forms.ring(strategy.part * size, ranks, link) for size in sizes])
-    return max(0.0, through - compute.backward)
+    sizes, parts = gradient.buckets(strategy.limits)
+    ready = [compute.backward * part for part in parts]
+    seconds = [forms.ring(strategy.part * size, ranks, link) for size in sizes]
+    if strategy.across_steps:
+        return _kept_waiting(compute, parts, forms.two_lanes(ready, seconds,
+                                                             first_of_express(sizes)))
+    return max(0.0, forms.queue(ready, seconds) - compute.backward)
+
+
+def _kept_waiting(compute: Compute, ready: Sequence[float], through: Sequence[float]) -> float:
+    """How long forward waits for buckets that are `through` after these seconds of backward.
+
+    What backward reaches late, forward needs early: a bucket that is ready at 0.9 of the one is
+    needed at 0.1 of the other.
+    """
+    waited = 0.0
+    for part, at in zip(reversed(ready), reversed(through), strict=True):
+        needed = compute.backward + waited + compute.forward * (1 - part)
+        waited += max(0.0, at - needed)
+    return waited
 
 
 def exposed_seconds(name: str, cost: Cost, gradient: Gradient, compute: Compute, ranks: int,

@@ -18,6 +18,7 @@ from common.phase_timer import PhaseTimer
 from PartTwo.cross_step import first_of_express
 from PartTwo.overlapped import fill_buckets
 from PartTwo.synchronizers import SyncOptions, create_synchronizer
+from scripts.prediction.model import first_of_express as predicted_first
 from tests.multiprocess import test_parity
 from tests.multiprocess.test_parity import SMALL_BUCKETS, trained
 from tests.ranks import run_ranks
@@ -184,7 +185,7 @@ def test_the_first_layer_has_a_lane_of_its_own_and_waiting_is_counted():
     ([80, 10, 5, 5], 2), ([70, 10, 10, 10], 3), ([50, 50], 1), ([1], 0), ([90, 4, 3, 3], 1)])
 def test_an_eighth_of_the_bytes_overtakes(sizes, first):
     buckets = fill_buckets([nn.Parameter(torch.zeros(size)) for size in sizes], 1)
-    assert first_of_express(buckets) == first
+    assert first_of_express(buckets) == first == predicted_first(sizes)
 
 
 class Waiting(KeepLocal):

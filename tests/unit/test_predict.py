@@ -15,6 +15,7 @@ from common.failures import DataError, UsageError
 from scripts.prediction import sources
 from scripts.prediction.calibration import COMPUTE_ONLY
 from scripts.prediction.fitting import calibrate
+from scripts.prediction.model import STRATEGIES
 from scripts.prediction.sources import BOX_LATENCY, read_source
 from tests.grid import CELLS, PLANTED, grid
 from tests.ranks import ROOT
@@ -56,7 +57,7 @@ def test_cells_that_it_has_not_seen_and_which_strategy_here(tmp_path):
                    4, 8, "--rate", "300mbit", "--figure", picture)
     assert done.returncode == 0, done.stderr
     unseen = len(CELLS) - 4
-    assert f"{unseen * 11} steps of unseen cells: error 0." in done.stdout
+    assert f"{unseen * (1 + len(STRATEGIES))} steps of unseen cells: error 0." in done.stdout
     assert "| 8 nodes, seconds a step | 300mbit |" in done.stdout
     assert "4 nodes, 300mbit: overlapped-all-reduce, bf16 wire, " in done.stdout
     assert "| another node pays up to | 300mbit |" in done.stdout

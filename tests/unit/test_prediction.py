@@ -2,7 +2,8 @@
 
 Mutations that turn this red: in forms.py, drop the latency of a message, 2 (N-1) to 2 N, the chunk
 of the pipelined form, ignore when a bucket is ready; in model.py, `crowd` of at least 1 to any,
-close buckets above the limit only, leave out `part`, `max` to `+` for the hidden cost; in
+close buckets above the limit only, leave out `part`, `max` to `+` for the hidden cost,
+forget the waiting so far, let one lane have all of the link; in
 fitting.py, take no hidden cost, do not divide by crowd, a stretch that costs nothing or too much,
 errors of seen cells for errors of left out ones, half the bar; in rates.py, count headers as
 payload.
@@ -26,6 +27,7 @@ from scripts.prediction.model import (
     Gradient,
     Machine,
     exposed_seconds,
+    first_of_express,
 )
 from scripts.prediction.rates import payload_rate
 from scripts.prediction.tables import checks, errors_in_words, stops_paying, which_strategy
@@ -81,6 +83,26 @@ def test_overlapped_averaging_sticks_out_by_what_backward_does_not_hide():
                            MACHINE) == pytest.approx(0.04)
 
 
+def test_two_lanes_share_the_link_while_both_have_something_to_carry():
+    assert forms.two_lanes([0, 0, 1], [2, 2, 1], first=2) == pytest.approx([3, 5, 3])
+    assert forms.two_lanes([0, 9, 1, 2], [2, 1, 1, 1], first=1) == [2, 10, 11, 12]
+    assert forms.two_lanes([1.0, 1.5], [1.0, 2.0], first=2) == [2, 4]
+
+
+def test_across_steps_forward_waits_only_for_what_it_needs():
+    # 30 MB, ready at 0.1 s, take 0.3 s; from 0.2 to 0.22 s they share the link with the last 1 MB.
+    # So forward begins 0.02 s late, and half of it later, at 0.27 s, waits until 0.41 s.
+    gradient, link = Gradient((30e6, 1e6), (0.5, 1.0)), Link(1e-8)
+    for name, seconds in (("cross-step-all-reduce", 0.16), ("overlapped-all-reduce", 0.21)):
+        assert exposed_seconds(name, Cost(0.0), gradient, COMPUTE, 2, link,
+                               MACHINE) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("sizes, first", [((70, 10, 10, 10), 3), ((80, 10, 5, 5), 2), ((1,), 0)])
+def test_an_eighth_of_the_bytes_is_on_the_express_lane(sizes, first):
+    assert first_of_express(sizes) == first
+
+
 def test_processors_cost_twice():
     cost = Cost(serial=0.1, hidden=0.2)
     fast, slow = Link(0.0), Link(1e-6)  # 4 s for the ring of two
@@ -104,8 +126,9 @@ def test_a_faster_link_is_never_slower_and_latency_never_helps(name, ranks, rate
 @given(ranks=some.integers(2, 64), rate=some.floats(1e6, 1e10))
 def test_an_overlapped_ring_takes_no_longer_than_one_tensor_after_the_other(ranks, rate):
     equal = replace(PLANTED, costs=dict.fromkeys(STRATEGIES, Cost(0.0)))
-    assert (equal.predict("overlapped-all-reduce", ranks, rate).seconds
-            <= equal.predict("all-reduce-per-tensor", ranks, rate).seconds + 1e-12)
+    across, overlapped, per_tensor = (equal.predict(name, ranks, rate).seconds for name in (
+        "cross-step-all-reduce", "overlapped-all-reduce", "all-reduce-per-tensor"))
+    assert across <= overlapped + 1e-12 and overlapped <= per_tensor + 1e-12
 
 
 def test_calibration_finds_what_was_planted():
