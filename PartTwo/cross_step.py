@@ -10,8 +10,8 @@ Jayarajan et al., 2019, arXiv:1905.03960; Peng et al., ByteScheduler, SOSP 2019)
 that of the overlapped all-reduce, in the same order: it learns the same, bit for bit.
 """
 
-import time
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -34,13 +34,16 @@ class CrossStepAllReduce(OverlappedAllReduce):
     From `average` on the parameters have no gradient: it travels, and the optimiser, which passes
     over parameters without one, is asked for a step once for each group of weights that is needed.
     It must treat parameters independently, as all of common/optimizers.py do. A weight that is used
-    without its layer being called (as nn.MultiheadAttention uses its out_proj's) would be used
-    before its update; that is a UsageError in the second step.
+    without its layer being called (as nn.MultiheadAttention uses its out_proj's) may be used
+    before its update; that is a UsageError in the second step. On a GPU nothing is gained: there
+    each phase of the loop ends when the device has nothing left to do. `timeout` is torch's for a
+    collective.
     """
 
-    def __init__(self, bucket_bytes: int, wire: Wire) -> None:
+    def __init__(self, bucket_bytes: int, wire: Wire, timeout: timedelta) -> None:
         super().__init__(bucket_bytes, wire)
-        self.seconds_waited = 0.0
+        self._timeout = timeout
+        self._late: set[Parameter] = set()
         self._travelling: dict[Bucket, InFlight] = {}
         self._home: dict[Parameter, Bucket] = {}
         self._optimizer: Optimizer | None = None
@@ -58,8 +61,8 @@ class CrossStepAllReduce(OverlappedAllReduce):
             own = [p for p in layer.parameters(recurse=False) if p in self._home]
             if own:
                 layer.register_forward_pre_hook(
-                    lambda layer, inputs, own=own: self._update({self._home[p] for p in own}))
-        bulk, express = dist.new_group(), dist.new_group()
+                    lambda layer, inputs, own=own: self._before_forward(own))
+        bulk, express = (dist.new_group(timeout=self._timeout) for _ in range(2))
         first = first_of_express(self._buckets)
         self._lanes = [bulk] * first + [express] * (len(self._buckets) - first)
 
@@ -75,6 +78,7 @@ class CrossStepAllReduce(OverlappedAllReduce):
             bucket.empty()
             self._travelling[bucket] = sent
         self._sent.clear()
+        self._late = set(self._home)
 
     def update(self, optimizer: Optimizer) -> None:
         """Notes whose steps they will be, at the rates that stand there until all are done."""
@@ -82,6 +86,7 @@ class CrossStepAllReduce(OverlappedAllReduce):
 
     def settle(self) -> None:
         """Updates all weights that wait for their gradients."""
+        self._late.clear()
         self._update(set(self._travelling))
 
     def meet(self, iteration: int, iterations: int, is_last: bool) -> None:
@@ -89,8 +94,12 @@ class CrossStepAllReduce(OverlappedAllReduce):
         if is_last or iteration + 1 == iterations:
             self.settle()
 
+    def _before_forward(self, own: Sequence[Parameter]) -> None:
+        self._late.difference_update(own)
+        self._update({self._home[parameter] for parameter in own})
+
     def _take(self, bucket: Bucket, parameter: Parameter) -> None:
-        if bucket in self._travelling:
+        if parameter in self._late:
             raise UsageError(f"{self._names[parameter]} was used before its update, without its "
                              "layer being called: choose --sync overlapped-all-reduce for this "
                              "model")
@@ -107,11 +116,10 @@ class CrossStepAllReduce(OverlappedAllReduce):
         newer = {parameter: parameter.grad for parameter in self._home}
         for parameter in newer:
             parameter.grad = None
-        started = time.perf_counter()
-        for bucket in arriving:
-            bucket.bring_back()
-            self._receive(bucket, self._travelling.pop(bucket))
-        self.seconds_waited += time.perf_counter() - started
+        with self.waiting():
+            for bucket in arriving:
+                bucket.bring_back()
+                self._receive(bucket, self._travelling.pop(bucket))
         self._optimizer.step()
         for parameter, gradient in newer.items():
             parameter.grad = gradient

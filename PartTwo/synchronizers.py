@@ -3,12 +3,13 @@
     python3 PartTwo/main.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0 --sync all-reduce
 
 First those of the assignment, here; then pipelined.py, which takes both apart into messages; then
-overlapped.py, which hides the messages behind backward. Every strategy works in place on a list of
-tensors and knows neither model nor training loop. Last local_sgd.py, which averages weights, and
-seldom: another algorithm.
+overlapped.py, which hides the messages behind backward, and cross_step.py, behind the next forward
+too. Every strategy works in place on a list of tensors and does not know the training loop.
+Last local_sgd.py, which averages weights, and seldom: another algorithm.
 """
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 import torch
@@ -113,19 +114,24 @@ class Flat(KeepLocal):
 
 
 class SyncOptions(NamedTuple):
-    """What can be chosen about a strategy: see --bucket-mb, --wire, --sync-every and --outer-."""
+    """What can be chosen about a strategy: see --bucket-mb, --wire, --sync-every and --outer-.
+
+    `timeout` is torch's for a collective, in seconds.
+    """
 
     bucket_mb: float = 1.0
     wire: str = "float32"
     sync_every: int = 50
     outer_learning_rate: float = 0.7
     outer_momentum: float = 0.9
+    timeout: float = 1800.0
 
     @classmethod
     def of(cls, settings: Settings) -> "SyncOptions":
         """What the command line says."""
         return cls(settings.bucket_mb, settings.wire, settings.sync_every,
-                   settings.outer_learning_rate, settings.outer_momentum)
+                   settings.outer_learning_rate, settings.outer_momentum,
+                   settings.collective_timeout)
 
     @property
     def bucket_bytes(self) -> int:
@@ -142,8 +148,8 @@ SYNCHRONIZERS: dict[str, Callable[[SyncOptions], GradientSync]] = {
     "reduce-scatter": lambda options: Flat(ReduceScatterAllGather(), Wire(options.wire)),
     "overlapped-all-reduce": lambda options: OverlappedAllReduce(options.bucket_bytes,
                                                                  Wire(options.wire)),
-    "cross-step-all-reduce": lambda options: CrossStepAllReduce(options.bucket_bytes,
-                                                                Wire(options.wire)),
+    "cross-step-all-reduce": lambda options: CrossStepAllReduce(
+        options.bucket_bytes, Wire(options.wire), timedelta(seconds=options.timeout)),
 }
 
 

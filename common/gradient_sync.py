@@ -3,7 +3,7 @@
 The strategies that average by hand are the lesson of Part Two and live in PartTwo/synchronizers.py.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -17,19 +17,17 @@ class GradientSync(Protocol):
     checks_gradients: bool
     """True if it looks for spoilt gradients itself, because it sends while backward goes on."""
 
+    waiting: Callable[[], AbstractContextManager]
+    """What it enters while it keeps forward waiting for other ranks. The loop's, to time it."""
+
     @property
     def replicas_agree(self) -> bool:
-        """Whether the last step ended with all ranks in wait for each other, and equal weights."""
+        """Whether the last step, once settled, has made all ranks wait, and their weights equal."""
         ...
 
     @property
     def bytes_sent(self) -> int:
         """Bytes that this rank has put on the wire so far."""
-        ...
-
-    @property
-    def seconds_waited(self) -> float:
-        """Seconds so far for which it has kept forward waiting for the other ranks."""
         ...
 
     def prepare(self, model: nn.Module) -> None:
@@ -82,7 +80,7 @@ class KeepLocal:
 
     def __init__(self) -> None:
         self.bytes_sent = 0
-        self.seconds_waited = 0.0
+        self.waiting: Callable[[], AbstractContextManager] = nullcontext
 
     def prepare(self, model: nn.Module) -> None:
         """Nothing to prepare."""

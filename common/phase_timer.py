@@ -68,11 +68,12 @@ class PhaseTimer:
         self._progress = progress or Progress()
         self._synchronize = synchronize
         self._mark = mark
+        self._running: str | None = None
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Times the block as `phase`; also when the block raises."""
-        self._progress.phase = phase
+        self._progress.phase = self._running = phase
         start = time.perf_counter()
         try:
             with self._mark(phase):
@@ -80,12 +81,22 @@ class PhaseTimer:
                 self._synchronize()
         finally:
             self.seconds[phase] += time.perf_counter() - start
-            self._progress.phase = f"after {phase}"
+            self._progress.phase, self._running = f"after {phase}", None
 
-    def move(self, source: str, target: str, seconds: float) -> None:
-        """Counts these seconds of `source` as `target`'s: who was timed knows better."""
-        self.seconds[source] -= seconds
-        self.seconds[target] += seconds
+    @contextmanager
+    def instead(self, phase: str) -> Iterator[None]:
+        """Within a block that is timed as another phase: counts this part as `phase`'s."""
+        outer, shown = self._running, self._progress.phase
+        self._progress.phase = phase
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            if outer is not None:
+                seconds = time.perf_counter() - start
+                self.seconds[phase] += seconds
+                self.seconds[outer] -= seconds
+            self._progress.phase = shown
 
     def take(self) -> dict[str, float]:
         """The seconds of each phase since the last call, rounded to microseconds; starts anew."""

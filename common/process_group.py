@@ -153,7 +153,7 @@ def _form_group(store: Store, world: World, settings: Settings, cards: list[dict
     try:
         dist.init_process_group(
             backend, store=PrefixStore("group", store), rank=world.rank, world_size=world.size,
-            timeout=timedelta(seconds=5 * settings.timeout))
+            timeout=timedelta(seconds=settings.collective_timeout))
     except RuntimeError as error:
         raise PeerLost(f"rank {world.rank} on {socket.gethostname()} met all others at the master "
                        f"but cannot connect to them ({first_line(error)}): open the ports "

@@ -102,6 +102,16 @@ class Run:
         return self.position.step + 1 == self._limit
 
     @property
+    def looks_at_weights(self) -> bool:
+        """Whether `finish_step` for the step at `position` will, or needs all ranks to be there.
+
+        The weights have to be settled for it. (Saving settles them by itself: it may be asked for.)
+        """
+        done = self.position.step + 1
+        return (self.average.is_due(done) or self.sentinel.is_due(more=1)
+                or self.clock.is_look(done))
+
+    @property
     def _limit(self) -> int | None:
         return 1 if self.settings.dry_run else self.settings.max_iterations
 
@@ -127,14 +137,11 @@ class Run:
         self.log.step(step)
         self.totals.add(step.loss, step.correct, step.samples)
         self.position = self.position.after_one_more(self.iterations_per_epoch)
-        if self.average.is_due(self.position.step):
-            self.gradient_sync.settle()
-            self.average.after_step(self.position.step, model)
+        self.average.after_step(self.position.step, model)
         self.node.progress.phase = "checking"
         together = self.gradient_sync.replicas_agree
         self.sentinel.note(step)
-        if together and self.sentinel.is_due:
-            self.gradient_sync.settle()
+        if together and self.sentinel.is_due():
             self.sentinel.check(self.position, model)
         self.tracer.after_step(self.position.step)
         every, done = self.settings.checkpoint_every, self.position.step

@@ -37,13 +37,17 @@ class SaveClock:
         """
         if not self._seconds or self._node is None:
             return False
-        is_look = step - self._looked_at >= LOOK_EVERY
+        is_look = self.is_look(step)
         if is_look:
             self._looked_at, self._looks = step, self._looks + 1
         if self._node.world.is_leader:
             return self._decide(is_look)
         assert self._node.store is not None
         return is_look and self._node.store.check([self._key(self._looks)])
+
+    def is_look(self, step: int) -> bool:
+        """Whether `is_due` would look, now that `step` steps are done."""
+        return bool(self._seconds) and step - self._looked_at >= LOOK_EVERY
 
     def _decide(self, is_look: bool) -> bool:
         """The leader's answer for this step; he may choose the next at which all look."""

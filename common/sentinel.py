@@ -21,7 +21,9 @@ from common.run_log import Step
 class NoSentinel:
     """Watches nothing: for loops whose loader has no plan."""
 
-    is_due = False
+    def is_due(self, more: int = 0) -> bool:
+        """Never."""
+        return False
 
     def note(self, step: Step) -> None:
         """Nothing to do."""
@@ -48,12 +50,12 @@ class Sentinel:
         if self._every and step.indices is not None:
             self._trained.append((step.at, step.indices))
 
-    @property
-    def is_due(self) -> bool:
-        """Whether it is time for a check; where weights may differ it waits for a step that ends
-        with equal ones.
+    def is_due(self, more: int = 0) -> bool:
+        """Whether it is time for a check, when `more` steps have been noted besides.
+
+        Where weights may differ it waits for a step that ends with equal ones.
         """
-        return 0 < self._every <= len(self._trained)
+        return 0 < self._every <= len(self._trained) + more
 
     def check(self, position: Position, model: nn.Module) -> None:
         """Compares what has been done since the last check, if anything. Every rank must call it.

@@ -115,6 +115,11 @@ class Settings:
                 if name in TRAJECTORY_FIELDS + spanned + local}
 
     @property
+    def collective_timeout(self) -> float:
+        """Seconds after which torch gives a collective up; the watch is there long before."""
+        return 5 * self.timeout
+
+    @property
     def local_sync(self) -> tuple[str, ...]:
         """Those of the strategies that let each rank train by itself for a while."""
         return tuple(name for name in self.sync if name in LOCAL_SYNC_NAMES)

@@ -2,8 +2,8 @@
 
 Follow one batch: the loader hands over this rank's share of the global batch; forward and backward,
 in one pass or more, give local gradients; `gradient_sync` turns them into means over the global
-batch; the optimiser steps; the run writes it down. (`meet` is for strategies that average weights
-now and then instead.)
+batch and has the optimiser step; the run writes it down. (`meet` is for strategies that average
+weights now and then instead.)
 """
 
 import math
@@ -39,6 +39,7 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     timer = PhaseTimer(run.node.progress, run.node.wait_for_device, run.tracer.mark)
+    gradient_sync.waiting = partial(timer.instead, "sync")
     passes = Passes(model, criterion, gradient_sync, run, timer)
     for epoch in run.epochs():
         model.train()
@@ -57,6 +58,8 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
             with timer("sync"):
                 gradient_sync.meet(run.position.iteration, run.iterations_per_epoch,
                                    run.is_last_step)
+                if run.looks_at_weights:
+                    gradient_sync.settle()
             run.finish_step(
                 Step(at=run.position, loss=share.means()[0], correct=int(share.correct),
                      samples=int(share.samples), duration=time.perf_counter() - started,
@@ -87,10 +90,8 @@ class Passes:
         for part, is_last in micro_batches(batch, self._run.settings.accumulate):
             self._dropout.meet(self._run.position.epoch, part.indices)
             with averaging(self._model, self._gradient_sync, is_last):
-                waited = self._gradient_sync.seconds_waited
                 with self._timer("forward"):
                     loss = self._forward(part, share)
-                self._timer.move("forward", "sync", self._gradient_sync.seconds_waited - waited)
                 with self._timer("backward"):
                     self._backward(loss * part.weight)
         return share

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -81,11 +82,10 @@ class Contestant:
     def _step(self, timer: PhaseTimer) -> list[float]:
         """One step; when backward had each gradient ready, if anyone asked for it."""
         gradient_sync = self.wired.gradient_sync
-        waited = gradient_sync.seconds_waited
+        gradient_sync.waiting = partial(timer.instead, "sync")
         self._optimizer.zero_grad()
         with timer("forward"), self._precision.autocast(self._images.device):
             outputs = self.wired.replica(self._images)
-        timer.move("forward", "sync", gradient_sync.seconds_waited - waited)
         loss = self._criterion(outputs.float(), self._targets)
         with timer("backward"), finite_gradients(self.wired.replica, "", gradient_sync):
             if self.ready:

@@ -88,9 +88,9 @@ def two_lanes(ready: Sequence[float], seconds: Sequence[float], first: int) -> l
         arrivals = [ready[head] for head in heads if ready[head] > now]
         until = min([now + left[head] * len(busy) for head in busy] + arrivals)
         for head in busy:
-            left[head] -= (until - now) / len(busy)
-            if left[head] <= 1e-12 * seconds[head]:
+            if now + left[head] * len(busy) <= until:
                 ends[head] = until
                 lanes[head >= first].pop(0)
+            left[head] -= (until - now) / len(busy)
         now = until
     return ends

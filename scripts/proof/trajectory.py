@@ -1,7 +1,7 @@
 """What one rank learns: the real loop over the real loaders, whatever stands in the seam."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,12 +43,16 @@ class Recorder:
         self.checks_gradients = inner.checks_gradients
 
     @property
-    def bytes_sent(self) -> int:
-        return self._inner.bytes_sent
+    def waiting(self) -> Callable[[], AbstractContextManager]:
+        return self._inner.waiting
+
+    @waiting.setter
+    def waiting(self, entered: Callable[[], AbstractContextManager]) -> None:
+        self._inner.waiting = entered
 
     @property
-    def seconds_waited(self) -> float:
-        return self._inner.seconds_waited
+    def bytes_sent(self) -> int:
+        return self._inner.bytes_sent
 
     def prepare(self, model: nn.Module) -> None:
         """Prepares the inner synchroniser."""

@@ -1,10 +1,14 @@
 """Averaging behind the next step's forward: the bits of the overlapped all-reduce, only later.
 
 Mutations that turn this red: update all weights at the first layer, or none before `settle`; drop
-`newer` (fresh gradients are applied); drop `settle` from Run.finish_step, `save` or `meet`; drop
-`move` from the loop; set the rate before the waiting weights are updated; drop the check in
-CrossStepAllReduce._take; let everything travel on one lane.
+`newer` (fresh gradients are applied); drop `settle` from the loop, `save` (see test_resume) or
+`meet`; leave anything out of Run.looks_at_weights; do not set `waiting` in the loop; set the rate
+before the waiting weights are updated; look for the bucket instead of the parameter in
+CrossStepAllReduce._take; keep gradients in `_aside`; let everything travel on one lane.
 """
+
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,17 +16,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from common import checkpoint, phase_timer
 from common.failures import UsageError
-from common.gradient_sync import KeepLocal
-from common.phase_timer import PhaseTimer
+from common.phase_timer import PHASES, PhaseTimer, Progress
 from PartTwo.cross_step import first_of_express
 from PartTwo.overlapped import fill_buckets
 from PartTwo.synchronizers import SyncOptions, create_synchronizer
 from scripts.prediction.model import first_of_express as predicted_first
-from tests.multiprocess import test_parity
 from tests.multiprocess.test_parity import SMALL_BUCKETS, trained
 from tests.ranks import run_ranks
-from tests.runs import Case, end_of, launch, same_bits
+from tests.runs import FOLDERS, Case, end_of, launch, same_bits
+from tests.workload import plant
 
 CROSS_STEP, OVERLAPPED = "cross-step-all-reduce", "overlapped-all-reduce"
 A_PARAMETER_EACH = SyncOptions(bucket_mb=1e-6)
@@ -39,8 +43,35 @@ def test_gradients_and_weights_have_the_bits_of_overlapping_with_backward_alone(
         assert all(map(torch.equal, weights, their_weights))
 
 
+def plant_watchful() -> None:
+    """Whoever looks at the weights must find them settled."""
+    from common import save_clock, sentinel, weight_average
+    from PartTwo.cross_step import CrossStepAllReduce
+
+    plant()
+    prepare, seams = CrossStepAllReduce.prepare, []
+
+    def noted(seam, model) -> None:
+        seams.append(seam)
+        prepare(seam, model)
+    CrossStepAllReduce.prepare = noted  # type: ignore[method-assign]
+
+    def watch(kind, name: str, looks) -> None:
+        wrapped = getattr(kind, name)
+
+        def watched(self, *arguments):
+            assert not (looks(self, arguments) and any(seam._travelling for seam in seams)), name
+            return wrapped(self, *arguments)
+        setattr(kind, name, watched)
+    watch(sentinel.Sentinel, "check", lambda it, arguments: True)
+    watch(weight_average.WeightAverage, "after_step",
+          lambda it, arguments: it.is_due(arguments[0]))
+    watch(save_clock.SaveClock, "is_due", lambda it, arguments: it.is_look(arguments[0]))
+
+
 FLAGS = {
     "weights are looked at": ["--weight-average", "0.9", "--check-every", "2"],
+    "the clock is asked": [],
     "rates change": ["--schedule", "one-cycle", "--warmup-epochs", "1"],
     "two passes": ["--accumulate", "2"],
 }
@@ -48,12 +79,17 @@ FLAGS = {
 
 @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS.keys())
 def test_whole_runs_have_the_same_bits_too(flags, tmp_path):
-    ends = []
+    ends, means = [], []
     for name in (CROSS_STEP, OVERLAPPED):
         case = Case(name, 2, "memory", 4, 0)
-        launch(case, tmp_path, "no", more=[*flags, "--bucket-mb", str(SMALL_BUCKETS)])
+        launch(case, tmp_path, "no", before=plant_watchful,
+               more=[*flags, "--bucket-mb", str(SMALL_BUCKETS)])
         ends.append(end_of(case, tmp_path))
+        found = checkpoint.read(tmp_path / FOLDERS[name] / "checkpoints" / "Epoch_2.pt")
+        means.append(found["average_state_dict"])
     assert same_bits(*ends)
+    assert means[0].keys() == means[1].keys()
+    assert all(torch.equal(means[0][name], means[1][name]) for name in means[0])
 
 
 def step(net: nn.Module, used: list[nn.Module], sync, optimizer) -> None:
@@ -89,6 +125,7 @@ def one_step_layer_by_layer() -> list[list[Tensor]]:
         seen.append(weights(net))
         sync.settle()
     assert all(parameter.grad is None for parameter in net.parameters())
+    assert not any(bucket._aside for bucket in sync._buckets)
     return [*seen, weights(net)]
 
 
@@ -124,18 +161,19 @@ def test_a_layer_that_is_not_called_gets_its_update_all_the_same():
 
 
 class Borrowing(nn.Module):
-    """Uses a layer's weight without calling the layer."""
+    """Uses a layer's weight without calling the layer; then calls another."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lent = nn.Linear(4, 4, bias=False)
+        self.head = nn.Linear(4, 4, bias=False)
 
     def forward(self, found: Tensor) -> Tensor:
-        return functional.linear(found, self.lent.weight)
+        return self.head(functional.linear(found, self.lent.weight))
 
 
-def borrowed_weight() -> str:
-    net, sync = Borrowing(), create_synchronizer(CROSS_STEP)
+def borrowed_weight(options: SyncOptions) -> str:
+    net, sync = Borrowing(), create_synchronizer(CROSS_STEP, options)
     sync.prepare(net)
     optimizer = torch.optim.SGD(net.parameters())
     step(net, [net], sync, optimizer)
@@ -147,8 +185,9 @@ def borrowed_weight() -> str:
     return ""
 
 
-def test_a_weight_that_is_used_before_its_update_is_an_error():
-    for said in run_ranks(2, borrowed_weight):
+@pytest.mark.parametrize("options", [A_PARAMETER_EACH, SyncOptions()], ids=["two", "one"])
+def test_a_weight_that_is_used_before_its_update_is_an_error_in_any_bucket(options):
+    for said in run_ranks(2, borrowed_weight, options):
         assert said == ("lent.weight was used before its update, without its layer being called: "
                         "choose --sync overlapped-all-reduce for this model")
 
@@ -166,19 +205,26 @@ def test_a_loop_that_forgets_the_update_is_told_so():
     assert run_ranks(1, averaged_only) == ["average() came without update(optimizer) after it"]
 
 
-def lanes_and_waiting() -> tuple[list[int], float]:
+def lanes_and_waiting() -> tuple[list[int], list[str]]:
     net, sync, optimizer = wired(CROSS_STEP)
-    lanes = [sync._lanes.index(lane) for lane in sync._lanes]
+    lanes, seen = [sync._lanes.index(lane) for lane in sync._lanes], []
+
+    @contextmanager
+    def waiting():
+        seen.append("waits")
+        yield
+        seen.append("goes on")
+    sync.waiting = waiting
     step(net, list(net), sync, optimizer)
-    before = sync.seconds_waited
+    seen.append("calls")
     net(torch.ones(1, 4))
-    return lanes, sync.seconds_waited - before
+    return lanes, seen
 
 
-def test_the_first_layer_has_a_lane_of_its_own_and_waiting_is_counted():
-    for lanes, waited in run_ranks(2, lanes_and_waiting):
+def test_the_first_layer_has_a_lane_of_its_own_and_forward_says_when_it_waits():
+    for lanes, seen in run_ranks(2, lanes_and_waiting):
         assert lanes == [0, 0, 0, 3]  # the last bucket is the first weight: 16 of 40 numbers
-        assert waited > 0
+        assert seen == ["calls", "waits", "goes on", "waits", "goes on"]
 
 
 @pytest.mark.parametrize("sizes, first", [
@@ -188,29 +234,32 @@ def test_an_eighth_of_the_bytes_overtakes(sizes, first):
     assert first_of_express(buckets) == first == predicted_first(sizes)
 
 
-class Waiting(KeepLocal):
-    """Claims to have kept forward waiting for 1000 seconds whenever it is asked again."""
-
-    def __init__(self) -> None:
-        self.bytes_sent, self._asked = 0, 0
-
-    @property
-    def seconds_waited(self) -> float:  # type: ignore[override]
-        self._asked += 1
-        return 1000.0 * self._asked
-
-
-def phases_of_ten_steps() -> list[dict[str, float]]:
-    taken: list[dict[str, float]] = []
-    take = PhaseTimer.take
-    test_parity.KeepLocal = Waiting  # type: ignore[misc]
-    PhaseTimer.take = lambda timer: taken.append(take(timer)) or taken[-1]  # type: ignore
-    trained("none")
-    return taken
+def test_waiting_within_a_phase_counts_as_another(monkeypatch):
+    clock, progress = iter([0.0, 2.0, 5.0, 9.0, 10.0]), Progress()
+    monkeypatch.setattr(phase_timer, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    timer = PhaseTimer(progress)
+    with timer("forward"):
+        with timer.instead("sync"):
+            assert progress.phase == "sync"
+        assert progress.phase == "forward"
+    with timer.instead("sync"):
+        pass  # within no phase, it is nobody's
+    assert timer.take() == {**dict.fromkeys(PHASES, 0.0), "forward": 6.0, "sync": 3.0}
 
 
-def test_waiting_in_forward_counts_as_averaging():
-    [taken] = run_ranks(1, phases_of_ten_steps)
-    assert len(taken) == 10
-    for seconds in taken:
-        assert round(seconds["sync"] / 1000) == 1 and round(seconds["forward"] / 1000) == -1
+def phases_waited_in() -> list[str]:
+    seen: list[str] = []
+    instead = PhaseTimer.instead
+
+    def noted(timer: PhaseTimer, phase: str):
+        seen.append(f"{phase} in {timer._running}")
+        return instead(timer, phase)
+    PhaseTimer.instead = noted  # type: ignore[method-assign]
+    trained(CROSS_STEP, SyncOptions(SMALL_BUCKETS))
+    return seen
+
+
+def test_the_loop_counts_it_as_averaging():
+    for seen in run_ranks(2, phases_waited_in):
+        assert set(seen) == {"sync in forward", "sync in sync"}  # the latter ends an epoch
+        assert seen.count("sync in sync") == 2

@@ -3,8 +3,9 @@
 Mutations that turn this red, in pooling: pool `maps` whatever the sign; drop `pooled *= sign`; the
 running statistics or their momentum not passed; drop `num_batches_tracked.add_`; no `eps` in
 backward's scale; `False` for True in native_batch_norm_backward; pool first in eval mode too, or in
-training batch norm first; return _unpool's maps in another format. In batch_norm (and here
-tests/multiprocess/test_batch_norm.py): leave PooledBatchNorm2d out of the table, or its pooling.
+training batch norm first; unpool under autocast; return _unpool's maps in another format. In
+batch_norm (and here tests/multiprocess/test_batch_norm.py): leave PooledBatchNorm2d out of the
+table, or its pooling.
 """
 
 from collections.abc import Callable
@@ -135,6 +136,16 @@ def test_bf16_maps_are_normalised_by_float32_statistics() -> None:
         assert found.dtype == wanted.dtype == torch.bfloat16
         assert float((found - wanted).float().norm() / wanted.float().norm()) < 0.02
     assert torch.allclose(layer.running_var, expected[0].running_var)
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_backward_may_run_under_autocast_too(pooled: bool) -> None:
+    layer = norms(torch.float32, (1.0, -0.5))[0] if pooled else nn.MaxPool2d(2)
+    maps = noisy_maps(torch.bfloat16, torch.channels_last)
+    expected = pooled_and_gradient(layer, maps)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = pooled_and_gradient(layer if pooled else lambda each: max_pool(each, 2), maps)
+    assert all(map(torch.equal, found, expected))
 
 
 def test_keeps_the_maps_before_and_a_quarter_of_places() -> None:

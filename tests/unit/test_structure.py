@@ -108,11 +108,14 @@ def test_a_main_is_short_and_shows_its_wiring(part):
 
 
 def test_there_is_one_training_loop():
-    callers = [path.relative_to(ROOT).as_posix()
-               for folder in ("common", *MAINS) for path in (ROOT / folder).glob("*.py")
-               for node in ast.walk(ast.parse(path.read_text()))
-               if isinstance(node, ast.Call) and ast.unparse(node.func) == "optimizer.step"]
-    assert callers == ["common/training.py"]
+    callers = {call: [path.relative_to(ROOT).as_posix()
+                      for folder in ("common", *MAINS) for path in (ROOT / folder).glob("*.py")
+                      for node in ast.walk(ast.parse(path.read_text()))
+                      if isinstance(node, ast.Call) and ast.unparse(node.func) == call]
+               for call in ("loss.backward", "gradient_sync.update", "optimizer.step")}
+    loop = ["common/training.py"]
+    assert callers == {"loss.backward": loop, "gradient_sync.update": loop,
+                       "optimizer.step": ["common/gradient_sync.py"]}
 
 
 def test_modules_are_short_and_lines_too():
