@@ -20,12 +20,9 @@ from torch.optim import Optimizer
 
 from common.failures import UsageError
 from common.gradient_sync import total_bytes
+from PartTwo.lanes import first_of_express
 from PartTwo.overlapped import Bucket, InFlight, OverlappedAllReduce
 from PartTwo.wire import Wire
-
-# Of the gradient's bytes, those of the first layers that overtake the others. In VGG-11 they belong
-# to four of eight convolutions, which take two thirds of forward.
-EXPRESS_PART = 1 / 8
 
 
 class CrossStepAllReduce(OverlappedAllReduce):
@@ -63,7 +60,7 @@ class CrossStepAllReduce(OverlappedAllReduce):
                 layer.register_forward_pre_hook(
                     lambda layer, inputs, own=own: self._before_forward(own))
         bulk, express = (dist.new_group(timeout=self._timeout) for _ in range(2))
-        first = first_of_express(self._buckets)
+        first = first_of_express([total_bytes(bucket.parameters) for bucket in self._buckets])
         self._lanes = [bulk] * first + [express] * (len(self._buckets) - first)
 
     def average(self, gradients: Sequence[Tensor]) -> None:
@@ -123,15 +120,3 @@ class CrossStepAllReduce(OverlappedAllReduce):
         self._optimizer.step()
         for parameter, gradient in newer.items():
             parameter.grad = gradient
-
-
-def first_of_express(buckets: Sequence[Bucket]) -> int:
-    """The number of the first bucket that overtakes; always at least the last one does.
-
-    `buckets` are those of the last layers first.
-    """
-    sizes = [total_bytes(bucket.parameters) for bucket in buckets]
-    number = len(buckets) - 1
-    while number > 0 and sum(sizes[number - 1:]) <= EXPRESS_PART * sum(sizes):
-        number -= 1
-    return number

@@ -5,11 +5,12 @@
     python3 benchmarks/sync.py --rates 1gbit --nodes 4 --precision bf16 --alone
 
 In each cell (nodes x rate) all variants take turns in one process group, so that ratios within a
-cell hold on a noisy machine: VGG-11, global batch 256, random images. A step counts as long as its
-slowest rank takes. Prints Markdown: the median step, its smallest and largest, what of it is
-exposed communication (step minus the compute-only step) and the bound; and a rank's bytes in
-theory, by our count and by the kernel's. With --json each cell is kept as soon as it is measured,
-and a second call goes on with those that are missing; scripts/predict.py calibrates itself there.
+cell hold on a noisy machine: VGG-11, global batch 256, random images. In a turn steps follow one
+another as in training; each counts as long as the slowest rank takes, on average. Prints Markdown:
+the median step, its smallest and largest, what of it is exposed communication (step minus the
+compute-only step) and the bound; and a rank's bytes in theory, by our count and by the kernel's.
+With --json each cell is kept as soon as it is measured, and a second call goes on with those that
+are missing; scripts/predict.py calibrates itself there.
 """
 
 import argparse

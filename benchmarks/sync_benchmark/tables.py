@@ -33,7 +33,7 @@ def busiest_bytes(found: Cell, name: str) -> float:
 def cell_table(found: Cell) -> str:
     """Step, exposed communication and bound, by variant; then the bytes."""
     count = len(found["variants"][COMPUTE_ONLY]["steps"])
-    lines = [f"\n{found['nodes']} nodes, {found['rate']}, n = {count} steps each\n",
+    lines = [f"\n{found['nodes']} nodes, {found['rate']}, n = {count} turns each\n",
              "| variant | step, s | least to most | exposed, s | bound, s | alone, s |",
              "|---|--:|--:|--:|--:|--:|"]
     for name, row in found["variants"].items():

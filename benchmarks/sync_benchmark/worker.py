@@ -70,6 +70,7 @@ class Contestant:
         "system" are processor seconds of this rank, its gloo threads included.
         """
         timer, started, used = PhaseTimer(), time.perf_counter(), os.times()
+        self.wired.gradient_sync.waiting = partial(timer.instead, "sync")
         ready = [self._step(timer) for _ in range(steps)]
         with timer("sync"):
             self.wired.gradient_sync.settle()
@@ -82,7 +83,6 @@ class Contestant:
     def _step(self, timer: PhaseTimer) -> list[float]:
         """One step; when backward had each gradient ready, if anyone asked for it."""
         gradient_sync = self.wired.gradient_sync
-        gradient_sync.waiting = partial(timer.instead, "sync")
         self._optimizer.zero_grad()
         with timer("forward"), self._precision.autocast(self._images.device):
             outputs = self.wired.replica(self._images)

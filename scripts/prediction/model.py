@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from PartTwo.lanes import first_of_express
 from scripts.prediction import forms
 from scripts.prediction.forms import Link
 
 MEBIBYTE = 1 << 20
 CHUNK = float(MEBIBYTE)  # of the pipelined strategy: PartTwo/pipelined.py
-EXPRESS_PART = 1 / 8  # of the strategy across steps: PartTwo/cross_step.py
 
 
 @dataclass(frozen=True)
@@ -177,14 +177,6 @@ STRATEGIES: Mapping[str, Strategy] = {
     "DDP, torch's defaults": _overlapped([MEBIBYTE, 25 * MEBIBYTE]),
     "Part Three": _overlapped([MEBIBYTE]),
 }
-
-
-def first_of_express(sizes: Sequence[float]) -> int:
-    """The number of the first bucket on the express lane, as PartTwo/cross_step.py chooses it."""
-    first = len(sizes) - 1
-    while first > 0 and sum(sizes[first - 1:]) <= EXPRESS_PART * sum(sizes):
-        first -= 1
-    return first
 
 
 def link_seconds(strategy: Strategy, gradient: Gradient, compute: Compute, ranks: int,

@@ -19,10 +19,7 @@ from torch.nn import functional
 from common import checkpoint, phase_timer
 from common.failures import UsageError
 from common.phase_timer import PHASES, PhaseTimer, Progress
-from PartTwo.cross_step import first_of_express
-from PartTwo.overlapped import fill_buckets
 from PartTwo.synchronizers import SyncOptions, create_synchronizer
-from scripts.prediction.model import first_of_express as predicted_first
 from tests.multiprocess.test_parity import SMALL_BUCKETS, trained
 from tests.ranks import run_ranks
 from tests.runs import FOLDERS, Case, end_of, launch, same_bits
@@ -225,13 +222,6 @@ def test_the_first_layer_has_a_lane_of_its_own_and_forward_says_when_it_waits():
     for lanes, seen in run_ranks(2, lanes_and_waiting):
         assert lanes == [0, 0, 0, 3]  # the last bucket is the first weight: 16 of 40 numbers
         assert seen == ["calls", "waits", "goes on", "waits", "goes on"]
-
-
-@pytest.mark.parametrize("sizes, first", [
-    ([80, 10, 5, 5], 2), ([70, 10, 10, 10], 3), ([50, 50], 1), ([1], 0), ([90, 4, 3, 3], 1)])
-def test_an_eighth_of_the_bytes_overtakes(sizes, first):
-    buckets = fill_buckets([nn.Parameter(torch.zeros(size)) for size in sizes], 1)
-    assert first_of_express(buckets) == first == predicted_first(sizes)
 
 
 def test_waiting_within_a_phase_counts_as_another(monkeypatch):

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from common.failures import DataError, UsageError
+from PartTwo.lanes import first_of_express
 from scripts.prediction import forms
 from scripts.prediction.calibration import COMPUTE_ONLY, relative_errors
 from scripts.prediction.fitting import calibrate
@@ -27,7 +28,6 @@ from scripts.prediction.model import (
     Gradient,
     Machine,
     exposed_seconds,
-    first_of_express,
 )
 from scripts.prediction.rates import payload_rate
 from scripts.prediction.tables import checks, errors_in_words, stops_paying, which_strategy
@@ -100,7 +100,8 @@ def test_across_steps_forward_waits_only_for_what_it_needs():
                                MACHINE) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("sizes, first", [((70, 10, 10, 10), 3), ((80, 10, 5, 5), 2), ((1,), 0)])
+@pytest.mark.parametrize("sizes, first", [
+    ((80, 10, 5, 5), 2), ((70, 10, 10, 10), 3), ((50, 50), 1), ((1,), 0), ((90, 4, 3, 3), 1)])
 def test_an_eighth_of_the_bytes_is_on_the_express_lane(sizes, first):
     assert first_of_express(sizes) == first
 
