@@ -22,12 +22,13 @@ sys.path.insert(0, str(ROOT))
 import torch
 from torch import nn
 
-from common.convolutions import LIBRARY, Shape, measure
+from common.convolutions import LIBRARY, Shape
 from common.devices import keep_freed_memory
 from common.failures import run_program
 from common.fast_convolution import compute_by
 from common.node_facts import processor
 from common.precision import Precision
+from common.tuned import measure
 
 # Channels in and out, and map size, of those layers that have candidates.
 LAYERS = ((128, 256, 8), (256, 256, 8), (256, 512, 4), (512, 512, 4), (512, 512, 2))

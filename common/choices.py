@@ -1,7 +1,7 @@
-"""What a run measures at its start and then keeps: the size of buckets, and its convolutions.
+"""What a run settles at its start and then keeps: the size of buckets, and its convolutions.
 
-Both decide in which order numbers are added, so a resumed run must not measure again: it goes on as
-its checkpoint says.
+Both decide in which order numbers are added, so a resumed run goes on as its checkpoint says, on
+another processor too.
 
     python3 PartTwo/main.py --sync overlapped-all-reduce --bucket-mb auto ...
 """
@@ -9,6 +9,7 @@ its checkpoint says.
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from common.convolutions import AUTO, LIBRARY
 from common.precision import Precision
 from common.process_group import Node
 from common.settings import FIELD_DEFAULTS, Settings
+from common.tuned import is_tuned, read_tuned
 from common.workloads import find_workload
 
 SMALL_BYTES, LARGE_BYTES = 1 << 12, 1 << 20
@@ -29,11 +31,14 @@ LEAST_BUCKET_MB, MOST_BUCKET_MB = 0.25, 16.0
 
 
 def settle_choices(part: str, settings: Settings, node: Node) -> Settings:
-    """`settings` with what "auto" leaves open: as the run to be resumed has it, else measured.
+    """`settings` with what "auto" leaves open as the run to be resumed has it, or buckets measured.
 
-    `part` is the main's name. Convolutions that nothing is known of stay "auto", to be measured
-    with the model at hand. Every rank must call; all get the same.
+    `part` is the main's name. Convolutions of a fresh run stay "auto": the rule needs the model.
+    Every rank must call; all get the same. Raises UsageError, on the leader, for a file of
+    convolutions that is none.
     """
+    if is_tuned(settings.convolutions) and node.world.is_leader:
+        read_tuned(Path(settings.convolutions))
     before = _of_the_run_to_resume(part, settings, node)
     if settings.convolutions == AUTO and before:
         settings = replace(settings, convolutions=before.get("convolutions", LIBRARY))

@@ -12,6 +12,7 @@ from typing import Any
 from common.failures import UsageError
 from common.flag_parser import FlagParser
 from common.flag_types import (
+    convolutions,
     count,
     epoch_and_iterations,
     not_negative,
@@ -21,7 +22,7 @@ from common.flag_types import (
 from common.recipe_flags import add_recipe_flags, add_schedule_flags
 from common.recipes import find_recipe
 from common.seam_flags import add_seam_flags, check_seam, settle_local_flags
-from common.settings import CONVOLUTIONS, Settings
+from common.settings import Settings
 from common.workloads import WORKLOADS, find_workload
 from common.world import World, detect_world
 
@@ -143,9 +144,10 @@ def _add_machine_flags(parser: argparse.ArgumentParser) -> None:
                        help="auto takes a GPU when this rank can have one of its own")
     group.add_argument("--threads", type=count, metavar="N",
                        help="of arithmetic (default: the machine's cores over its ranks)")
-    group.add_argument("--convolutions", choices=CONVOLUTIONS, default="auto",
-                       help="of 3x3 layers on a CPU; auto: what was measured to be the fastest "
-                       "here; fast: fewest multiplications (default: auto)")
+    group.add_argument("--convolutions", type=convolutions, default="auto", metavar="HOW",
+                       help="algorithms of 3x3 layers on a CPU: auto chooses by a rule (the "
+                       "default), library leaves them to torch, FILE.json takes those that "
+                       "scripts/tune.py measured")
     group.add_argument("--loader", choices=("memory", "workers"), default="memory",
                        help="whole batches in memory, or torch's DataLoader (default: memory)")
     group.add_argument("--num-workers", type=whole, default=2, metavar="N",

@@ -6,11 +6,19 @@
 
 import socket
 import sys
+import time
 from collections.abc import Callable
 
 from tqdm import tqdm
 
 from common.world import World
+
+_said = [time.monotonic()]
+
+
+def last_said() -> float:
+    """When this process last said something, or was started: a time.monotonic() value."""
+    return _said[0]
 
 
 def mark(world: World) -> str:
@@ -26,5 +34,6 @@ def console(world: World) -> Callable[[str], None]:
         # One write a line: ranks that share a terminal must not break into each other's lines.
         tqdm.write("".join(f"{before}{line}\n" for line in text.split("\n")), end="")
         sys.stdout.flush()
+        _said[0] = time.monotonic()
 
     return say

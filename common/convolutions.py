@@ -1,15 +1,14 @@
-"""Which 3x3 convolutions go fast here: measured once for each shape and machine, and remembered.
+"""Which algorithm computes each 3x3 convolution on a CPU: by a rule, or as a file of choices says.
 
-    python3 -c "from common.convolutions import remembered; print(*remembered().items(), sep='\\n')"
+The rule knows the layer's shape, the precision, the global batch and the processor's instruction
+sets, and nothing of its speed, its load or the number of ranks and threads: algorithms round
+differently, so the same command must choose the same ones on a busy day.
+
+    python3 -c "from common.convolutions import rule_in_words; print(rule_in_words('float32', 256))"
 """
 
 import json
-import os
-import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -17,25 +16,25 @@ from torch import Tensor, nn
 
 from common.collectives import broadcast_bytes
 from common.fast_convolution import compute_by, fits
-from common.node_facts import processor
+from common.node_facts import instruction_sets
 from common.precision import Precision
 
-LIBRARY, AUTO, FAST = "library", "auto", "fast"
-# The most promising first. In bf16 torch's own convolution is 0.2 % of its outputs off, winograd-2
-# 0.6 %, and winograd-4 1.7 %: all train as well as float32, over three seeds (docs/one_node.md).
+LIBRARY, AUTO = "library", "auto"
+# In bf16 torch's own convolution is 0.2 % of its outputs off, winograd-2 0.6 %, and winograd-4
+# 1.7 %: all train as well as float32, over three seeds (docs/one_node.md).
 CANDIDATES = ("toeplitz", "winograd-4", "winograd-2")
-# With fewer channels than that the transforms cost more than the products save.
+# With fewer channels the transforms cost more than the products save.
 FEWEST_CHANNELS = 128
-MEASURED_SAMPLES = 256
-ROUNDS = 3
-# The library keeps a layer unless another takes less than this share of its time.
-CLEARLY_FASTER = 0.95
-# On a quiet machine the longest turn takes less than so many times the shortest.
-QUIET = 1.5
+# On maps of 4x4, winograd-4's transformed filters, four times the size of the filters, cost more
+# than its products save when a batch is smaller.
+MANY_SAMPLES = 128
 
 
 class Shape(NamedTuple):
-    """A convolution of `samples` maps of `size` x `size`, from `inputs` to `outputs` channels."""
+    """A convolution from `inputs` to `outputs` channels, of a batch of maps of `size` x `size`.
+
+    `samples` is the global batch's number, whoever computes them.
+    """
 
     inputs: int
     outputs: int
@@ -46,23 +45,51 @@ class Shape(NamedTuple):
     def candidates(self) -> list[str]:
         return [name for name in CANDIDATES if fits(name, self.size)]
 
+    def __str__(self) -> str:
+        return (f"{self.inputs} to {self.outputs} channels, {self.size}x{self.size} maps, "
+                f"{self.samples} samples, {self.precision}")
+
 
 Choose = Callable[[Shape], str]
 
 
+def by_rule(shape: Shape) -> str:
+    """The algorithm for `shape` on this processor; docs/one_node.md has the times behind it.
+
+    What no time was measured for stays with the library: processors without AVX2, maps larger than
+    8x8 and, where AMX multiplies bf16, maps of 8x8.
+    """
+    sets = instruction_sets()
+    if "AVX" not in sets or shape.size not in (2, 4, 8):
+        return LIBRARY
+    if shape.size == 2:
+        return "toeplitz"
+    if shape.size == 8 and "AMX" in sets and shape.precision == "bf16":
+        return LIBRARY
+    return "winograd-2" if shape.size == 4 and shape.samples < MANY_SAMPLES else "winograd-4"
+
+
+def rule_in_words(precision: str, samples: int) -> str:
+    """What the rule says here, for the banner: "toeplitz on 2x2, … (rule for AVX512)"."""
+    chosen = {size: by_rule(Shape(FEWEST_CHANNELS, FEWEST_CHANNELS, size, samples, precision))
+              for size in (2, 4, 8)}
+    told = [f"{name} on {size}x{size}" for size, name in chosen.items() if name != LIBRARY]
+    return ", ".join([*told, "torch's elsewhere" if told else "torch's"]) + \
+        f" (rule for {instruction_sets()})"
+
+
 def use_fast_convolutions(model: nn.Module, image_shape: tuple[int, ...], samples: int,
-                          precision: Precision, how: str) -> None:
+                          precision: Precision, how: str, choose: Choose = by_rule) -> None:
     """Gives the layers of `model` the algorithms that suit them, in place; on a CPU.
 
-    `image_shape` is (C, H, W), `samples` this rank's share of a batch. `how`: "auto" measures what
-    is not remembered, "fast" takes the first candidate unmeasured, "library" changes nothing; what
-    `algorithms` said of the run that is to be resumed does that again. Every rank must call, with
-    the same arguments: all do as the leader does, so that they round alike.
+    `image_shape` is (C, H, W), `samples` the global batch's. `how`: "auto" asks `choose`, "library"
+    changes nothing, and what `algorithms` said of the run that is to be resumed does that again.
+    Every rank must call, with the same arguments: all do as the leader does, so that they round
+    alike on different processors.
     """
     if how == LIBRARY or next(model.parameters()).device.type != "cpu":
         return
-    shapes = _shapes(model, image_shape, min(samples, MEASURED_SAMPLES), precision)
-    choose: Choose = _first if how == FAST else Memory(_cache_file()).choose
+    shapes = convolution_shapes(model, image_shape, samples, precision)
     names = _as_before(model, shapes, how) or _leaders_choice(list(shapes.values()), choose)
     for layer, name in zip(shapes, names, strict=True):
         if name != LIBRARY:
@@ -94,8 +121,8 @@ def _leaders_choice(shapes: list[Shape], choose: Choose) -> list[str]:
     return json.loads(broadcast_bytes(told, torch.device("cpu")) or b"[]")
 
 
-def _shapes(model: nn.Module, image_shape: tuple[int, ...], samples: int,
-            precision: Precision) -> dict[nn.Conv2d, Shape]:
+def convolution_shapes(model: nn.Module, image_shape: tuple[int, ...], samples: int,
+                       precision: Precision) -> dict[nn.Conv2d, Shape]:
     """The layers for which there is a candidate. Runs `model` once, to see the maps' sizes."""
     found: dict[nn.Conv2d, Shape] = {}
     layers = [layer for layer in model.modules() if _is_plain_3x3(layer)]
@@ -124,98 +151,3 @@ def _is_plain_3x3(layer: nn.Module) -> bool:
     return type(layer) is nn.Conv2d and min(layer.in_channels, layer.out_channels) >= \
         FEWEST_CHANNELS and (layer.kernel_size, layer.stride, layer.padding, layer.dilation) == (
             (3, 3), (1, 1), (1, 1), (1, 1)) and (layer.groups, layer.padding_mode) == (1, "zeros")
-
-
-def _first(shape: Shape) -> str:
-    return shape.candidates()[0]
-
-
-class Memory:
-    """Choices of earlier runs in a file of JSON. One that cannot be read or written is left out."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._machine = f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} "
-
-    def choose(self, shape: Shape) -> str:
-        """The remembered choice for `shape`, or a new one.
-
-        A new one is remembered if the machine was quiet: else the next run measures again.
-        """
-        key = (f"{self._machine}threads, {' '.join(map(str, shape))}, "
-               f"one of {' '.join(shape.candidates())}")
-        known = remembered(self._path)
-        if known.get(key) not in (LIBRARY, *shape.candidates()):
-            seconds = measure(shape, ROUNDS)
-            known[key] = fastest(seconds)
-            if is_quiet(seconds):
-                self._write(known)
-        return known[key]
-
-    def _write(self, known: dict[str, str]) -> None:
-        partial_file = self._path.with_suffix(f".{os.getpid()}")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            partial_file.write_text(json.dumps(known, indent=1) + "\n")
-            os.replace(partial_file, self._path)
-        except OSError:
-            with suppress(OSError):
-                partial_file.unlink()
-
-
-def remembered(path: Path | None = None) -> dict[str, str]:
-    """Machine and shape to algorithm, as measured by earlier runs."""
-    try:
-        known = json.loads((path or _cache_file()).read_text())
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}
-
-
-def _cache_file() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "visible-data-parallel" / "convolutions.json"
-
-
-def fastest(seconds: Mapping[str, list[float]]) -> str:
-    """The library, or the candidate whose best turn is clearly shorter than the library's."""
-    best = {name: min(times) for name, times in seconds.items()}
-    winner = min(best, key=best.__getitem__)
-    return winner if best[winner] < CLEARLY_FASTER * best[LIBRARY] else LIBRARY
-
-
-def is_quiet(seconds: Mapping[str, list[float]]) -> bool:
-    """Whether nothing else kept the machine busy: turns of the same algorithm took as long."""
-    return all(max(times) < QUIET * min(times) for times in seconds.values())
-
-
-def measure(shape: Shape, rounds: int) -> dict[str, list[float]]:
-    """Seconds of forward and both gradients, by the library and by each candidate, in turns.
-
-    A first round warms up and does not count. No random number of the run is drawn.
-    """
-    with torch.random.fork_rng(devices=[]):
-        turns = {name: _turn(shape, name) for name in (LIBRARY, *shape.candidates())}
-        found = [{name: turn() for name, turn in turns.items()} for _ in range(rounds + 1)]
-    return {name: [each[name] for each in found[1:]] for name in turns}
-
-
-def _turn(shape: Shape, name: str) -> Callable[[], float]:
-    """A function that computes forward and both gradients, and returns its seconds."""
-    precision = Precision(shape.precision)
-    layer = nn.Conv2d(shape.inputs, shape.outputs, 3, padding=1, dtype=precision.dtype)
-    layer = layer.to(memory_format=torch.channels_last)
-    if name != LIBRARY:
-        compute_by(name, layer)
-    maps = torch.randn(shape.samples, shape.inputs, shape.size, shape.size,
-                       dtype=precision.dtype)
-    maps = maps.contiguous(memory_format=torch.channels_last).requires_grad_()
-    return partial(_seconds, layer, maps, precision)
-
-
-def _seconds(layer: nn.Module, maps: Tensor, precision: Precision) -> float:
-    begun = time.perf_counter()
-    with precision.autocast(maps.device):
-        outputs = layer(maps)
-    torch.autograd.grad(outputs, [maps, *layer.parameters()], torch.ones_like(outputs))
-    return time.perf_counter() - begun

@@ -5,6 +5,7 @@ Images are decoded once into a cache; see common/dataset_cache.py.
     python3 -c "from common.datasets import load_digits; print(load_digits('train').digest)"
 """
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from common.dataset_cache import Arrays, ImageDataset, cached, make_dataset
 from common.epoch_plan import EpochPlan
 from common.failures import DataError, first_line
+from common.long_waits import counted
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png"}
 
@@ -50,13 +52,28 @@ def load_image_folder(split: str, data_dir: Path, size: int = 32) -> ImageDatase
 
 def load_digits(split: str) -> ImageDataset:
     """scikit-learn's 1,797 digits, 8x8 grey, enlarged to 32x32x3; a fixed fifth is the test set."""
+    rows = _read_digits()
+    chosen = _fifth(split, len(rows))  # not in order: the writers follow one another
+    grey = np.round(rows[chosen, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    enlarged = grey.repeat(4, axis=1).repeat(4, axis=2)[..., None].repeat(3, axis=3)
+    return make_dataset(enlarged, rows[chosen, -1].astype(np.int64), list("0123456789"))
+
+
+def _read_digits() -> np.ndarray:
+    """scikit-learn's file of digits, float64 (1797, 65): 64 pixels of 0 to 16, and the class.
+
+    Read without importing scikit-learn, which takes each rank a second; where the file is not
+    where it has always been, scikit-learn is asked.
+    """
+    package = importlib.util.find_spec("sklearn")
+    file = Path(package.origin or "").with_name("datasets") / "data" / "digits.csv.gz" \
+        if package else Path()
+    if file.is_file():
+        return np.loadtxt(file, delimiter=",")
     from sklearn import datasets
 
     digits = datasets.load_digits()
-    chosen = _fifth(split, len(digits.target))  # not in order: the writers follow one another
-    grey = np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8)
-    enlarged = grey.repeat(4, axis=1).repeat(4, axis=2)[..., None].repeat(3, axis=3)
-    return make_dataset(enlarged, digits.target[chosen].astype(np.int64), list("0123456789"))
+    return np.hstack([digits.data, digits.target[:, None]])
 
 
 def _fifth(split: str, samples: int) -> np.ndarray:
@@ -120,7 +137,7 @@ def _read_image_folder(folder: Path, size: int) -> Arrays:
     if not files:
         raise DataError(f"{folder} holds no images; expected {folder}/<class>/*.jpg or *.png")
     images = np.empty((len(files), size, size, 3), np.uint8)
-    for index, (path, _) in enumerate(files):
+    for index, (path, _) in enumerate(counted(files, "images decoded")):
         images[index] = _read_image(path, size)
     return images, np.array([label for _, label in files], np.int64), class_names
 

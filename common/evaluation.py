@@ -13,6 +13,7 @@ from common.datasets import ImageDataset
 from common.epoch_plan import share_bounds
 from common.failures import NonFiniteLoss
 from common.loaders import Augment, create_augment
+from common.long_waits import counted
 from common.optimizers import without_smoothing
 from common.phase_timer import Progress
 from common.precision import Precision
@@ -89,7 +90,8 @@ def _evaluate(model: nn.Module, criterion: nn.Module, dataset: ImageDataset,
 def _batches(dataset: ImageDataset, augment: Augment, share: slice,
              device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     images, labels = torch.from_numpy(dataset.images), torch.from_numpy(dataset.labels)
-    for start in range(share.start, share.stop, EVALUATION_BATCH):
+    starts = range(share.start, share.stop, EVALUATION_BATCH)
+    for start in counted(starts, f"batches of {EVALUATION_BATCH} samples"):
         chosen = slice(start, min(start + EVALUATION_BATCH, share.stop))
         yield augment.normalise(images[chosen].to(device)), labels[chosen].to(device)
 

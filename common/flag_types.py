@@ -3,6 +3,7 @@
 import argparse
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from common.settings import LOCAL_SYNC_NAMES, SYNC_NAMES
@@ -47,6 +48,16 @@ def patience(text: str) -> tuple[int, float] | tuple[()]:
 def bucket_size(text: str) -> float:
     """A type for --bucket-mb: auto, which is 0 until it is measured, or MB."""
     return 0.0 if text == "auto" else positive(text)
+
+
+def convolutions(text: str) -> str:
+    """A type for --convolutions: auto, library, or the path of a file from scripts/tune.py."""
+    if text in ("auto", "library"):
+        return text
+    if not text.endswith(".json"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor library nor the .json file "
+                                         "that scripts/tune.py wrote")
+    return str(Path(text).expanduser())
 
 
 def sync_list(text: str) -> tuple[str, ...]:

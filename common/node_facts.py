@@ -33,6 +33,13 @@ def processor() -> str:
     return names[0] if names else platform.machine()
 
 
+def instruction_sets() -> str:
+    """The vector instructions that torch uses here: "AVX512", "AVX512 AMX", "AVX2", …"""
+    capability = torch.backends.cpu.get_cpu_capability()
+    flags = next((line for line in _lines("/proc/cpuinfo") if line.startswith("flags")), "")
+    return capability + " AMX" * (capability == "AVX512" and "amx_bf16" in flags.split())
+
+
 def own_name() -> str:
     """The address that this host's own name resolves to here, or "unknown".
 

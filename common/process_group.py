@@ -103,6 +103,7 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
     with one sentence and one exit code. Every rank must enter. Raises the Failures of the design.
     """
     say = console(world)
+    process_stop().progress.phase = "joining the other ranks"
     process_stop().mark, process_stop().is_over = mark(world), False
     deadline = time.monotonic() + START_FACTOR * settings.timeout
     address = addresses.resolve(world.master_address)

@@ -13,11 +13,16 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
+from common.collectives import digest_of
+from common.convolutions import algorithms
 from common.evaluation import Evaluation
 from common.events import read_events
 from common.rendezvous import versions
 from common.run import Run
 from common.settings import LOCAL_SYNC_NAMES
+
+# So many of the weights' digest two people can compare by eye.
+DIGEST_CHARACTERS = 8
 
 
 def generate_eval_report(ground_truth: Sequence[int] | np.ndarray,
@@ -53,12 +58,9 @@ def generate_eval_report(ground_truth: Sequence[int] | np.ndarray,
 
 def finish_run(run: Run, result: Evaluation, model: nn.Module) -> None:
     """Writes report and summary, on the leader, and says how it went. Every rank may call."""
-    from sklearn import metrics
-
-    matrix = metrics.confusion_matrix(result.truth, result.predictions,
-                                      labels=range(len(result.class_names)))
+    weights = digest_of(model)[:DIGEST_CHARACTERS]
     run.log.evaluation(result.loss, result.accuracy, class_names=result.class_names,
-                       confusion_matrix=matrix.tolist())
+                       confusion_matrix=confusion_matrix(result).tolist(), weights=weights)
     if not run.node.world.is_leader:
         return
     if run.settings.dry_run:
@@ -66,13 +68,26 @@ def finish_run(run: Run, result: Evaluation, model: nn.Module) -> None:
         return
     generate_eval_report(result.truth, result.predictions, result.loss, run.folder / "report.txt",
                          str(run.last_checkpoint), class_names=result.class_names)
-    summary = summarise(run, result, model)
+    summary = {**summarise(run, result, model), "weights": weights}
     (run.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     run.log.note(f"Test Loss: {result.loss:.3f}, Test Accuracy: {result.accuracy:.3f} "
                  f"({run.folder / 'report.txt'})")
     if result.mirrored_accuracy is not None:
         run.log.note("Test Accuracy with mirror images (--tta): "
                      f"{result.mirrored_accuracy:.3f}")
+    threads = run.node.threads
+    run.log.note(f"Weights: {weights} (the same command with {threads} thread"
+                 f"{'s' * (threads > 1)} a rank gives the same; another number rounds differently)")
+
+
+def confusion_matrix(result: Evaluation) -> np.ndarray:
+    """How many samples of each true class (rows) got each prediction (columns), int64.
+
+    scikit-learn's is the same; importing it takes each rank a second.
+    """
+    classes = len(result.class_names)
+    pairs = result.truth * classes + result.predictions
+    return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
 
 
 def _dry_run_sentence(run: Run) -> str:
@@ -103,7 +118,8 @@ def summarise(run: Run, result: Evaluation, model: nn.Module) -> dict:
         "device": str(run.node.device), "backend": run.node.backend,
         "host": socket.gethostname(), "batch_size": run.settings.batch_size,
         "precision": run.settings.precision, "workload": run.settings.workload,
-        "versions": versions(), "checkpoint": str(run.last_checkpoint),
+        "convolutions": algorithms(model), "versions": versions(),
+        "checkpoint": str(run.last_checkpoint),
     }
 
 

@@ -17,7 +17,6 @@ ENDING_SCHEDULES = ("one-cycle", "cosine", "linear")
 DECAY_ON = ("all", "weights")
 FLIPS = ("random", "alternating")
 INITS = ("plain", "whitened")
-CONVOLUTIONS = ("auto", "library", "fast")
 PARALLEL = ("ddp", "data-parallel", "model-split")
 
 # Fields that decide what is learned: a resumed run must not change them.

@@ -1,6 +1,8 @@
 """From settings to the objects that a main wires together: data, loader, model, and the banner."""
 
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -12,7 +14,7 @@ from common.all_reduce_speed import measure_all_reduce, speed_table
 from common.batch_norm import synchronize_batch_norm
 from common.collectives import digest_of
 from common.console import console
-from common.convolutions import use_fast_convolutions
+from common.convolutions import AUTO, by_rule, rule_in_words, use_fast_convolutions
 from common.datasets import ImageDataset
 from common.devices import count_gpus
 from common.epoch_plan import EpochPlan, share_bounds, validation_split
@@ -24,6 +26,7 @@ from common.optimizers import create_criterion, create_optimizer
 from common.precision import Precision
 from common.process_group import Node
 from common.settings import FIELD_DEFAULTS, Settings
+from common.tuned import choose_tuned, is_tuned, read_tuned
 from common.workloads import find_workload
 
 
@@ -47,10 +50,23 @@ def announce(part: str, settings: Settings, node: Node) -> None:
         f"{settings.precision}, batch norm {settings.batch_norm}, loader {settings.loader}",
         f"  global batch {size} = {each}, learning rate {settings.learning_rate}, momentum "
         f"{settings.momentum}, weight decay {settings.weight_decay}, seed {settings.seed}",
-        *_what_is_special(settings, node), f"  output in {settings.output_dir / part}"]
+        *_convolutions(settings, node), *_what_is_special(settings, node),
+        f"  output in {settings.output_dir / part}"]
     if speeds:
         lines += ["  all-reduce (scripts/preflight.py examines every link):", *speed_table(speeds)]
     console(world)("\n".join(lines))
+
+
+def _convolutions(settings: Settings, node: Node) -> list[str]:
+    """How 3x3 convolutions are computed, on a CPU: it decides how they round."""
+    how = settings.convolutions
+    if node.device.type != "cpu":
+        return []
+    if how == AUTO:
+        how = rule_in_words(settings.precision, settings.batch_size)
+    elif is_tuned(how):
+        how += f", {read_tuned(Path(how))}"
+    return [f"  3x3 convolutions: {how}"]
 
 
 def _what_is_special(settings: Settings, node: Node) -> list[str]:
@@ -162,6 +178,7 @@ def create_training(settings: Settings, dataset: ImageDataset,
     The weights depend on the seed alone, so each call gives the same ones. Raises UsageError for
     batch statistics that cannot be had.
     """
+    node.progress.phase = "building the model"
     torch.manual_seed(settings.seed)
     row = find_workload(settings.workload)
     model = row.build_model(len(dataset.class_names))
@@ -173,11 +190,11 @@ def create_training(settings: Settings, dataset: ImageDataset,
     model = model.to(node.device, Precision(settings.precision).dtype,
                      memory_format=torch.channels_last)
     node.agree("initial weights", digest_of(model))
-    node.progress.phase = "choosing convolutions"
     height, width, channels = dataset.images.shape[1:]
-    use_fast_convolutions(model, (channels, height, width),
-                          -(-settings.batch_size // node.world.size // settings.accumulate),
-                          Precision(settings.precision), settings.convolutions)
+    how = settings.convolutions
+    use_fast_convolutions(model, (channels, height, width), settings.batch_size,
+                          Precision(settings.precision), AUTO if is_tuned(how) else how,
+                          partial(choose_tuned, Path(how)) if is_tuned(how) else by_rule)
     if settings.parallel == "model-split":
         split_in_two(model, node.device, second_device(node.device, node.ranks_here))
     criterion = create_criterion(settings, row.criterion).to(node.device)

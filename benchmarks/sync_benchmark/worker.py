@@ -30,7 +30,7 @@ from benchmarks.sync_benchmark.variants import VARIANTS, Wired
 from common.accumulation import averaging
 from common.collectives import sum_over_ranks
 from common.command_line import parse_command_line
-from common.convolutions import FAST, use_fast_convolutions
+from common.convolutions import AUTO, use_fast_convolutions
 from common.failures import run_program
 from common.gradient_check import finite_gradients
 from common.gradient_sync import total_bytes
@@ -52,8 +52,8 @@ class Contestant:
         self.name = name
         model = VGG11().to(memory_format=torch.channels_last)
         share = GLOBAL_BATCH // node.world.size
-        # Unmeasured, so that all variants of a grid compute alike.
-        use_fast_convolutions(model, IMAGE, share, precision, FAST)
+        # By the rule, so that all variants of a grid compute alike.
+        use_fast_convolutions(model, IMAGE, GLOBAL_BATCH, precision, AUTO)
         self._images = torch.randn(share, *IMAGE).to(memory_format=torch.channels_last)
         self._targets = torch.randint(0, 10, (share,))
         self._precision = precision

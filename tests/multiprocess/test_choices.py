@@ -1,4 +1,4 @@
-"""What a run has measured at its start a resumed run keeps; and what is measured is sensible.
+"""What a run has settled at its start a resumed run keeps; and what is measured is sensible.
 
 Mutations that turn this red: measure in settle_choices whatever `before` says; leave out
 `_as_before`; believe it for another model; take the square out of best_bucket_mb, or the rounding
@@ -101,12 +101,10 @@ def test_the_convolutions_of_the_run_to_resume_are_taken():
 
 @pytest.mark.parametrize("told", [
     "winograd-4", "library " * 8 + "library", "x " * 8, "library " * 7 + "winograd-4"])
-def test_what_does_not_suit_the_model_is_chosen_anew(told, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("common.convolutions.measure", lambda shape, rounds: {
-        "library": [3.0, 3.0], shape.candidates()[0]: [1.0, 1.0]})
+def test_what_does_not_suit_the_model_is_chosen_anew(told):
     model = VGG11()
-    use_fast_convolutions(model, IMAGE, 4, Precision(), told)
+    use_fast_convolutions(model, IMAGE, 4, Precision(), told,
+                          lambda shape: shape.candidates()[0])
     assert algorithms(model).split()[2:] == ["winograd-4"] * 4 + ["toeplitz"] * 2
 
 
@@ -136,17 +134,17 @@ def test_the_newest_checkpoint_that_can_be_read_decides(tmp_path):
         settled = settle_choices("PartTwo", replace(left_open, resume=resume), node())
         found.append((settled.convolutions, settled.bucket_mb))
     assert found == [("two", 8.0), ("one", 4.0), ("auto", 1.0), ("auto", 1.0)]
-    told = replace(left_open, resume="auto", convolutions="fast", bucket_mb=2.0)
+    told = replace(left_open, resume="auto", convolutions="library", bucket_mb=2.0)
     assert settle_choices("PartTwo", told, node()) == told
 
 
 def plant_choices(convolution: str, latency: float, kill_at: int | None = None) -> None:
-    """The small workload on a machine where that algorithm wins, and so slow a network."""
-    from common import convolutions
+    """The small workload on a processor with that algorithm by rule, and so slow a network."""
+    from common import convolutions, setup
 
     plant(kill_at)
     convolutions.FEWEST_CHANNELS = 1
-    convolutions.Memory.choose = lambda self, shape: convolution
+    setup.by_rule = lambda shape: convolution
     choices.LEAST_BUCKET_MB = 1e-9
     choices.median_seconds = lambda size, device: (
         latency + (size > choices.SMALL_BYTES) * size * 1e-9)

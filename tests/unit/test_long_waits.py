@@ -1,0 +1,82 @@
+"""A run that takes long says what it is doing, and how far it is; a busy one stays quiet.
+
+Mutations that turn this red: leave out `counted`'s text; tell on other ranks too; look at `begun`
+alone, or at what was said alone; tell steps after the first.
+"""
+
+import threading
+import time
+
+import pytest
+
+from common import long_waits
+from common.console import console
+from common.long_waits import counted, tell_long_waits
+from common.phase_timer import FINISHED, Progress
+from common.world import World
+
+
+@pytest.fixture
+def progress(monkeypatch):
+    """Where a run is, in whose telling a tenth of a second is a long wait."""
+    monkeypatch.setattr(long_waits, "SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(long_waits, "LOOK_SECONDS", 0.01)
+    progress = Progress()
+    yield progress
+    progress.phase = FINISHED
+    for thread in threading.enumerate():
+        if thread.name == "long waits":
+            thread.join(timeout=10)
+            assert not thread.is_alive()
+
+
+def wait_for(capsys, text: str) -> str:
+    """What was said until `text` was."""
+    said = ""
+    for _ in range(1000):
+        said += capsys.readouterr().out
+        if text in said:
+            return said
+        threading.Event().wait(0.01)
+    raise AssertionError(f"{text!r} was not said, but {said!r}")
+
+
+def test_a_long_wait_says_what_it_is_and_how_far(capsys, progress):
+    tell_long_waits(World(), progress)
+    wait_for(capsys, "  loading torch, 0 s so far\n")
+    progress.phase = "loading data"
+    files = counted(range(3000), "images decoded")
+    next(files), next(files)
+    wait_for(capsys, "  loading data, 0 s so far: 1 of 3,000 images decoded\n")
+    files.close()
+    progress.epoch, progress.phase = 1, "forward"
+    said = wait_for(capsys, "  epoch 1 iteration 0 (forward), 0 s so far\n")
+    assert "images decoded" not in said.split("forward")[-1]
+    progress.settled, progress.phase = True, "evaluation"
+    wait_for(capsys, "  evaluation, 0 s so far\n")
+
+
+def silent(capsys) -> bool:
+    capsys.readouterr()
+    time.sleep(0.5)
+    return not capsys.readouterr().out
+
+
+def test_steps_after_the_first_have_lines_of_their_own(capsys, progress):
+    tell_long_waits(World(), progress)
+    progress.settled, progress.epoch, progress.phase = True, 1, "backward"
+    assert silent(capsys)
+
+
+def test_only_the_leader_speaks(capsys, progress):
+    tell_long_waits(World(rank=1, size=2), progress)
+    assert silent(capsys)
+
+
+def test_what_was_just_said_counts(capsys, progress):
+    tell_long_waits(World(), progress)
+    say = console(World())
+    for _ in range(50):
+        say("something")
+        time.sleep(0.01)
+    assert "so far" not in capsys.readouterr().out
