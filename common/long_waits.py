@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from common.console import console, last_said
 from common.phase_timer import FINISHED, Progress
+from common.signals import process_stop
 from common.world import World
 
 SILENCE_SECONDS = 3.0
@@ -32,12 +33,13 @@ def counted(things: Sequence[Thing], what: str) -> Iterator[Thing]:
         _counts.pop()
 
 
-def tell_long_waits(world: World, progress: Progress) -> None:
-    """From now on the leader says where `progress` is whenever it has been silent for too long.
+def tell_long_waits(world: World, progress: Progress | None = None) -> None:
+    """From now on the leader says where the run is whenever it has been silent for too long.
 
     Call once a process, before torch is imported: that is the first thing that takes long. Ends
-    when the phase is FINISHED.
+    when the phase is FINISHED. `progress` is the process's own unless given.
     """
+    progress = progress or process_stop().progress
     progress.phase = "loading torch"
     if world.is_leader:
         threading.Thread(target=_tell, args=(world, progress), name="long waits",
