@@ -216,3 +216,14 @@ def test_digits():
     assert train.images.shape == (1438, 32, 32, 3) and train.images.max() == 255
     assert train.images.dtype == np.uint8 and train.labels.dtype == np.int64
     assert (np.bincount(test.labels) >= 25).all()  # no class is rare
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_digits_are_those_of_scikit_learn(has_file, monkeypatch):
+    from sklearn.datasets import load_digits as reference
+
+    if not has_file:
+        monkeypatch.setattr(datasets.importlib.util, "find_spec", lambda name: None)
+    rows = datasets._read_digits()
+    assert np.array_equal(rows[:, :-1], reference().data)
+    assert np.array_equal(rows[:, -1], reference().target)

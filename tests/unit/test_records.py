@@ -4,13 +4,15 @@ import json
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from common import run_log
 from common.checkpoint import Position
+from common.evaluation import Evaluation
 from common.events import read_events
 from common.phase_timer import PHASES, PhaseTimer, Progress
-from common.report import generate_eval_report
+from common.report import confusion_matrix, generate_eval_report
 from common.run_log import RunLog, Step, Totals
 from common.world import World
 
@@ -124,3 +126,11 @@ def test_the_report(tmp_path):
     assert "[[1 0 0]\n [0 1 1]\n [0 0 1]]" in text
     data = json.loads((tmp_path / "r" / "report.json").read_text())
     assert data["test_accuracy"] == 0.75 and data["confusion_matrix"][1] == [0, 1, 1]
+
+
+def test_the_confusion_matrix_is_scikit_learns():
+    from sklearn import metrics
+
+    truth, predictions = np.random.default_rng(1).integers(0, 4, (2, 50))
+    matrix = confusion_matrix(Evaluation(0.0, truth, predictions, tuple("abcde")))
+    assert np.array_equal(matrix, metrics.confusion_matrix(truth, predictions, labels=range(5)))
