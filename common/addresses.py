@@ -81,7 +81,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 def _why_not_bound(address: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return (f"port {port} on {address} is in use: another run is going on there, or choose "
+        return (f"port {port} on {address} is in use, by another run or another program: choose "
                 "another --master-port on every node")
     if error.errno == errno.EADDRNOTAVAIL:
         mine = ", ".join(sorted(interface_addresses().values()))

@@ -10,55 +10,34 @@ import platform
 import socket
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from common.addresses import listen
 from common.failures import Failure, PeerLost, RanksDisagree, Verdict
+from common.master_port import REMARK_SECONDS, STORE_TIMEOUT, before, serve_store, wait_for_master
 from common.settings import Settings, differences
 from common.world import World
 
 POLL_SECONDS = 0.05
-REMARK_SECONDS = 3.0
-STORE_TIMEOUT = timedelta(seconds=10)
+GRACE_SECONDS = 1.0
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def open_store(world: World, address: str, deadline: float, say: Callable[[str], None]) -> Store:
     """A connection to the run's store; the leader serves it first. Every rank must call.
 
-    `deadline` is a time.monotonic() value. Raises PeerLost when the master does not answer by then,
-    and RanksDisagree when the store belongs to a job with another token; that job then goes on.
+    `deadline` is a time.monotonic() value. Raises PeerLost when no store of rank 0 answers by then,
+    UsageError when another program holds the port, and RanksDisagree when the store belongs to a
+    job with another token; that job then goes on.
     """
     if world.is_leader and not world.store_is_served:
-        listener = listen(address, world.master_port)
-        store: Store = TCPStore(address, world.master_port, is_master=True, timeout=STORE_TIMEOUT,
-                                wait_for_workers=False, master_listen_fd=listener.detach())
-    else:
-        wait_for_master(world, address, deadline, say)
-        store = connect_store(world, address)
-    store = PrefixStore(f"attempt{world.attempt}", store)
-    _check_token(store, world, address, deadline)
-    return store
-
-
-def _check_token(store: Store, world: World, address: str, deadline: float) -> None:
-    """The leader leaves the token's digest; the others compare theirs before they say a word."""
-    digest = hashlib.sha256(f"token {world.token}".encode()).hexdigest()
-    if world.is_leader:
-        store.set("token", digest)
-    while not store.check(["token"]) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-    if not store.check(["token"]):
-        raise PeerLost(f"{address}:{world.master_port} answers, but no rank 0 has come there: is "
-                       "rank 0 running?")
-    if store.get("token").decode() != digest:
-        raise RanksDisagree(f"rank {world.rank} on {socket.gethostname()} has another --token than "
-                            f"the job at {address}:{world.master_port}: give all ranks of a job "
-                            "the same, and each job a --master-port of its own")
+        return _enter(serve_store(address, world.master_port), world, address, deadline)
+    wait_for_master(world, address, deadline, say)
+    return before(deadline + GRACE_SECONDS,
+                  lambda: _enter(connect_store(world, address), world, address, deadline),
+                  f"{address}:{world.master_port}")
 
 
 def connect_store(world: World, address: str) -> Store:
@@ -66,23 +45,25 @@ def connect_store(world: World, address: str) -> Store:
     return TCPStore(address, world.master_port, is_master=False, timeout=STORE_TIMEOUT)
 
 
-def wait_for_master(world: World, address: str, deadline: float,
-                    say: Callable[[str], None]) -> None:
-    """Returns once the master's port accepts a connection; says every few seconds that it waits."""
-    reason, remark = "no answer", time.monotonic() + REMARK_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            socket.create_connection((address, world.master_port), timeout=2).close()
-            return
-        except OSError as error:
-            reason = error.strerror or str(error)
-        if time.monotonic() > remark:
-            say(f"waiting for rank 0 at {address}:{world.master_port} ({reason})")
-            remark += REMARK_SECONDS
-        time.sleep(0.2)
-    raise PeerLost(f"rank {world.rank} on {socket.gethostname()} cannot reach rank 0 at "
-                   f"{address}:{world.master_port} ({reason}): is rank 0 running there, and is "
-                   "the port open?")
+def _enter(store: Store, world: World, address: str, deadline: float) -> Store:
+    """This attempt's part of the store, once its token is known to be this job's.
+
+    The leader leaves the token's digest; the others compare theirs before they say a word.
+    """
+    store = PrefixStore(f"attempt{world.attempt}", store)
+    digest = hashlib.sha256(f"token {world.token}".encode()).hexdigest()
+    if world.is_leader:
+        store.set("token", digest)
+    while not store.check(["token"]):
+        if time.monotonic() > deadline:
+            raise PeerLost(f"{address}:{world.master_port} answers, but no rank 0 has come there: "
+                           "is rank 0 running?")
+        time.sleep(POLL_SECONDS)
+    if store.get("token").decode() != digest:
+        raise RanksDisagree(f"rank {world.rank} on {socket.gethostname()} has another --token than "
+                            f"the job at {address}:{world.master_port}: give all ranks of a job "
+                            "the same, and each job a --master-port of its own")
+    return store
 
 
 def my_card(world: World, settings: Settings, address: str, interface: str) -> dict:
