@@ -15,6 +15,7 @@ from common.flag_types import (
     convolutions,
     count,
     epoch_and_iterations,
+    integer,
     not_negative,
     positive,
     whole,
@@ -84,8 +85,8 @@ WORKLOAD_FLAGS = ("epochs", "batch_size", "learning_rate", "momentum", "weight_d
                   "bias_rate", "validation_fraction", "early_stopping", "log_every")
 
 
-def _parser(part: str) -> argparse.ArgumentParser:
-    parser = FlagParser(PROGRAMS.get(part, f"{part}/main.py"), PARTS[part], EXAMPLES)
+def _parser(part: str) -> FlagParser:
+    parser = FlagParser(PROGRAMS.get(part, f"{part}/main.py"), PARTS[part], EXAMPLES, _parts_with)
     if part != "PartOne":
         _add_cluster_flags(parser)
     _add_what_flags(parser)
@@ -97,6 +98,12 @@ def _parser(part: str) -> argparse.ArgumentParser:
     if part != "PartOne":
         add_seam_flags(parser, part)
     return parser
+
+
+def _parts_with(flag: str) -> list[str]:
+    """The names, in words, of the parts that have the flag."""
+    names = {"PartOne": "Part One", "PartTwo": "Part Two", "PartThree": "Part Three"}
+    return [name for part, name in names.items() if flag in _parser(part).flags]
 
 
 PARTS = {
@@ -111,9 +118,9 @@ PROGRAMS = {"Preflight": "scripts/preflight.py"}
 def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("cluster (not needed under torchrun or srun)")
     group.add_argument("-M", "--master-ip", metavar="IP", help="address of rank 0's machine")
-    group.add_argument("-N", "--num-nodes", type=int, metavar="N", help="number of ranks")
-    group.add_argument("-R", "--rank", type=int, metavar="R", help="this rank, 0 to N-1")
-    group.add_argument("--master-port", type=int, metavar="PORT",
+    group.add_argument("-N", "--num-nodes", type=integer, metavar="N", help="number of ranks")
+    group.add_argument("-R", "--rank", type=integer, metavar="R", help="this rank, 0 to N-1")
+    group.add_argument("--master-port", type=integer, metavar="PORT",
                        help="port of the rendezvous on rank 0 (default: MASTER_PORT or 29500)")
     group.add_argument("--token", metavar="WORD",
                        help="any word that tells this job's ranks from another's on the same "

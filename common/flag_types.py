@@ -24,6 +24,7 @@ def _number(kind: Callable[[str], Any], accept: Callable[[Any], bool],
 
 
 LARGEST = 2**62
+integer = _number(int, lambda n: True, "a whole number")
 count = _number(int, lambda n: n >= 1, "a whole number of at least 1")
 whole = _number(int, lambda n: n >= 0, "a whole number of at least 0")
 positive = _number(float, lambda x: x > 0, "a number above 0")
@@ -63,11 +64,14 @@ def convolutions(text: str) -> str:
 def sync_list(text: str) -> tuple[str, ...]:
     """A type for --sync: names with commas between them, each once."""
     names = tuple(text.split(","))
-    known = SYNC_NAMES + LOCAL_SYNC_NAMES
     for name in names:
-        if name not in known:
+        if name not in CHOICES[sync_list]:
             raise argparse.ArgumentTypeError(f"no strategy is called {name!r}; there are "
-                                             f"{', '.join(known)}")
+                                             f"{', '.join(CHOICES[sync_list])}")
     if len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(f"{text!r} names a strategy twice")
     return names
+
+
+# What the values of a type are made of, where argparse is not given choices.
+CHOICES: dict[object, tuple[str, ...]] = {sync_list: SYNC_NAMES + LOCAL_SYNC_NAMES}

@@ -23,9 +23,8 @@ FLOORS = (
      "sentinel", "tracing", "save_clock", "weight_average", "run", "run_folder", "resume", "links",
      "node_facts", "all_reduce_speed", "board", "findings"),
     ("choices", "setup", "training", "evaluation", "preflight"),
-    ("flag_parser", "flag_types", "seam_flags", "recipe_flags", "command_line", "report",
-     "assignment",
-     "preflight_page"),
+    ("flag_types", "other_names", "flag_parser", "seam_flags", "recipe_flags", "command_line",
+     "report", "assignment", "preflight_page"),
 )
 # What draws and compares runs from their logs: apart from these it needs the light modules alone,
 # and nothing on the floors needs it.

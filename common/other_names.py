@@ -1,0 +1,166 @@
+"""What other trainers call the flags and values of this program, to answer who types them here.
+
+A flag's answer is this program's flag, with its value where the other name implied one; or, where
+this program has no such flag, a sentence on what it does instead.
+"""
+
+from collections.abc import Iterable
+
+NAMES = {
+    "--learning-rate": "--lr --base-lr --max-lr --peak-lr --init-lr --initial-lr",
+    "--weight-decay": "--wd --l2",
+    "--momentum": "--mom --beta1",
+    "--batch-size": "-b -bs --batch --bs --batchsize --global-batch-size --train-batch-size",
+    "--epochs": "--num-epochs --max-epochs --n-epochs --nepochs --num-train-epochs",
+    "--max-iterations": "--max-steps --max-iters --max-iter --num-steps --steps --iterations "
+                        "--iters --train-steps --total-steps --num-iterations --num-iters "
+                        "--limit-train-batches",
+    "--optimizer": "--optim --opt --optimiser",
+    "--optimizer adam": "--adam --use-adam",
+    "--optimizer nesterov": "--nesterov",
+    "--schedule": "--scheduler --sched --lr-scheduler --lr-schedule --lr-sched "
+                  "--lr-scheduler-type --lr-policy",
+    "--schedule cosine": "--cosine --cos --cosine-lr",
+    "--warmup-epochs": "--warmup --lr-warmup --lr-warmup-epochs",
+    "--gamma": "--lr-gamma --lr-decay-rate",
+    "--step-epochs": "--step-size --lr-step-size --lr-step --decay-epochs",
+    "--accumulate": "--grad-accum --grad-accumulation --gradient-accumulation --grad-accum-steps "
+                    "--gradient-accumulation-steps --accumulation-steps --accum-steps "
+                    "--accumulate-grad-batches --update-freq",
+    "--precision": "--dtype --mixed-precision --data-type",
+    "--precision bf16": "--amp --bf16 --bfloat16 --use-amp --autocast",
+    "--precision float32": "--fp32 --float32 --no-amp",
+    "--precision float64": "--fp64 --float64 --double",
+    "--seed": "--random-seed --manual-seed --random-state --rng-seed",
+    "--num-nodes": "-n --world-size --nnodes --nodes --n-nodes --num-machines --num-processes "
+                   "--nprocs --num-ranks --np",
+    "--rank": "--node-rank --machine-rank --global-rank --node-id --dist-rank --nr",
+    "--master-ip": "--master-addr --master-address --main-process-ip --master",
+    "--master-ip and --master-port": "--dist-url --init-method --rdzv-endpoint --coordinator",
+    "--master-port": "--port --main-process-port --dist-port",
+    "--backend": "--dist-backend --distributed-backend --ddp-backend",
+    "--interface": "--ifname --iface --nic --network-interface",
+    "--timeout": "--dist-timeout --ddp-timeout",
+    "--loader workers --num-workers": "-j --workers --nworkers --n-workers --num-data-workers "
+                                      "--dataloader-num-workers --data-workers",
+    "--threads": "--num-threads --n-threads --nthreads --omp-num-threads --cpu-threads",
+    "--device": "--accelerator",
+    "--device cuda": "--cuda --use-cuda --gpu --use-gpu",
+    "--device cpu": "--cpu --use-cpu --no-cuda --disable-cuda --no-gpu",
+    "--workload": "-a --arch --architecture --model --model-name --net --network --dataset "
+                  "--dataset-name --data-set --task",
+    "--data-dir": "--data --data-path --data-root --dataroot --datadir --dataset-dir "
+                  "--dataset-path --dataset-root --image-dir --root",
+    "--output-dir": "-o --output --out --out-dir --outdir --outputs --output-path --save-dir "
+                    "--save-path --log-dir --logdir --results-dir --work-dir --run-dir --exp-dir "
+                    "--ckpt-dir --checkpoint-dir --default-root-dir",
+    "--resume": "--ckpt --ckpt-path --checkpoint --checkpoint-path --resume-from --resume-path "
+                "--resume-from-checkpoint --restore --load --load-from --load-checkpoint "
+                "--continue-from",
+    "--checkpoint-every": "--save-every --save-interval --save-freq --save-steps --ckpt-every "
+                          "--ckpt-interval --checkpoint-interval --checkpoint-freq",
+    "--log-every": "--log-interval --log-freq --log-frequency --log-steps --logging-steps "
+                   "--log-every-n-steps --print-freq --print-every --print-interval --disp-freq",
+    "--validation-fraction": "--val-split --val-fraction --val-frac --val-size --val-ratio "
+                             "--valid-size --valid-split --validation-split",
+    "--early-stopping": "--early-stop --patience --early-stopping-patience",
+    "--label-smoothing": "--smoothing --label-smooth",
+    "--weight-average": "--ema --ema-decay --use-ema --model-ema --model-ema-decay",
+    "--batch-norm synchronised": "--sync-bn --syncbn --sync-batchnorm --sync-batch-norm "
+                                 "--use-sync-bn",
+    "--tta": "--test-time-augmentation",
+    "--cutout": "--cutout-size --cutout-length",
+    "--crop-padding": "--padding --pad",
+    "--tracker": "--logger --report-to",
+    "--tracker tensorboard": "--tensorboard --use-tensorboard --tb",
+    "--profile": "--profiler --trace",
+    "--bucket-mb": "--bucket-cap-mb --bucket-size --bucket-size-mb --ddp-bucket-cap-mb",
+    "--comm-hook": "--ddp-comm-hook --gradient-compression --grad-compression",
+    "--sync": "--sync-mode --sync-method",
+    "--sync-every": "--local-steps --inner-steps --sync-interval --sync-period",
+    "--parallel data-parallel": "--data-parallel --dataparallel",
+    "--debug": "--traceback",
+}
+
+SENTENCES = {
+    "--fp16 --half --float16":
+        "float16 is not offered, since its range is too small for gradients that are not scaled; "
+        "--precision bf16 is",
+    "--gpus --num-gpus --n-gpus --n-gpu --ngpu --ngpus --gpus-per-node --devices --num-devices":
+        "each rank takes one GPU, so start as many ranks as there are GPUs, for instance with "
+        "torchrun --nproc-per-node N",
+    "--nproc-per-node --nproc --procs-per-node --ntasks-per-node --rdzv-backend --rdzv-id "
+    "--max-restarts --standalone":
+        "it belongs to the launcher, before the program's name, as in torchrun --nproc-per-node 4 "
+        "PartTwo/main.py",
+    "--local-rank --local-world-size --gpu-id --gpu-ids --device-id":
+        "the ranks on one machine share out its GPUs by themselves, so leave it out",
+    "--per-device-batch-size --per-gpu-batch-size --local-batch-size --micro-batch-size "
+    "--per-device-train-batch-size --batch-size-per-gpu":
+        "--batch-size is the global batch, which the ranks share",
+    "--warmup-steps --warmup-iters --lr-warmup-steps --num-warmup-steps --warmup-ratio":
+        "warm-up is counted in epochs, with --warmup-epochs",
+    "--clip --clip-grad --clip-grad-norm --grad-clip --max-grad-norm --gradient-clip-val":
+        "gradients are not clipped",
+    "--wandb --use-wandb --wandb-project --mlflow":
+        "the only tracker is TensorBoard, with --tracker tensorboard",
+    "--distributed --multiprocessing-distributed --ddp --use-ddp --dist":
+        "Part Two and Part Three are the distributed programs",
+}
+
+VALUES = (  # names of one thing, whichever of them the flag at hand has
+    ("float32", "fp32", "f32", "float", "single", "32", "full"),
+    ("bf16", "bfloat16", "bf16-mixed", "bfloat", "bf16-compress"),
+    ("fp16", "float16", "f16", "half", "16", "16-mixed", "fp16-mixed", "fp16-compress"),
+    ("float64", "fp64", "f64", "double", "64"),
+    ("cuda", "gpu", "cuda:0"),
+    ("one-cycle", "1cycle", "onecyclelr"),
+    ("cosine", "cos", "cosineannealing", "cosine-annealing", "cosineannealinglr"),
+    ("step", "steplr", "step-lr"),
+    ("linear", "linearlr"),
+    ("constant", "fixed", "constantlr"),
+    ("nesterov", "nag", "sgd-nesterov"),
+    ("synchronised", "sync", "syncbn", "sync-bn", "global"),
+    ("data-parallel", "dp"),
+    ("ddp", "distributed-data-parallel", "distributeddataparallel"),
+    ("model-split", "model-parallel"),
+    ("tensorboard", "tb"),
+)
+
+VALUE_SENTENCES = {
+    ("--precision", "fp16"):
+        "float16 is not offered, since its range is too small for gradients that are not scaled; "
+        "bf16 is",
+    ("--optimizer", "adamw"):
+        "AdamW is not offered: adam adds the decay to the gradient",
+    ("--sync", "ddp"):
+        "DistributedDataParallel is Part Three",
+}
+RELATIVES = ("adamw", "nadam", "radam", "adamax", "sgdw", "adan", "adagrad")  # not misspelt
+
+
+def counterpart(flag: str) -> str:
+    """This program's name for what other programs call `flag`; "" where there is none."""
+    return _FLAGS.get(flag, "")
+
+
+def sentence(flag: str) -> str:
+    """What this program does instead of having such a flag; "" where nothing is known of it."""
+    return _SENTENCES.get(flag, "")
+
+
+def same_value(word: str, choices: Iterable[str]) -> str:
+    """The choice that other programs call `word`; "" where there is none."""
+    names = next((group for group in VALUES if word in group), ())
+    return next((choice for choice in choices if choice in names), "")
+
+
+def value_sentence(flag: str, word: str) -> str:
+    """Why `flag` has no value that others call `word`; "" where nothing is known of it."""
+    names = next((group for group in VALUES if word in group), (word,))
+    return next((VALUE_SENTENCES[flag, name] for name in names if (flag, name) in VALUE_SENTENCES),
+                "")
+
+
+_FLAGS = {name: ours for ours, names in NAMES.items() for name in names.split()}
+_SENTENCES = {name: text for names, text in SENTENCES.items() for name in names.split()}

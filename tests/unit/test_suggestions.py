@@ -1,0 +1,189 @@
+"""What is answered to flags and values as users of other trainers know them: the right, or nothing.
+
+Mutations that turn this red: compare a wrong value with all choices of all flags; drop _digits
+(int2 is no misspelt int4); drop RELATIVES (adamax is no adam); lower LIKE_A_FLAG or LIKE_A_VALUE
+to difflib's 0.6; take a name out of common/other_names.py.
+"""
+
+import re
+from collections import Counter
+
+import pytest
+
+from common import other_names
+from common.command_line import PARTS, _parser, parse_command_line
+from common.failures import UsageError
+
+CALLED = "in this program it is called "
+NO_FP16 = "float16 is not offered, since its range is too small for gradients that are not scaled"
+SLIPS = [  # the command line of Part Two, and what must be answered; "" where nothing fits
+    ("--precision fp16", f"{NO_FP16}; bf16 is"),
+    ("--lr 0.1", CALLED + "--learning-rate"),
+    ("-N four", ""),
+    ("--world-size 4", CALLED + "--num-nodes"),
+    ("--gpus 4", "each rank takes one GPU"),
+    ("--amp", CALLED + "--precision bf16"),
+    ("--precision bfloat16", CALLED + "bf16"),
+    # Flags of PyTorch's own examples, Lightning, Hugging Face, timm, fairseq and accelerate.
+    ("-lr 0.1", CALLED + "--learning-rate"),
+    ("--learning_rate 0.1", "did you mean --learning-rate?"),
+    ("--LR=0.1", CALLED + "--learning-rate"),
+    ("--nnodes 2", CALLED + "--num-nodes"),
+    ("--nproc-per-node 4", "it belongs to the launcher"),
+    ("--nproc_per_node=4", "it belongs to the launcher"),
+    ("--num_gpus 2", "each rank takes one GPU"),
+    ("--fp16", NO_FP16 + "; --precision bf16 is"),
+    ("--bf16", CALLED + "--precision bf16"),
+    ("--dtype bfloat16", CALLED + "--precision"),
+    ("--mixed_precision fp16", CALLED + "--precision"),
+    ("--workers 4", CALLED + "--loader workers --num-workers"),
+    ("-j 4", CALLED + "--loader workers --num-workers"),
+    ("--num_workers 4", "did you mean --num-workers?"),
+    ("-b 64", CALLED + "--batch-size"),
+    ("--batch 64", CALLED + "--batch-size"),
+    ("--bs 64", CALLED + "--batch-size"),
+    ("--per_device_train_batch_size 8", "--batch-size is the global batch"),
+    ("--wd 5e-4", CALLED + "--weight-decay"),
+    ("--optim sgd", CALLED + "--optimizer"),
+    ("--opt sgd", CALLED + "--optimizer"),
+    ("--optimiser sgd", CALLED + "--optimizer"),
+    ("--ckpt a.pt", CALLED + "--resume"),
+    ("--resume-from a.pt", CALLED + "--resume"),
+    ("--resume_from_checkpoint a.pt", CALLED + "--resume"),
+    ("--checkpoint a.pt", CALLED + "--resume"),
+    ("--output out", CALLED + "--output-dir"),
+    ("--out out", CALLED + "--output-dir"),
+    ("--logdir out", CALLED + "--output-dir"),
+    ("--data data", CALLED + "--data-dir"),
+    ("--dataset cifar10", CALLED + "--workload"),
+    ("--model vgg11", CALLED + "--workload"),
+    ("-a vgg11", CALLED + "--workload"),
+    ("--port 29501", CALLED + "--master-port"),
+    ("--master-addr 10.0.0.1", CALLED + "--master-ip"),
+    ("--master_addr 10.0.0.1", CALLED + "--master-ip"),
+    ("--dist-url tcp://10.0.0.1:29500", CALLED + "--master-ip and --master-port"),
+    ("--local-rank 0", "share out its GPUs by themselves"),
+    ("--local_rank=0", "share out its GPUs by themselves"),
+    ("--node-rank 0", CALLED + "--rank"),
+    ("--dist-backend nccl", CALLED + "--backend"),
+    ("--grad-accum 4", CALLED + "--accumulate"),
+    ("--gradient-accumulation-steps 4", CALLED + "--accumulate"),
+    ("--max-steps 40", CALLED + "--max-iterations"),
+    ("--max_iters 40", CALLED + "--max-iterations"),
+    ("--num_train_epochs 3", CALLED + "--epochs"),
+    ("--val-split 0.1", CALLED + "--validation-fraction"),
+    ("--scheduler cosine", CALLED + "--schedule"),
+    ("--warmup_steps 500", "--warmup-epochs"),
+    ("--sync-bn", CALLED + "--batch-norm synchronised"),
+    ("--log-interval 10", CALLED + "--log-every"),
+    ("--print-freq 10", CALLED + "--log-every"),
+    ("--save-every 10", CALLED + "--checkpoint-every"),
+    ("--no-cuda", CALLED + "--device cpu"),
+    ("--use-cuda", CALLED + "--device cuda"),
+    ("--clip-grad-norm 1", "gradients are not clipped"),
+    ("--wandb", "TensorBoard"),
+    ("--bucket_cap_mb 25", CALLED + "--bucket-mb"),
+    ("--comm-hook fp16", "only Part Three has it"),
+    ("--data-parallel", CALLED + "--parallel data-parallel, which only Part Three has"),
+    ("--epoch 3", "did you mean --epochs?"),
+    ("--ephocs 3", "did you mean --epochs?"),
+    ("--compile", ""),
+    ("--dropout 0.5", ""),
+    ("--zero 3", ""),
+    ("--evaluate", ""),
+    ("--verbose", ""),
+    ("--hidden-size 64", ""),
+    ("--pretrained", ""),
+    ("--image-size 224", ""),
+    ("-x", ""),
+    # Values.
+    ("--precision float16", f"{NO_FP16}; bf16 is"),
+    ("--precision half", f"{NO_FP16}; bf16 is"),
+    ("--precision 16-mixed", f"{NO_FP16}; bf16 is"),
+    ("--precision fp32", CALLED + "float32"),
+    ("--precision double", CALLED + "float64"),
+    ("--precision fp8", ""),
+    ("--precision int8", ""),
+    ("--precision bf61", "did you mean bf16?"),
+    ("--wire float16", CALLED + "fp16"),
+    ("--wire bfloat16", CALLED + "bf16"),
+    ("--wire int16", ""),
+    ("--wire int2", ""),
+    ("--optimizer adamw", "AdamW is not offered: adam adds the decay to the gradient"),
+    ("--optimizer SGD", "did you mean sgd?"),
+    ("--optimizer adamax", ""),
+    ("--optimizer nadam", ""),
+    ("--optimizer lamb", ""),
+    ("--optimizer rmsprop", ""),
+    ("--schedule CosineAnnealingLR", CALLED + "cosine"),
+    ("--schedule OneCycleLR", CALLED + "one-cycle"),
+    ("--schedule onecycle", "did you mean one-cycle?"),
+    ("--schedule plateau", ""),
+    ("--schedule exponential", ""),
+    ("--device gpu", CALLED + "cuda"),
+    ("--device cuda:0", CALLED + "cuda"),
+    ("--device tpu", ""),
+    ("--device mps", ""),
+    ("--backend NCCL", "did you mean nccl?"),
+    ("--backend mpi", ""),
+    ("--workload cifar10", "did you mean cifar10-vgg11?"),
+    ("--workload cifar100", ""),
+    ("--workload cifar100-vgg11", ""),
+    ("--workload mnist", "did you mean mnist-mlp or mnist-cnn?"),
+    ("--workload resnet18", ""),
+    ("--workload imagenet", ""),
+    ("--sync ddp", "DistributedDataParallel is Part Three"),
+    ("--sync all_reduce", "did you mean all-reduce?"),
+    ("--sync gather-scatter,alreduce", "did you mean all-reduce?"),
+    ("--sync bf16", ""),
+    ("--sync fsdp", ""),
+    ("--batch-norm sync", CALLED + "synchronised"),
+    ("--batch-norm synchronized", "did you mean synchronised?"),
+    ("--tracker wandb", ""),
+    ("--num-nodes two", ""),
+    ("--epochs three", ""),
+    ("--resume", ""),
+    ("cifar10", ""),
+]
+A_SUGGESTION = re.compile(r"did you mean|in this program|only Part")
+
+
+def complaint(part: str, words: str) -> str:
+    with pytest.raises(UsageError) as raised:
+        parse_command_line(part, words.split())
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("words, answer", SLIPS, ids=[words for words, _ in SLIPS])
+def test_other_trainers_names_are_answered_rightly_or_not_at_all(words, answer):
+    said = complaint("PartTwo", words)
+    assert answer in said and "\n" not in said
+    if answer.startswith((CALLED, "did you mean")):  # this, and no more
+        assert said.removesuffix(" (--help lists all flags)").endswith(answer)
+    assert bool(A_SUGGESTION.search(said)) == bool(A_SUGGESTION.search(answer))
+
+
+def test_what_only_other_parts_have_is_told():
+    assert complaint("PartOne", "--num-nodes 4").endswith("only Part Two and Part Three have it")
+    assert complaint("PartOne", "--world-size 4").endswith(
+        CALLED + "--num-nodes, which only Part Two and Part Three have")
+    assert complaint("PartThree", "--sync all-reduce").endswith("only Part Two has it")
+    assert complaint("Preflight", "--parallel ddp").endswith("only Part Three has it")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_answers_and_all_wrong_flags_are_named(part):
+    said = complaint(part, "--lr 0.1 --amp --no-such-flag")
+    for answer in (CALLED + "--learning-rate;", CALLED + "--precision bf16;",
+                   "there is no flag --no-such-flag"):
+        assert answer in said
+
+
+def test_the_tables_name_flags_that_exist_and_each_other_name_once():
+    flags = {flag for part in PARTS for flag in _parser(part).flags}
+    assert {ours.split()[0] for ours in other_names.NAMES} <= flags
+    others = Counter(name for names in (*other_names.NAMES.values(), *other_names.SENTENCES)
+                     for name in names.split())
+    assert set(others.values()) == {1} and not set(others) & flags
+    words = Counter(word for group in other_names.VALUES for word in group)
+    assert set(words.values()) == {1}
