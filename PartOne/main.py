@@ -11,11 +11,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from common.command_line import parse_command_line
 from common.failures import run_program
 from common.long_waits import tell_long_waits
+from common.other_runs import refuse_at_once
 
 
 def main() -> None:
     settings, world = parse_command_line("PartOne")
     tell_long_waits(world)
+    refuse_at_once("PartOne", settings, world)
     # torch is imported only now: --help and a mistyped flag have been answered already
     from common.choices import settle_choices
     from common.evaluation import evaluate

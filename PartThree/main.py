@@ -11,11 +11,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from common.command_line import parse_command_line
 from common.failures import run_program
 from common.long_waits import tell_long_waits
+from common.other_runs import refuse_at_once, refuse_other_runs
 
 
 def main() -> None:
     settings, world = parse_command_line("PartThree")
     tell_long_waits(world)
+    refuse_at_once("PartThree", settings, world)
     # torch is imported only now: --help and a mistyped flag have been answered already
     from torch.nn.parallel import DistributedDataParallel
 
@@ -32,6 +34,7 @@ def main() -> None:
     from PartThree.ddp import OWN_BUFFERS, buckets, settle_buckets
 
     with process_group(world, settings) as node:
+        refuse_other_runs("PartThree", settings, world)
         settings = settle_choices("PartThree", settings, node)
         announce("PartThree", settings, node)
         train_set, validation_set, test_set = load_datasets(settings, node)

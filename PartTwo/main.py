@@ -11,11 +11,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from common.command_line import parse_command_line
 from common.failures import run_program
 from common.long_waits import tell_long_waits
+from common.other_runs import refuse_at_once, refuse_other_runs
 
 
 def main() -> None:
     settings, world = parse_command_line("PartTwo")
     tell_long_waits(world)
+    refuse_at_once("PartTwo", settings, world)
     # torch is imported only now: --help and a mistyped flag have been answered already
     from common.choices import settle_choices
     from common.evaluation import evaluate
@@ -27,6 +29,7 @@ def main() -> None:
     from PartTwo.synchronizers import SyncOptions, create_synchronizer
 
     with process_group(world, settings) as node:
+        refuse_other_runs("PartTwo", settings, world)
         settings = settle_choices("PartTwo", settings, node)
         announce("PartTwo", settings, node)
         train_set, validation_set, test_set = load_datasets(settings, node)

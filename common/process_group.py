@@ -106,6 +106,7 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
     process_stop().progress.phase = "joining the other ranks"
     process_stop().mark, process_stop().is_over = mark(world), False
     deadline = time.monotonic() + START_FACTOR * settings.timeout
+    _warn_when_alone(world, settings, say)
     address = addresses.resolve(world.master_address)
     addresses.warn_of_public_address(address, say)
     place = addresses.choose_interface(settings.interface, address, world.master_port)
@@ -129,6 +130,14 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
         if dist.is_initialized():
             dist.destroy_process_group()
     _count(store, world, "closed", world.size)
+
+
+def _warn_when_alone(world: World, settings: Settings, say: Callable[[str], None]) -> None:
+    """A node that was told nothing of others trains a model of its own, and nobody notices."""
+    if world.source == "alone" and settings.parallel != "data-parallel":
+        say("warning: this node trains by itself, and four nodes started like this train four "
+            "separate models; for one model give every node --master-ip, --num-nodes and --rank, "
+            "or start the ranks with torchrun or srun (--num-nodes 1 says that one node is meant)")
 
 
 def _join(store: Store, world: World, settings: Settings, place: tuple[str, str],

@@ -21,9 +21,10 @@ from common.epoch_plan import EpochPlan
 from common.failures import CheckpointError, UsageError
 from common.gradient_sync import GradientSync, KeepLocal
 from common.loaders import InMemoryLoader, WorkerLoader
+from common.other_runs import log_paths, refuse_other_run
 from common.process_group import Node
 from common.run import Run, ran_on
-from common.run_folder import log_paths, prepare_folder, refuse_other_runs
+from common.run_folder import prepare_folder
 from common.run_log import RunLog, Totals
 from common.save_clock import SaveClock
 from common.sentinel import Sentinel
@@ -44,7 +45,7 @@ def open_run(name: str, settings: Settings, node: Node, loader: InMemoryLoader |
     settings or data have changed; CheckpointError when nothing sound is left to resume from. A dry
     run does all this in a temporary folder, after it has looked at the real one.
     """
-    refuse_other_runs(settings.output_dir / name, settings, node)
+    refuse_other_run(settings.output_dir / name, settings, node.world)
     memory = gradient_sync or KeepLocal()
     if not settings.dry_run:
         with _opened(name, settings, node, loader, model, optimizer, memory) as run:
@@ -66,7 +67,7 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
     source, contents = _find_checkpoint(folder, settings, node)
     position, totals, remarks, last = Position(), Totals(), [], None
     if contents is None:
-        for path in log_paths(folder, node):  # of a run that was lost before its first checkpoint
+        for path in log_paths(folder, node.world):  # of a run lost before its first checkpoint
             path.unlink(missing_ok=True)
     else:
         remarks = _check_settings(contents, settings, data)
@@ -78,7 +79,7 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
     average = create_average(settings, model, (contents or {}).get("average_state_dict", {}))
     node.note_saved(str(last or ""))
     remarks += _left_out(plan)
-    text, metrics = log_paths(folder, node)
+    text, metrics = log_paths(folder, node.world)
     tracker = create_tracker(settings.tracker, folder, node.world.is_leader)
     with RunLog(text, metrics, node.world, position, settings.log_every,
                 node.world.size > 1, tracker) as log:

@@ -1,4 +1,4 @@
-"""The folder of a run: what stands in it, and that two runs are never mixed there.
+"""The folder of a run: what stands in it, and how it is made ready.
 
     outputs/PartTwo/all-reduce/   logs_rankR.txt  metrics_rankR.jsonl  settings.json
                                   checkpoints/  report.txt  report.json  summary.json
@@ -12,25 +12,12 @@ from torch import nn
 
 from common import checkpoint_folder
 from common.failures import UsageError
+from common.other_runs import log_paths
 from common.process_group import Node
 from common.run import KEPT_CHECKPOINTS
 from common.settings import Settings
 
 LEADERS_FILES = ("settings.json", "summary.json", "report.txt", "report.json")
-
-
-def refuse_other_runs(folder: Path, settings: Settings, node: Node) -> None:
-    """Raises UsageError when a folder that this command will fill holds another run.
-
-    Part Two looks at all its folders before it trains into the first.
-    """
-    first = bool(settings.sync) and folder.name == settings.sync[0]
-    for name in settings.sync if first else (folder.name,):
-        other = folder.parent / name
-        if _is_another_run(other, settings.resume) and any(
-                path.exists() for path in log_paths(other, node)):
-            raise UsageError(f"{other} already holds a run: continue it with --resume auto, start "
-                             "over with --resume replace, or choose another --output-dir")
 
 
 def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Module) -> None:
@@ -56,7 +43,7 @@ def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modul
 
 def _remove_run(folder: Path, node: Node) -> None:
     """Deletes what a run writes, and nothing else: this rank's logs, and what the leader wrote."""
-    for path in log_paths(folder, node):
+    for path in log_paths(folder, node.world):
         path.unlink(missing_ok=True)
     if node.world.is_leader:
         for name in LEADERS_FILES:
@@ -69,16 +56,3 @@ def _remove_run(folder: Path, node: Node) -> None:
             path.unlink()
     for path in (folder / "traces").glob(f"*_rank{node.world.rank}[_.]*"):
         path.unlink()
-
-
-def _is_another_run(folder: Path, resume: str) -> bool:
-    """Whether what is about to start must not be mixed with what the folder holds."""
-    if resume in ("auto", "replace"):
-        return False
-    return resume == "no" or folder.resolve() not in Path(resume).resolve().parents
-
-
-def log_paths(folder: Path, node: Node) -> tuple[Path, Path]:
-    """This rank's timing log, and its metrics."""
-    rank = node.world.rank
-    return folder / f"logs_rank{rank}.txt", folder / f"metrics_rank{rank}.jsonl"

@@ -1,17 +1,21 @@
 """What can go wrong before the first step: one sentence, the right exit code, on every rank.
 
 Each test names the rank or the file at fault. Mutations that turn this red: drop `publish` from
-_share_failure (the others wait); drop a topic from compare_cards; skip claim_rank.
+_share_failure (the others wait); drop a topic from compare_cards; skip claim_rank; drop
+refuse_at_once from a main, refuse_other_runs from Part Two's (the data is missed first), or
+refuse_other_run from open_run; warn whenever the world is of size 1.
 """
 
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from common import rendezvous
+from common import other_runs, rendezvous
 from tests.ranks import ROOT, cluster, error_lines, free_port, program, run_programs
 from tests.workload import SMALL, plant
 
@@ -63,6 +67,25 @@ def test_ranks_on_one_machine_may_use_a_name_that_means_loopback(tmp_path):
         range(2), ["-M", "node0"]), before=dict.fromkeys(range(2), a_host_named_as_debian_does)))
     assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
     assert "127.0.1.1" not in outcomes[0].output
+
+
+@pytest.mark.parametrize("part, flags, environment, is_warned", [
+    ("PartTwo", [], {}, True),
+    ("PartThree", [], {}, True),
+    ("PartTwo", ["-N", "1"], {}, False),
+    ("PartThree", [], {"RANK": "0", "WORLD_SIZE": "1"}, False),
+    ("PartThree", ["--parallel", "data-parallel"], {}, False),
+    ("PartOne", [], {}, False),
+])
+def test_a_node_that_was_told_of_no_others_warns(part, flags, environment, is_warned, tmp_path):
+    command = [*SMALL, "--max-iterations", "1", "--output-dir", str(tmp_path / "out"), *flags]
+    port = {"MASTER_PORT": str(free_port())}
+    outcome, = run_programs([program(part, command, tmp_path, "a", {**environment, **port},
+                                     before=plant)])
+    assert outcome.code == 0, outcome.output
+    said = [line for line in outcome.output.splitlines() if "four separate models" in line]
+    assert len(said) == is_warned
+    assert all(line.startswith("warning: ") and "--num-nodes 1" in line for line in said)
 
 
 def test_unreachable_master(tmp_path):
@@ -219,6 +242,48 @@ def test_a_second_run_into_the_same_folder_is_refused(tmp_path):
         outcomes = run_programs(cluster("PartThree", 2, flags_in(tmp_path), tmp_path))
         assert [outcome.code for outcome in outcomes] == [code] * 2, outcomes
     check(outcomes, 2, "already holds a run", "--resume auto", "--resume replace")
+
+
+@pytest.mark.parametrize("part, name", [("PartOne", "PartOne"), ("PartThree", "PartThree"),
+                                        ("PartTwo", "PartTwo/all-reduce")])
+def test_a_process_alone_refuses_before_torch_is_imported(part, name, tmp_path):
+    folder = tmp_path / "out" / name
+    folder.mkdir(parents=True)
+    (folder / "metrics_rank0.jsonl").touch()
+    check = ("import runpy, sys\n"
+             f"sys.argv = ['main.py', '--output-dir', {str(tmp_path / 'out')!r}]\n"
+             "try:\n"
+             f"    runpy.run_path({str(ROOT / part / 'main.py')!r}, run_name='__main__')\n"
+             "finally:\n"
+             "    assert not {'torch', 'numpy'} & set(sys.modules)\n")
+    ended = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+    assert ended.returncode == 2, ended.stderr
+    line, = error_lines(ended.stderr)
+    assert line.startswith(f"error: {folder} already holds a run: continue it with --resume auto")
+
+
+def test_one_ranks_old_logs_end_all_ranks_before_data_is_loaded(tmp_path):
+    folder = tmp_path / "1" / "PartTwo" / "all-reduce"
+    folder.mkdir(parents=True)
+    (folder / "logs_rank1.txt").touch()
+    flags = ["--data-dir", str(tmp_path / "no-such-folder")]
+    outcomes = run_programs(cluster("PartTwo", 3, flags, tmp_path, by_rank={
+        rank: ["--output-dir", str(tmp_path / str(rank))] for rank in range(3)}))
+    check(outcomes, 2, f"{folder} already holds a run", "--resume auto", "--resume replace")
+
+
+def too_early() -> None:
+    """The small workload, in a process that looked before the other run's first line."""
+    plant()
+    other_runs.refuse_at_once = lambda *_: None
+
+
+def test_of_two_runs_started_together_one_is_refused_when_it_opens_its_folder(tmp_path):
+    (tmp_path / "out" / "PartOne").mkdir(parents=True)
+    (tmp_path / "out" / "PartOne" / "logs_rank0.txt").touch()
+    flags = [*SMALL, "--output-dir", str(tmp_path / "out")]
+    check(run_programs([program("PartOne", flags, tmp_path, "a", before=too_early)]), 2,
+          "already holds a run")
 
 
 def test_an_unreadable_checkpoint(tmp_path):
