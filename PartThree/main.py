@@ -8,6 +8,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from common.interpreter import use_environment
+
+use_environment(__name__)  # .venv's Python, if this one has no torch
+
 from common.command_line import parse_command_line
 from common.failures import run_program
 from common.long_waits import tell_long_waits

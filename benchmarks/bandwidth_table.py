@@ -11,18 +11,23 @@ stands the bound: the busiest node's bytes over the rate, which is what sending 
 when nothing else takes time.
 """
 
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from common.interpreter import use_environment
+
+use_environment(__name__)
+
 import argparse
 import json
 import os
 import platform
 import subprocess
-import sys
 import tempfile
-from pathlib import Path
 from statistics import mean, stdev
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
 
 from common.events import read_events
 from common.failures import PeerLost, UsageError, run_program

@@ -9,18 +9,23 @@ machine with a checkpoint every few iterations, and reads in the leader's log ho
 the iteration after a save counts by what it takes longer, or less long, than the others.
 """
 
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from common.interpreter import use_environment
+
+use_environment(__name__)
+
 import argparse
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
 from statistics import median
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
 
 import torch
 

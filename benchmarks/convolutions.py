@@ -8,16 +8,21 @@ Forward and both gradients, library and candidates in turns; the error is that o
 against float64, over the outputs' norm. Prints Markdown: medians, smallest to largest.
 """
 
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from common.interpreter import use_environment
+
+use_environment(__name__)
+
 import argparse
 import json
 import os
 import platform
-import sys
-from pathlib import Path
 from statistics import median
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
 
 import torch
 from torch import nn

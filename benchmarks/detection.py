@@ -7,18 +7,23 @@ Four ranks of Part Two on this machine train the tests' small model. The clock r
 code 75 and the culprit's name.
 """
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.interpreter import use_environment
+
+use_environment(__name__)
+
 import argparse
 import os
 import platform
 import random
 import signal
 import statistics
-import sys
 import tempfile
 from functools import partial
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.faults.disturbed import joined, running, wait_for
 from tests.faults.test_lost_peers import check_survivors, end_victim, plant_sleeper

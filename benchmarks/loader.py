@@ -10,19 +10,24 @@ The start is from launching Part One to its first iteration, less what importing
 just before; the cache of decoded images is warm. Prints Markdown: medians, smallest to largest.
 """
 
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from common.interpreter import use_environment
+
+use_environment(__name__)
+
 import argparse
 import json
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
 from statistics import median
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
 
 import torch
 

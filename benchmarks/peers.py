@@ -11,20 +11,25 @@ round also measures the fastest matrix product, in float32 and bf16: the ceiling
 medians over rounds, smallest to largest; the speed is the median of each round's own ratio.
 """
 
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from common.interpreter import use_environment
+
+use_environment(__name__)
+
 import argparse
 import importlib.util
 import json
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 from importlib.metadata import version
-from pathlib import Path
 from statistics import median
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
 
 from common.failures import DataError, UsageError, run_program
 from common.node_facts import processor

@@ -13,17 +13,22 @@ With --json each cell is kept as soon as it is measured, and a second call goes 
 are missing; scripts/predict.py calibrates itself there.
 """
 
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from common.interpreter import use_environment
+
+use_environment(__name__)
+
 import argparse
 import json
 import os
 import platform
 import subprocess
-import sys
 import tempfile
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
 
 from benchmarks.sync_benchmark.cells import COMPUTE_ONLY, Cell, cell, open_grid, save_grid
 from benchmarks.sync_benchmark.tables import cell_table, largest_gap

@@ -11,19 +11,24 @@ iterations, data and all, and checkpoints; what it leaves out, the start and the
 the time from launch to report. Prints Markdown.
 """
 
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from common.interpreter import use_environment
+
+use_environment(__name__)
+
 import argparse
 import json
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
 from statistics import fmean, stdev
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
 
 from common.events import read_events
 from common.failures import DataError, run_program

@@ -7,12 +7,17 @@ Reads what the runs have logged (metrics_rankR.jsonl of every rank, found there 
 traces), proof*.json beside them, and nothing else. The page needs no network.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from common.interpreter import use_environment
+
+use_environment(__name__, ["matplotlib", "jinja2"])
+
+import argparse
 
 from common.failures import DataError, UsageError, run_program
 from common.recorded_run import find_runs

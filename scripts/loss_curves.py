@@ -8,13 +8,18 @@ A folder is a run's output folder with the metrics_rankR.jsonl of all its ranks.
 loss over the global batch, iteration by iteration; each is compared with the first of its panel.
 """
 
-import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.interpreter import use_environment
+
+use_environment(__name__, ["matplotlib"])
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from common.failures import DataError, UsageError, run_program
 from common.recorded_run import find_runs

@@ -7,12 +7,17 @@ Reads metrics_rank*.jsonl in the folder and below (what scripts/ssh_cluster.sh b
 a folder for each node). What is merged how: common/merged_steps.py.
 """
 
-import argparse
-import json
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.interpreter import use_environment
+
+use_environment(__name__, [])
+
+import argparse
+import json
 
 from common.failures import run_program
 from common.merged_steps import Steps, merge, read_steps, straggler

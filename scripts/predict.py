@@ -9,12 +9,17 @@ benchmarks/sync.py wrote, or on runs and the preflight.json of the cluster they 
 --calibrate-on 4:1gbit 2:none it uses these cells alone, and says how far off it is on the others.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from common.interpreter import use_environment
+
+use_environment(__name__, ["numpy", "matplotlib"])
+
+import argparse
 
 from common.failures import UsageError, run_program
 from scripts.prediction.calibration import Calibration, Cell

@@ -14,6 +14,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from common.interpreter import use_environment
+
+use_environment(__name__)
+
 from common.command_line import parse_command_line
 from common.failures import run_program
 

@@ -9,17 +9,22 @@ when every difference is within its bound (see scripts/proof/comparison.py), wit
 equivalent", and that fails nothing.
 """
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.interpreter import use_environment
+
+use_environment(__name__)
+
 import argparse
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from common.command_line import parse_command_line
 from common.failures import UsageError, run_program
@@ -50,7 +55,8 @@ def _some_of(kind: Callable[[str], Any], known: Sequence[Any]) -> Callable[[str]
             chosen = tuple(kind(word) for word in text.split(","))
         except ValueError:
             chosen = (text,)
-        if unknown := [value for value in chosen if value not in known]:
+        unknown = [value for value in chosen if value not in known]
+        if unknown:
             raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of "
                                              f"{', '.join(map(str, known))}")
         return chosen
@@ -116,7 +122,8 @@ def main() -> None:
 
 
 def _conclusion(cases: Sequence["Case"]) -> str:
-    if failed := sum(case.has_failed for case in cases):
+    failed = sum(case.has_failed for case in cases)
+    if failed:
         return f"{failed} cases FAILED"
     others = sum(case.verdict == "not equivalent" for case in cases)
     return "all cases agree with one rank" + (

@@ -7,13 +7,18 @@ Ends with 0 when all runs are finished or going on, with a failed run's own exit
 when one has fallen silent without a word: killed, or its machine is gone.
 """
 
-import argparse
 import sys
-import time
 from pathlib import Path
-from statistics import fmean, median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.interpreter import use_environment
+
+use_environment(__name__, [])
+
+import argparse
+import time
+from statistics import fmean, median
 
 from common.failures import DataError, PeerLost, run_program
 from common.phase_timer import PHASES, dearest_phase

@@ -10,13 +10,18 @@ batch: while that is much, more workers help; once it is next to nothing, arithm
 bottleneck, and workers only take its cores away.
 """
 
-import argparse
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import median, quantiles
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.interpreter import use_environment
+
+use_environment(__name__)
+
+import argparse
+from collections.abc import Iterable, Sequence
+from statistics import median, quantiles
 
 from common.failures import DataError, run_program
 from common.phase_timer import PHASES

@@ -4,14 +4,19 @@
         --batch-size 32 --steps 3 --output turn.json
 """
 
-import argparse
-import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
+
+from common.interpreter import use_environment
+
+use_environment(__name__)
+
+import argparse
+import json
+from collections.abc import Callable
 
 from benchmarks.peer_loops.job import Job, StepClock
 from common.failures import UsageError, run_program

@@ -4,19 +4,24 @@
         --variants '["compute only"]' --rounds 3 --steps 2 --output FILE
 """
 
-import argparse
-import json
-import os
 import sys
-import time
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from statistics import fmean
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
+
+from common.interpreter import use_environment
+
+use_environment(__name__)
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from functools import partial
+from statistics import fmean
+from typing import Any
 
 import torch
 import torch.distributed as dist

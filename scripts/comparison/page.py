@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -59,7 +59,7 @@ class Page:
     def of(cls, runs: list[RecordedRun], proofs: list[Path]) -> "Page":
         """The page of these runs and of these proofs' JSON files."""
         workloads = ", ".join(dict.fromkeys(run.settings["workload"] for run in runs))
-        made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+        made = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
         sections = [section for section in _sections(runs, proofs)
                     if section.tables or section.pictures]
         return cls(f"{len(runs)} run{'s' * (len(runs) > 1)} of {workloads}", made, summary(runs),

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -143,7 +143,7 @@ def environment(runs: Runs) -> Table:
     rows = []
     for run in runs:
         start, ran_on = run.start, run.start.get("ran_on", {})
-        when = f"{datetime.fromtimestamp(start['time'], UTC):%Y-%m-%d %H:%M} UTC" \
+        when = f"{datetime.fromtimestamp(start['time'], timezone.utc):%Y-%m-%d %H:%M} UTC" \
             if "time" in start else "-"
         rows.append((label(run), when,
                      ", ".join(sorted(set(run.hosts.values()))), start.get("processor", "-"),

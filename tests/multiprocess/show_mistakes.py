@@ -3,6 +3,10 @@
     python3 -m tests.multiprocess.show_mistakes
 """
 
+from common.interpreter import use_environment
+
+use_environment(__name__)
+
 import tempfile
 from pathlib import Path
 

@@ -13,7 +13,8 @@ from tests.ranks import ROOT
 
 # A module imports only from lower floors; modules of one floor may build on those before them.
 FLOORS = (
-    ("events", "phase_timer", "advice", "signals", "failures", "settings", "epoch_plan",
+    ("interpreter",
+     "events", "phase_timer", "advice", "signals", "failures", "settings", "epoch_plan",
      "precision", "world", "other_runs", "console", "long_waits", "dataset_cache", "datasets",
      "mnist", "pooling", "vgg11", "dropout", "small_models", "recipes", "whitening", "workloads",
      "loaders", "model_split", "muon", "optimizers", "schedules", "early_stopping", "trace_file",
