@@ -1,25 +1,109 @@
-# Sourced by the other scripts: makes .venv with what the named requirements file lists, once, and
-# again when the file changes. Sets PYTHON. Usage: . scripts/environment.sh; use_environment FILE
+# Sourced by the other scripts. Chooses the environment that the programs run in: the active one
+# (VIRTUAL_ENV, CONDA_PREFIX), else .venv, else that of a python3 that has torch, as on hosted
+# notebooks, else a .venv that is yet to be made. Sets ROOT and PYTHON.
+# Usage: . scripts/environment.sh; use_environment FILE     (installs what FILE lists and is missing)
+# From the environment:
+#   BASE_PYTHON     the Python that .venv is made with (default: python3)
+#   TORCH_INDEX     the index that torch and torchvision come from, instead of PyPI; the one without
+#                   GPU libraries is https://download.pytorch.org/whl/cpu
+#   PIP_CONSTRAINT  pip's own: PIP_CONSTRAINT=constraints.txt installs exactly those versions
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-PYTHON="$ROOT/.venv/bin/python"
 
-use_environment() {
-    local requirements="$ROOT/$1"
-    local stamp="$ROOT/.venv/.installed-$1"
-    local base="${BASE_PYTHON:-python3}"
-    if ! "$base" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-        echo "error: Python 3.11 or newer is needed; name one with BASE_PYTHON=python3.12" >&2
-        exit 2
-    fi
-    [ -x "$PYTHON" ] || "$base" -m venv "$ROOT/.venv"
-    if ! cat "$ROOT"/requirements*.txt | cmp -s - "$stamp"; then
-        echo "installing $1 into .venv (torch is large: a minute or more)"
-        "$PYTHON" -m pip install --quiet --disable-pip-version-check -r "$requirements"
-        "$PYTHON" -c 'import torch, torchvision' 2>/dev/null || {
-            echo "error: torch and torchvision in .venv do not fit together (a CPU-only torch beside" \
-                "a CUDA torchvision, say): delete .venv and start again" >&2
-            exit 2
-        }
-        cat "$ROOT"/requirements*.txt > "$stamp"
+fail_usage() {
+    echo "error: $1" >&2
+    exit 2
+}
+
+needs_bash() {  # needs_bash 5 1
+    [ $((100 * BASH_VERSINFO[0] + BASH_VERSINFO[1])) -ge $((100 * $1 + $2)) ] ||
+        fail_usage "bash $1.$2 or newer is needed, and this is $BASH_VERSION"
+}
+
+choose_python() {
+    local prefix conda="${CONDA_PREFIX:-}"
+    [ "${CONDA_DEFAULT_ENV:-}" != base ] || conda=""  # active in every shell, and not for this
+    for prefix in "${VIRTUAL_ENV:-}" "$conda" "$ROOT/.venv"; do
+        if [ -n "$prefix" ] && [ -x "$prefix/bin/python" ]; then
+            echo "$prefix/bin/python"
+            return
+        fi
+    done
+    if python3 -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("torch"))' \
+        2> /dev/null; then
+        command -v python3
+    else
+        echo "$ROOT/.venv/bin/python"
     fi
 }
+
+use_environment() {
+    local missing
+    [ -x "$PYTHON" ] || make_venv
+    [ "$PYTHON" = "$ROOT/.venv/bin/python" ] || echo "using the environment of $PYTHON" >&2
+    missing="$("$PYTHON" "$ROOT/scripts/missing.py" "$ROOT/$1")" || exit 2
+    [ -z "$missing" ] || install "$ROOT/$1" $missing
+}
+
+make_venv() {
+    local base="${BASE_PYTHON:-python3}"
+    "$base" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null ||
+        fail_usage "Python 3.10 or newer is needed; name one with BASE_PYTHON=python3.12"
+    echo "making .venv with $("$base" --version): a few seconds" >&2
+    "$base" -m venv "$ROOT/.venv" > /dev/null 2>&1 || {
+        rm -rf "$ROOT/.venv"
+        fail_usage "$base -m venv fails; on Debian and Ubuntu the package python3-venv is missing"
+    }
+}
+
+install() {  # install FILE NAMES...
+    local file=$1 began=$SECONDS
+    shift
+    echo "installing $*" >&2
+    if [[ " $* " = *" torch "* && -z ${TORCH_INDEX:-} ]]; then
+        echo "torch and its GPU libraries are 3 GB to download and 6 GB on disk: 2 to 10 minutes;" \
+            "without a GPU, TORCH_INDEX=https://download.pytorch.org/whl/cpu saves most of it" >&2
+    fi
+    if [ -n "${TORCH_INDEX:-}" ]; then
+        # The pair, from there alone: another index may have a newer torch, for other hardware.
+        PIP_EXTRA_INDEX_URL="$TORCH_INDEX" run_pip --index-url "$TORCH_INDEX" \
+            $(grep -E '^torch(vision)?\b' "$ROOT/requirements.txt")
+    fi
+    run_pip -r "$file"
+    "$PYTHON" -c 'import torch, torchvision' 2> /dev/null ||
+        fail_usage "torch and torchvision of $PYTHON do not fit together (a CPU-only torch beside a\
+ CUDA torchvision, say): install both from one index, in a new environment"
+    echo "installed in $((SECONDS - began)) s" >&2
+}
+
+# Runs pip install in the foreground, where an interrupt reaches it, and says how far it is.
+run_pip() {
+    local parts status=0 reporter
+    parts="$(mktemp -d)"
+    report_progress "$parts" &
+    reporter=$!
+    TMPDIR="$parts" "$PYTHON" -m pip install --quiet --progress-bar off \
+        --disable-pip-version-check "$@" || status=$?
+    kill "$reporter" 2> /dev/null || true
+    wait "$reporter" 2> /dev/null || true
+    rm -rf "$parts"
+    [ "$status" -eq 0 ] || fail_usage "pip could not install this, for the reason above"
+}
+
+# Every two seconds: what pip has downloaded into the folder $1, and what it has installed.
+report_progress() {
+    local packages latest end='\n'
+    packages="$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+    [ ! -t 2 ] || end='\033[K\r'
+    while sleep 2 2> /dev/null > /dev/null && kill -0 $$ 2> /dev/null; do
+        latest="$(ls -td "$1"/pip-unpack-*/* "$packages"/*.dist-info 2> /dev/null | head -n 1)" ||
+            true
+        latest="${latest##*/}"
+        printf "  %s s: %s MB downloaded, %s packages installed, latest %s$end" \
+            $((SECONDS - began)) "$(du -cm "$1"/pip-unpack-* 2> /dev/null | tail -n 1 | cut -f 1)" \
+            "$(ls -d "$packages"/*.dist-info 2> /dev/null | wc -l)" "${latest%%-*}" >&2
+    done
+}
+
+[ "$(uname -s)" = Linux ] || fail_usage "Linux is needed, and this is $(uname -s)"
+needs_bash 4 4  # empty arrays under set -u
+PYTHON="$(choose_python)"

@@ -7,6 +7,7 @@
 # waits GRACE seconds (default 15) for the ranks to stop by themselves, and leaves none behind.
 set -uo pipefail
 . "$(dirname "$0")/environment.sh"
+needs_bash 5 1  # wait -n -p
 [ -x "$PYTHON" ] || PYTHON=python3
 program="$ROOT/${2:-}"
 [ ! -f "$program/main.py" ] || program="$program/main.py"

@@ -14,6 +14,8 @@
 # its own, so that several such clusters can run side by side, and the kernel clears them away.
 set -uo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
+. "$here/environment.sh"
+needs_bash 5 1  # wait -n -p, in namespace_inside.sh
 
 usage() {
     echo "error: $1; usage: scripts/namespace_cluster.sh [-n N] [-r RATE] [-s R=RATE] [-p COMMAND]" \

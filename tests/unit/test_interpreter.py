@@ -19,7 +19,8 @@ from tests.ranks import ROOT
 
 PROGRAMS = sorted(str(path.relative_to(ROOT)) for folder in ("Part*", "scripts", "benchmarks")
                   for path in ROOT.glob(f"{folder}/**/*.py")
-                  if 'if __name__ == "__main__"' in path.read_text())
+                  if 'if __name__ == "__main__"' in path.read_text()
+                  and path.name != "missing.py")  # asked about the interpreter that runs it
 MODULES = ("tests/multiprocess/show_mistakes.py",)
 OLDEST_THAT_IS_ANSWERED = (3, 6)
 # What a program does before anything else, the folder of the project apart.
