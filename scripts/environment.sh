@@ -69,6 +69,7 @@ install() {  # install FILE NAMES...
             $(grep -E '^torch(vision)?\b' "$ROOT/requirements.txt")
     fi
     run_pip -r "$file"
+    echo "loading torch and torchvision, to see that they fit together" >&2
     "$PYTHON" -c 'import torch, torchvision' 2> /dev/null ||
         fail_usage "torch and torchvision of $PYTHON do not fit together (a CPU-only torch beside a\
  CUDA torchvision, say): install both from one index, in a new environment"
