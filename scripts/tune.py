@@ -8,14 +8,18 @@ Takes the flags of the run, and --ranks for how many ranks will share its batch.
 all nodes, or give it to others: who uses the same file rounds alike.
 """
 
-import argparse
-import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.interpreter import use_environment
+
+use_environment(__name__)  # .venv's Python, if this one has no torch
+
+import argparse
+import json
+from collections.abc import Sequence
 
 from common.command_line import parse_command_line
 from common.failures import UsageError, run_program
