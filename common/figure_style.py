@@ -1,7 +1,9 @@
-"""How all figures look: readable in grey, by colour-blind readers, and on a telephone.
+"""How all figures look: readable in grey, by colour-blind readers, on a telephone, and in the dark.
 
 Colours are Okabe and Ito's, which differ in lightness too; lines also differ in width and dashes,
-bars in hatching. Figures are narrow, so that their 10 point letters survive a narrow screen.
+bars in hatching. Figures are narrow, so that their 10 point letters survive a narrow screen. An SVG
+holds rules of its own for readers who prefer a dark page: paper, text, lines and grid change, and
+bars keep their light faces and dark edges.
 """
 
 import io
@@ -17,16 +19,24 @@ from matplotlib.figure import Figure
 
 WIDTH = 4.6  # inches
 LETTERS = 47  # of the title that fit into the width
+NAME_LETTERS = 26  # of a name beside the axis
+LEGEND_LETTERS = 60  # of a legend's row, its lines counted as 6 each
+ROW = 0.17  # inches that a line of letters takes; a figure's height has room for two of each kind
+# Matplotlib leaves a face of pure black out of an SVG, where no rule could find it.
+BLACK, INK, PAPER, GRID = "#000000", "#010101", "#ffffff", "#e0e0e0"
+BAR_EDGE = "#1a1a1a"  # of bars and their hatching: dark on a dark page too
+DARK = {BLACK: "#e8e8e8", INK: "#e8e8e8", PAPER: "#16191d", GRID: "#3b4147"}
 # The first line is broad and light, later ones thinner and darker: equal lines stay visible.
 LINES: tuple[dict[str, Any], ...] = (
     {"color": "#b0b0b0", "linewidth": 5.0},
     {"color": "#e69f00", "linewidth": 3.0, "dashes": (4, 1.5)},
     {"color": "#0072b2", "linewidth": 1.8},
-    {"color": "#000000", "linewidth": 1.2, "dashes": (2, 2)},
+    {"color": INK, "linewidth": 1.2, "dashes": (2, 2)},
     {"color": "#cc79a7", "linewidth": 1.2, "dashes": (6, 2, 1, 2)},
     {"color": "#009e73", "linewidth": 1.0, "dashes": (1, 1)},
 )
 MARKS = ("o", "s", "^", "D", "v", "P")
+MARK_SIZES = (16, 11, 9, 5, 4, 2.5)  # as with lines: marks of equal runs lie in one another
 PHASES: dict[str, dict[str, Any]] = {
     "data": {"facecolor": "#f0e442", "hatch": "\\\\\\\\"},
     "forward": {"facecolor": "#a6d4f0", "hatch": ""},
@@ -41,22 +51,50 @@ def line(index: int) -> dict[str, Any]:
     return LINES[index % len(LINES)]
 
 
+def mark(index: int) -> dict[str, Any]:
+    """The look of the n-th run's marks: each is smaller than those before, and drawn over them."""
+    return {"marker": MARKS[index % len(MARKS)], "markersize": MARK_SIZES[index % len(MARK_SIZES)],
+            "color": line(index)["color"], "linestyle": "none", "zorder": 5 + index,
+            "clip_on": False}
+
+
 def new_figure(title: str, height: float = 3.2, panels: int = 1) -> tuple[Figure, list[Axes]]:
     """A figure and its panels, one below the other; the title says what to conclude."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure.patch.set_gid("paper")
     axes = figure.subplots(panels, 1, squeeze=False)[:, 0]
     words = textwrap.fill(title[:1].upper() + title[1:], LETTERS)
+    _make_room(figure, words.count("\n") + 1)
     figure.suptitle(words, fontsize=10.5, fontweight="bold", x=0.01, ha="left")
     for each in axes:
         each.spines[["top", "right"]].set_visible(False)
-        each.grid(color="#e0e0e0", linewidth=0.7)
+        each.patch.set_visible(False)
+        each.grid(color=GRID, linewidth=0.7)
         each.set_axisbelow(True)
     return figure, list(axes)
 
 
+def _make_room(figure: Figure, rows: int) -> None:
+    figure.set_figheight(figure.get_figheight() + ROW * max(0, rows - 2))
+
+
+def wrapped(name: str) -> str:
+    """A name that stands beside an axis, in lines that leave room for the axis."""
+    return textwrap.fill(name, NAME_LETTERS)
+
+
+def shortened(name: str) -> str:
+    """The same in one line: the end of a name that is too long."""
+    return name if len(name) <= NAME_LETTERS else "…" + name[1 - NAME_LETTERS:]
+
+
 def legend_below(figure: Figure, axes: Axes, columns: int = 3) -> None:
-    """One legend for the whole figure, outside the panels."""
+    """One legend for the whole figure, outside the panels: at most so many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
+    labels = [textwrap.fill(label, LEGEND_LETTERS - 10) for label in labels]
+    letters = 6 + max(len(line) for label in labels for line in label.splitlines())
+    columns = max(1, min(columns, LEGEND_LETTERS // letters))
+    _make_room(figure, -(-len(labels) // columns))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False,
                   fontsize=9, handlelength=2.6)
 
@@ -66,4 +104,12 @@ def svg(figure: Figure) -> str:
     with matplotlib.rc_context({"svg.hashsalt": "figure", "svg.fonttype": "none"}):
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()
+    return buffer.getvalue().replace("</style>", f"\n{_dark_rules()}</style>", 1)
+
+
+def _dark_rules() -> str:
+    """What changes on a dark page: matplotlib writes a colour into each element's style."""
+    rules = [f"#paper path {{fill: {DARK[PAPER]} !important}}", f"text {{fill: {DARK[BLACK]}}}"]
+    rules += [f'[style*="{what}: {light}"] {{{what}: {DARK[light]} !important}}'
+              for light in (BLACK, INK, GRID) for what in ("fill", "stroke")]
+    return "@media (prefers-color-scheme: dark) {\n" + "\n".join(rules) + "\n}"

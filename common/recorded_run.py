@@ -110,6 +110,11 @@ class RecordedRun:
         return self.ranks > 1 and averages_in_backward(list(self.steps.values())[-1].values())
 
 
+def short(name: str) -> str:
+    """A run's name without its part where the strategy says it all."""
+    return name.replace("PartTwo/", "").replace("PartThree", "DDP")
+
+
 def find_runs(folders: Iterable[Path]) -> list[RecordedRun]:
     """The runs in these folders and below, parts in the order of the lesson.
 

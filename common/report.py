@@ -20,6 +20,7 @@ from common.events import read_events
 from common.rendezvous import versions
 from common.run import Run
 from common.settings import LOCAL_SYNC_NAMES
+from common.spread import times_as_fast
 
 # So many of the weights' digest two people can compare by eye.
 DIGEST_CHARACTERS = 8
@@ -152,14 +153,22 @@ def compare_runs(runs: Sequence[Run]) -> None:
         if not places:
             continue
         gaps = [abs(old[place]["loss"] - new[place]["loss"]) for place in places]
-        first, second = (statistics.fmean(steps[place]["duration"] for place in
-                                          places[1:] or places) for steps in (old, new))
+        seconds = [[steps[place]["duration"] for place in places[1:] or places]
+                   for steps in (old, new)]
         after.log.say(
             f"{before.folder.name} against {after.folder.name}, from the same weights:\n"
-            f"  {first:.3f} and {second:.3f} seconds an iteration, {first / second:.2f} times as "
-            f"fast\n  the batch losses differ by {gaps[0]:.0e} at the first iteration, by "
+            f"  {_compare_seconds(*seconds)}\n"
+            f"  the batch losses differ by {gaps[0]:.0e} at the first iteration, by "
             f"{max(gaps[:10]):.0e} at most in the first 10, {max(gaps):.0e} in all {len(gaps)}: "
             + _why_losses_differ(before, after))
+
+
+def _compare_seconds(before: Sequence[float], after: Sequence[float]) -> str:
+    text = (f"{statistics.fmean(before):.3f} and {statistics.fmean(after):.3f} seconds an "
+            "iteration")
+    if times := times_as_fast(before, after):
+        return f"{text}, {times:.2f} times as fast"
+    return text + ", no difference beyond the spread" * (len(before) > 1)
 
 
 def _why_losses_differ(before: Run, after: Run) -> str:

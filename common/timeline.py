@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from matplotlib.figure import Figure
 
-from common.figure_style import PHASES, legend_below, new_figure
+from common.figure_style import BAR_EDGE, INK, PHASES, legend_below, new_figure
 from common.trace_file import PHASE_TRACK, Event, Trace, is_communication
 
 Span = tuple[float, float]
@@ -86,10 +86,10 @@ def timeline(trace: Trace, name: str) -> Figure:
     for place, rank in enumerate(ranks):
         for phase, look in PHASES.items():
             axes.broken_barh(spans(trace, rank, step, phase_is(phase)), (place - 0.4, 0.45),
-                             edgecolor="black", linewidth=0.4, label=phase if not place else None,
+                             edgecolor=BAR_EDGE, linewidth=0.4, label=phase if not place else None,
                              **look)
         if moving := _joined(spans(trace, rank, step, moves_bytes)):
-            axes.broken_barh(moving, (place + 0.08, 0.25), color="black",
+            axes.broken_barh(moving, (place + 0.08, 0.25), color=INK,
                              label="bytes on the move" if not place else None)
     axes.set_ylim(-0.6, len(ranks) - 0.4)
     axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])

@@ -18,7 +18,8 @@ def settings(**changes) -> dict:
 
 def write_run(folder: Path, ranks: int = 1, steps: int = 4, own: float = 1.0, sync: float = 0.0,
               root_sends: float = 0, ended: bool = True, slow: dict[int, float] | None = None,
-              loss: float = 2.0, host: str = "node", **changes) -> Path:
+              loss: float = 2.0, host: str = "node", confusion: list[list[int]] = MATRIX,
+              **changes) -> Path:
     """One log a rank: `own` seconds of work and `sync` of averaging a step; two steps an epoch.
 
     A step's loss is `loss` / (1 + step) on rank 0, and 1 more on each rank after it. Rank 0 sends
@@ -39,7 +40,7 @@ def write_run(folder: Path, ranks: int = 1, steps: int = 4, own: float = 1.0, sy
                                "accuracy": 0.5, "samples": 200})
         if ended:
             events += [{"event": "evaluation", "test_loss": 1.25, "test_accuracy": 0.65,
-                        "class_names": ["ant", "bee"], "confusion_matrix": MATRIX},
+                        "class_names": ["ant", "bee"], "confusion_matrix": confusion},
                        {"event": "end"}]
         (folder / f"metrics_rank{rank}.jsonl").write_text(
             "".join(json.dumps(event) + "\n" for event in events))

@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from common import figures
+from common import confusion_figures, figures
 from common.figure_style import svg
 from common.recorded_run import RecordedRun
 from common.run_findings import short, summary
@@ -94,7 +94,7 @@ def _sections(runs: Runs, proofs: list[Path]) -> Iterator[Section]:
                   _drawn(runs, "phases", "skew"))
     yield Section("Traces", _present(tables.operators(runs)), list(_timelines(runs)))
     yield Section("What was learned", _present(tables.accuracy(runs), tables.by_class(runs)),
-                  _drawn(runs, "learning") + list(_confusions(runs)))
+                  _drawn(runs, "learning") + list(_confusion(runs)))
     yield Section("Proof", [table for path in proofs for table in tables.proofs(path)])
     yield Section("Settings", _present(tables.differing_settings(runs),
                                        tables.common_settings(runs)))
@@ -114,10 +114,14 @@ def _picture(name: str, figure: Figure) -> Picture:
     return Picture(name, " ".join(figure.get_suptitle().split()), svg(figure))
 
 
-def _confusions(runs: Runs) -> Iterator[Picture]:
-    for run in runs:
-        if figure := figures.confusion(run):
-            yield _picture(f"confusion-{_slug(run)}", figure)
+def _confusion(runs: Runs) -> Iterator[Picture]:
+    """One run's matrix, and where the others differ from it, if they do."""
+    first = next(filter(None, map(confusion_figures.confusion, runs)), None)
+    differences = confusion_figures.differences(runs)
+    if first:
+        yield _picture("confusion", first)
+    if differences:
+        yield _picture("confusion-differences", differences)
 
 
 def _timelines(runs: Runs) -> Iterator[Picture]:

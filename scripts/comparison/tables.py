@@ -12,7 +12,8 @@ from common.failures import DataError
 from common.figures import label
 from common.phase_timer import PHASES
 from common.recorded_run import RecordedRun
-from common.run_findings import MEGABYTE, base_of, timed
+from common.run_findings import MEGABYTE
+from common.speed_findings import base_of, timed
 
 Runs = Sequence[RecordedRun]
 NODE_SETTINGS = ("data_dir", "output_dir", "resume", "debug", "dry_run", "accept_changes")

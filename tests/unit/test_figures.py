@@ -3,13 +3,21 @@
 Mutations that turn this red: a phase left out of the bars, or not stacked; the ideal line from 0;
 speed-up upside down; rank 0's bytes for the least busy; seconds where milliseconds are written;
 two line styles alike; the trace's first step for its last; overlapping pieces counted twice;
-waiting counted as computing.
+waiting counted as computing; an epoch's mean at its end; marks of one size; zeros written into
+a matrix; differences with the sign turned; a matrix of no differences; ties told as the worst
+mistake; the fastest number of workers although others are as fast; a face of pure black.
 """
 
-import pytest
+import re
+from dataclasses import replace
 
-from common import figures
-from common.figure_style import LINES, PHASES, svg
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+
+from common import confusion_figures, figures
+from common.figure_style import BAR_EDGE, BLACK, DARK, GRID, INK, LINES, PAPER, PHASES, line, svg
 from common.recorded_run import find_runs
 from common.timeline import last_step, overlap, phase_is, spans, timeline
 from tests.recorded import write_course, write_run
@@ -44,7 +52,8 @@ def test_every_run_has_its_line_and_its_epochs_marks(course):
     assert [line.get_label() for line in lines] == [figures.label(run) for run in course]
     assert list(lines[0].get_ydata()) == pytest.approx([2.0, 1.0, 2 / 3, 0.5])
     marks = [list(line.get_xdata()) for line in loss.lines if len(line.get_xdata()) == 2]
-    assert marks == [[2, 4]] * 4
+    assert marks == [[1.5, 3.5]] * 4  # in the middle of iterations 1, 2 and 3, 4
+    assert [line.get_xdata()[0] for line in loss.lines if len(line.get_xdata()) == 1] == [4] * 4
     assert list(accuracy.lines[0].get_ydata()) == pytest.approx([0, 10, 20, 30])
 
 
@@ -70,11 +79,57 @@ def test_bytes_of_the_root_and_of_the_others(course):
     assert widths == pytest.approx([3, 1.5, 1.5, 1, 1.5, 1.5])
 
 
-def test_the_confusion_matrix_names_the_worst_mistake(course):
-    figure = figures.confusion(course[0])
-    assert "bee is taken for ant most often, 5 of 10 times" in " ".join(
-        figure.get_suptitle().split())
-    assert sorted(int(text.get_text()) for text in figure.axes[0].texts) == [2, 5, 5, 8]
+def test_marks_of_equal_runs_are_all_seen(course):
+    figure = figures.learning([course[0], *(replace(run, steps=course[0].steps)
+                                            for run in course[1:])])
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    pixels = np.asarray(canvas.buffer_rgba())[..., :3]
+    loss = figure.axes[0]
+    for at, height in ((1.5, 1.5), (4, 1.25)):  # an epoch's mean, the test set's
+        x, y = loss.transData.transform((at, height))
+        row, column = len(pixels) - round(y), round(x)
+        seen = pixels[row - 12:row + 12, column - 12:column + 12].reshape(-1, 3)
+        for index in range(len(course)):
+            colour = 255 * np.array(to_rgb(line(index)["color"]))
+            assert (np.abs(seen - colour).max(axis=1) < 8).sum() >= 8, (at, index)
+
+
+def matrices(tmp_path, *found):
+    """Runs with these confusion matrices."""
+    for name, matrix in enumerate(found):
+        write_run(tmp_path / str(name), confusion=matrix)
+    return find_runs([tmp_path])
+
+
+def cells(figure) -> dict[tuple[float, float], str]:
+    return {text.get_position(): text.get_text() for text in figure.axes[0].texts}
+
+
+def title(figure) -> str:
+    return " ".join(figure.get_suptitle().split())
+
+
+def test_the_confusion_matrix_names_the_worst_mistake_and_leaves_zeros_blank(course, tmp_path):
+    figure = confusion_figures.confusion(course[0])
+    assert "bee is taken for ant most often, 5 of 10 times" in title(figure)
+    assert cells(figure) == {(0, 0): "8", (1, 0): "2", (0, 1): "5", (1, 1): "5"}
+    tied, none = matrices(tmp_path / "other", [[8, 2], [2, 8]], [[9, 0], [0, 9]])
+    assert "4 of 20 test images are mistaken" in title(confusion_figures.confusion(tied))
+    assert "no test image is mistaken" in title(confusion_figures.confusion(none))
+    assert cells(confusion_figures.confusion(none)) == {(0, 0): "9", (1, 1): "9"}
+
+
+def test_one_matrix_shows_where_other_runs_differ_if_they_do(tmp_path):
+    first, fewer, more = [[8, 2], [5, 5]], [[8, 2], [6, 4]], [[8, 2], [2, 8]]
+    figure = confusion_figures.differences(matrices(tmp_path / "three", first, fewer, more))
+    assert cells(figure) == {(0, 1): "-3", (1, 1): "+3"}
+    assert title(figure) == ("The other 2 runs differ from 0, 1 rank by at most 3 test images in a "
+                             "cell")
+    assert "1, 1 rank differs from 0, 1 rank by at most 1 test image in a cell" in title(
+        confusion_figures.differences(matrices(tmp_path / "two", first, fewer)))
+    assert confusion_figures.differences(matrices(tmp_path / "same", first, first)) is None
+    assert confusion_figures.differences(matrices(tmp_path / "one", first)) is None
 
 
 def test_the_worker_sweep_names_the_best_number(tmp_path):
@@ -86,9 +141,16 @@ def test_the_worker_sweep_names_the_best_number(tmp_path):
     assert list(figure.axes[0].lines[0].get_xdata()) == [0, 1, 2, 4]
 
 
+def test_numbers_of_workers_that_are_as_fast_are_not_told_apart(tmp_path):
+    for workers, own in ((0, 2.0), (1, 1.001), (2, 1.0), (4, 1.25)):
+        write_run(tmp_path / str(workers), own=own, loader="workers", num_workers=workers)
+    assert "1 worker process is as fast as any, within the spread" in title(
+        figures.worker_sweep(find_runs([tmp_path])))
+
+
 def test_what_runs_do_not_have_is_not_drawn(tmp_path):
     runs = find_runs([write_run(tmp_path / "PartOne", steps=1, ended=False).parent])
-    assert figures.confusion(runs[0]) is None
+    assert confusion_figures.confusion(runs[0]) is None
     assert [name for name, draw in figures.FIGURES.items() if draw(runs)] == ["learning"]
 
 
@@ -100,6 +162,38 @@ def test_looks_differ_without_colour():
     bars = [(round(lightness(look["facecolor"]) / 60), look["hatch"]) for look in PHASES.values()]
     assert len(set(bars)) == len(bars)
     assert len({(look["linewidth"], look.get("dashes")) for look in LINES}) == len(LINES)
+
+
+def test_every_ink_has_its_counterpart_on_a_dark_page(course):
+    drawn = [figure for draw in figures.FIGURES.values() if (figure := draw(course))]
+    for text in map(svg, [*drawn, confusion_figures.confusion(course[0])]):
+        before, rules, after = re.split(r"(@media \(prefers-color-scheme: dark\) \{.*?\n\})", text,
+                                        flags=re.DOTALL)
+        assert f"#paper path {{fill: {DARK[PAPER]} !important}}" in rules
+        assert '<g id="paper">' in after and "text {fill: " in rules
+        for what, colour in set(re.findall(r"(fill|stroke): (#[0-9a-f]{6})", after)):
+            shown = to_rgb(DARK[colour] if f'"{what}: {colour}"' in rules else colour)
+            if colour not in (BAR_EDGE, GRID, PAPER):
+                assert contrast(shown, to_rgb(DARK[PAPER])) > 2.5, (what, colour)
+
+
+def contrast(one, other) -> float:
+    """As the WCAG define it: 1 for equal colours, 21 for black on white."""
+    light, dark = sorted((0.05 + sum(
+        weight * (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4)
+        for weight, part in zip((0.2126, 0.7152, 0.0722), colour, strict=True))
+        for colour in (one, other)), reverse=True)
+    return light / dark
+
+
+@pytest.mark.parametrize("depth", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("shade", [confusion_figures.MORE, confusion_figures.FEWER])
+def test_numbers_in_a_matrix_are_legible_on_light_paper_and_on_dark(depth, shade):
+    for paper, ink in ((PAPER, BLACK), (DARK[PAPER], DARK[BLACK])):
+        share = depth * confusion_figures.DEEPEST
+        cell = [share * one + (1 - share) * other
+                for one, other in zip(to_rgb(shade), to_rgb(paper), strict=True)]
+        assert contrast(cell, to_rgb(ink)) > 4.5
 
 
 def event(rank: int, name: str, start: float, end: float) -> dict:
@@ -122,5 +216,6 @@ def test_the_timeline_shows_the_last_step_and_what_hides_in_it():
     assert overlap(trace, backward) == pytest.approx((200 + 100) / (250 + 100))
     assert overlap(trace) == pytest.approx((150 + 50) / (250 + 100))  # the rest of it only waits
     figure = timeline(trace, "DDP")
-    assert "57 % of the time" in " ".join(figure.get_suptitle().split())
+    assert "57 % of the time" in title(figure)
     assert "milliseconds" in words(figure)
+    assert f"fill: {INK}" in svg(figure)  # the bytes: matplotlib would not write black

@@ -2,18 +2,27 @@
 
 Mutations that turn this red: keep the first iteration in `durations`; the fastest rank's seconds
 instead of the slowest's; leave `samples` out of the merged loss; compare all iterations in
-`loss_gap`; base on the slowest run of one rank; drop `node` folders' merging; mean instead of max
-of the bytes in `pairs`; the last step's bytes in bytes_sent; `return False` in
-is_another_algorithm.
+`loss_gap`; base on the slowest run of one rank; drop `node` folders' merging; the least busy rank's
+bytes in bytes_moved; the last step's bytes in bytes_sent; `return False` in is_another_algorithm;
+`fmean(ahead) > 0` for a straggler; a ratio upside down, or told although times_as_fast gives none;
+"there is no speed to be gained" whatever the ratio; `{values[0]}` and `{values[-1]}` without
+rounding.
 """
 
 import json
+import random
+import re
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 from common import run_findings as findings
 from common.failures import DataError
-from common.recorded_run import find_runs
+from common.phase_timer import PHASES
+from common.recorded_run import RecordedRun, find_runs, short
+from common.speed_findings import speed_up, strategies
 from tests.recorded import write_course, write_run
 
 
@@ -58,15 +67,15 @@ def test_a_folder_without_a_step_is_an_error(tmp_path):
 
 
 def test_the_summary_says_what_the_figures_say(course):
-    text = " ".join(findings.summary(course))
-    for words in ("All-reduce moved half the bytes of gather/scatter's root and was 1.9 times as "
-                  "fast.",
-                  "4 ranks (DDP) are 2.11 times as fast as one: they share one machine's 2 cores",
-                  "Gather-scatter spends 47 % of its time averaging; within backward it takes "
-                  "place in all-reduce, DDP.",
-                  "Gather-scatter's rank 0 sends 3.0 MB an iteration, 2 times as much",
-                  "No rank is a straggler.", "Test accuracy is 65.0 %."):
-        assert words in text, text
+    assert findings.summary(course)[1:] == [
+        "4 ranks (DDP) are 2.11 times as fast as one; the 4 share one machine's 2 cores.",
+        "On 4 ranks, against gather-scatter: all-reduce is 1.90 times as fast, DDP is 2.00 times "
+        "as fast.",
+        "Gather-scatter spends 47 % of its time averaging; averaging takes place within backward "
+        "in all-reduce and DDP.",
+        "Each iteration the busiest rank sends 3.0 MB in gather-scatter (rank 0), 1.5 MB in "
+        "all-reduce and DDP.",
+        "No rank is a straggler.", "Test accuracy is 65.0 %."]
 
 
 @pytest.mark.parametrize("loss, says", [
@@ -103,9 +112,86 @@ def test_a_straggler_is_named(tmp_path):
     assert "rank 1 is the straggler" in findings.straggling(find_runs([tmp_path]))
 
 
+def planted(name: str, ranks: int, seconds: list[float], work: list[list[float]] | None = None,
+            accuracy: float = 0.5, cores: int = 2) -> RecordedRun:
+    """A run whose iterations took these seconds, after a first; `work` of each by rank."""
+    steps = {(1, at): {rank: {
+        "loss": 1.0, "accuracy": 0.5, "samples": 4, "duration": whole, "bytes_sent": 10**6,
+        "seconds": {**dict.fromkeys(PHASES, 0.0), "sync": whole / 2,
+                    "forward": work[at][rank] if work else whole / 2}}
+        for rank in range(ranks)} for at, whole in enumerate([seconds[0], *seconds])}
+    start = {"event": "start", "settings": {}, "world_size": ranks, "cores": cores}
+    tested = {"event": "evaluation", "test_accuracy": accuracy}
+    return RecordedRun(name, Path(name), [start, tested], steps, dict.fromkeys(range(ranks), "a"))
+
+
+def test_ranks_that_share_cores_and_are_faster_are_told_no_reason_why_they_are_not():
+    said = speed_up([planted("PartOne", 1, [1.21] * 9), planted("PartThree", 4, [1.0] * 9)])
+    assert said == "4 ranks (DDP) are 1.21 times as fast as one; the 4 share one machine's 2 cores"
+
+
+@pytest.mark.parametrize("ratio", [1.004, 1 / 1.004])
+@pytest.mark.parametrize("spread", [0.0, 0.05])
+def test_a_difference_within_the_spread_is_no_ratio(ratio, spread):
+    noise = [spread * (-1) ** at for at in range(20)]
+    runs = [planted("PartOne", 1, [1 + each for each in noise]),
+            planted("PartTwo/gather-scatter", 4, [ratio + each for each in noise]),
+            planted("PartTwo/all-reduce", 4, [1 + each for each in noise])]
+    sentences = [speed_up(runs), *strategies(runs)]
+    assert not re.search(r"times|slow", " ".join(sentences)) and len(sentences) == 2
+    assert all("not differ" in sentence for sentence in sentences)
+
+
+def test_one_iteration_has_no_spread_and_says_nothing_of_speed():
+    runs = [planted("PartOne", 1, [1.0]), planted("PartThree", 4, [9.0])]
+    assert speed_up(runs) == "" and strategies(runs) == [] and findings.straggling(runs) == ""
+
+
+def test_a_rank_that_is_late_only_now_and_then_is_no_straggler():
+    late = [[1.0, 1.0, 4.0 if at == 5 else 1.0] for at in range(11)]
+    always = [[1.0, 1.0, 1.3] for _ in range(11)]
+    for work, named in ((late, False), (always, True)):
+        run = planted("PartTwo/all-reduce", 3, [2.0] * 10, work)
+        assert ("rank 2 is the straggler" in findings.straggling([run])) is named
+
+
+def test_accuracies_that_read_alike_are_one_figure():
+    runs = [planted("a", 1, [1.0] * 3, accuracy=each) for each in (0.65, 0.6501)]
+    assert findings.accuracy(runs) == "test accuracy is 65.0 %"
+
+
+def test_few_bytes_are_not_none():
+    assert [findings.amount(sent) for sent in (2.4e6, 1e5, 4200)] == ["2.4 MB", "0.1 MB", "4.2 kB"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=some.integers(0, 10**6), count=some.integers(2, 40),
+       spread=some.sampled_from([0.0, 0.001, 0.05, 0.3]), gap=some.sampled_from([0, 0.003, 0.2, 1]))
+def test_no_sentence_contradicts_its_figures(seed, count, spread, gap):
+    draw = random.Random(seed)
+    runs = [planted(name, ranks, [
+        (1 + gap * draw.random()) * max(0.1, draw.gauss(1, spread)) for _ in range(count)])
+        for name, ranks in (("PartOne", 1), ("PartTwo/gather-scatter", 4),
+                            ("PartTwo/all-reduce", 4), ("PartThree", 4))]
+    mean = {short(run.name): run.mean for run in runs}
+    alone, root = mean["PartOne"], mean["gather-scatter"]
+    sentences = findings.summary(runs)
+    pairs = [(found[0], alone / mean[found[0]], found[1]) for found in re.findall(
+        r"4 ranks \((\S+)\) are ([\d.]+) times", sentences[1])]
+    pairs += [(name, root / mean[name], said) for name, said in re.findall(
+        r"(\S+) is ([\d.]+) times as fast", sentences[2])]
+    for name, ratio, said in pairs:
+        assert said == f"{ratio:.2f}" != "1.00", name
+    silent = (sentences[1] + sentences[2]).count("not differ beyond the spread")
+    silent += sentences[1].count("not differ in speed beyond the spread")
+    assert len(pairs) + silent == 3
+    figures = re.findall(r"[\d.]+ (?:times|MB|kB|%)", " ".join(sentences[1:3]))
+    assert len(set(sentences)) == len(sentences) and len(figures) == len(pairs)
+
+
 @pytest.mark.parametrize("name, ranks, steps, sync, says", [
-    ("PartOne", 1, 1, 0.0, "loss falls"), ("PartOne", 1, 3, 0.0, "Backward takes most"),
-    ("PartTwo/gather-scatter", 4, 3, 0.5, "The busiest rank sends 3.0 MB an iteration."),
+    ("PartOne", 1, 1, 0.0, "loss falls"), ("PartOne", 1, 3, 0.0, "Backward takes 75 % of"),
+    ("PartTwo/gather-scatter", 4, 3, 0.5, "Each iteration the busiest rank sends 3.0 MB."),
     ("PartThree", 4, 3, 0.0, "Averaging takes place within backward in DDP.")])
 def test_one_run_alone_has_a_summary_too(tmp_path, name, ranks, steps, sync, says):
     write_run(tmp_path / name, ranks, steps, sync=sync, root_sends=3 * (ranks > 1))

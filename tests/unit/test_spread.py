@@ -1,0 +1,46 @@
+"""What measured seconds can tell: intervals of means, and silence within the spread.
+
+Mutations that turn this red: 1.96 for Student's t; single iterations for blocks; `stdev` without
+the root of their number; one interval for both; NOTABLE = 0; half_interval([x]) of 0.
+"""
+
+import random
+from math import inf
+from statistics import stdev
+
+import pytest
+
+from common.spread import differ, half_interval, student, times_as_fast
+
+
+def test_the_interval_of_three_by_hand():
+    assert half_interval([1.0, 2.0, 3.0]) == pytest.approx(4.30 / 3**0.5)
+    assert half_interval([1.0]) == inf and half_interval([2.0, 2.0]) == 0
+    assert student(0) == inf and student(50) == student(9) == 2.26
+
+
+def test_intervals_hold_their_promise():
+    draw = random.Random(1)
+    for count in (2, 3, 8, 39):
+        missed = sum(abs(sum(values) / count) > half_interval(values) for values in (
+            [draw.gauss() for _ in range(count)] for _ in range(2000)))
+        assert 60 <= missed <= 145  # of 100 on average
+
+
+def test_neighbours_that_resemble_each_other_do_not_make_it_narrow():
+    draw = random.Random(1)
+    values = [level for level in (draw.gauss() for _ in range(8)) for _ in range(50)]
+    assert half_interval(values) > 3 * 2 * stdev(values) / 400**0.5
+
+
+@pytest.mark.parametrize("base, other, times", [
+    ([2.0, 2.1, 1.9], [1.0, 1.1, 0.9], 2.0), ([1.0, 1.1, 0.9], [1.05, 1.15, 0.95], None),
+    ([1.004] * 5, [1.0] * 5, None), ([1.0] * 5, [1.01] * 5, 1 / 1.01), ([2.0], [1.0], None)])
+def test_a_ratio_within_the_spread_is_none(base, other, times):
+    assert times_as_fast(base, other) == (times and pytest.approx(times))
+
+
+def test_both_spreads_count():
+    steady, wild = [1.0, 1.0, 1.0], [1.5, 2.5, 0.8]
+    assert not differ(steady, wild) and not differ(wild, steady)
+    assert differ(steady, [1.5, 1.6, 1.4])
