@@ -2,7 +2,9 @@
 
 Mutations that turn this red: a <div> left open in the template; a figure linked and not embedded;
 autoescape off; a differing flag among the common ones; the standard deviation left out; a `|` not
-escaped in Markdown; `min` for `max` in the picture's width (the page would scroll sideways).
+escaped in Markdown; `min` for `max` in the picture's width (the page would scroll sideways);
+`nowrap` for the cells or the narrow screen's rules left out (numbers would be cut off); the page's
+or the figures' rules for dark readers left out; a label of one line in place of two.
 """
 
 import json
@@ -19,8 +21,10 @@ from scripts.comparison import tables
 from scripts.comparison.page import Page
 from tests.ranks import ROOT
 from tests.recorded import write_course, write_run
+from tests.svg_text import cut_off
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FIGURES = 6  # at least, of the course's four runs
 PROOF = {"torch": "2.15", "processor": "abacus", "tables": [{
     "settings": {"workload": "digits-vgg11", "precision": "float64"}, "steps": 3,
     "bounds": {"loss": 1e-12}, "cases": [{"ranks": 2, "name": "all-reduce | flat",
@@ -51,11 +55,11 @@ def test_the_page_is_valid_and_complete(written):
     assert headings == ["Time", "Where the time went", "What was learned", "Proof", "Settings",
                         "Environment"]
     words = " ".join(document.itertext())
-    for expected in ("All-reduce moved half the bytes of gather/scatter's root", "2.0e-13",
+    for expected in ("On 4 ranks, against gather-scatter: all-reduce is 1.90 times", "2.0e-13",
                      "abacus", "1.900 ± 0.000", "50.0 %", "--batch-size"):
         assert expected in words
     pictures = list(document.iter("img"))
-    assert len(pictures) >= 9 and all(picture.get("alt") for picture in pictures)
+    assert len(pictures) >= FIGURES and all(picture.get("alt") for picture in pictures)
     assert all(picture.get("src").startswith("data:image/svg+xml;base64,") for picture in pictures)
 
 
@@ -99,10 +103,56 @@ def test_mistakes_are_one_sentence(written, arguments, code, words):
     assert done.returncode == code and words in done.stderr and "Traceback" not in done.stderr
 
 
+def test_no_letter_of_a_figure_is_cut_off(written):
+    pictures = sorted((written[0] / "comparison_figures").glob("*.svg"))
+    assert len(pictures) >= FIGURES
+    for picture in pictures:
+        text = picture.read_text()
+        assert text.count("<text") > 5 and cut_off(text) == [], picture.name
+
+
+def test_long_names_are_not_cut_off_either(tmp_path):
+    for name, ranks in (("PartOne", 1), ("PartTwo/gather-scatter-per-tensor", 16),
+                        ("a-folder-with-a-very-long-name/and-another-one-in-it/PartThree", 16)):
+        write_run(tmp_path / name, ranks, sync=0.3, root_sends=3 * (ranks > 1))
+    Page.of(find_runs([tmp_path]), []).write(tmp_path, "page")
+    for picture in (tmp_path / "page_figures").glob("*.svg"):
+        assert cut_off(picture.read_text()) == [], picture.name
+
+
+def test_letters_outside_the_view_box_are_found():
+    picture = """<svg viewBox="0 0 100 40"><g transform="translate(50 20)">
+        <text style="font-size: 10px; text-anchor: {}" transform="rotate({} 0 0)">ten letters</text>
+        </g></svg>"""
+    assert cut_off(picture.format("middle", 0)) == []
+    assert cut_off(picture.format("start", 0)) == ["ten letters"]
+    assert cut_off(picture.format("middle", 90)) == ["ten letters"]
+
+
+def test_the_page_and_its_figures_have_a_dark_side(written):
+    page = (written[0] / "comparison.html").read_text()
+    assert "color-scheme: light dark" in page
+    named = set(re.findall(r"(--\w+):", re.search(r"dark\) \{(.*?)\}\s*\}", page, re.DOTALL)[1]))
+    assert named == set(re.findall(r"var\((--\w+)\)", page))
+    style = page[page.index("<style>"):page.index("</style>")]
+    assert re.findall(r"(?<![-\w])(?:color|background|border[\w-]*): [^;]*#", style) == []
+    for picture in (written[0] / "comparison_figures").glob("*.svg"):
+        assert "prefers-color-scheme: dark" in picture.read_text()
+
+
 MEASURE = """<script>addEventListener("load", () => {
-  const pictures = [...document.images];
+  const pictures = [...document.images], canvas = document.createElement("canvas");
+  const corner = (picture) => {
+    const pen = canvas.getContext("2d");
+    pen.drawImage(picture, 0, 0);
+    return pen.getImageData(2, 2, 1, 1).data[0];
+  };
   document.title = JSON.stringify({
     wide: document.documentElement.scrollWidth, window: innerWidth,
+    cut: [...document.querySelectorAll(".wide, th, td")].filter(
+        one => one.offsetParent && one.tagName != "THEAD" && !one.closest("thead")
+               && one.scrollWidth > one.clientWidth + 1).length,
+    paper: getComputedStyle(document.body).backgroundColor, corners: pictures.map(corner),
     rendered: pictures.filter(one => one.complete && one.naturalWidth > 100
                                      && one.clientWidth > 250 && one.clientHeight > 80).length,
     pictures: pictures.length});
@@ -110,20 +160,25 @@ MEASURE = """<script>addEventListener("load", () => {
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (scripts/test.sh does it)")
-@pytest.mark.parametrize("width", [390, 1280])
-def test_a_browser_renders_every_figure_and_does_not_scroll_sideways(written, width, tmp_path):
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_a_browser_renders_every_figure_and_cuts_nothing_off(written, width, dark, tmp_path):
     page = tmp_path / "page.html"
     # A headless window is never narrower than 500 pixels; a frame is.
     (tmp_path / "inner.html").write_text(
         (written[0] / "comparison.html").read_text().replace("</head>", MEASURE + "</head>"))
-    page.write_text(f'<!DOCTYPE html><iframe src="inner.html" width="{width}" height="900" '
+    page.write_text('<!DOCTYPE html><meta name="color-scheme" content="light dark">'
+                    f'<iframe src="inner.html" width="{width}" height="900" '
                     'style="border:0" onload="setTimeout(() => document.body.dataset.told = '
                     'frames[0].document.title, 0)"></iframe>')
     done = subprocess.run(
         [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
          "--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}",
+         f"--blink-settings=preferredColorScheme={0 if dark else 1}",
          "--virtual-time-budget=10000", "--dump-dom", page.as_uri()],
         capture_output=True, text=True, timeout=120)
     told = json.loads(re.search('data-told="([^"]*)"', done.stdout)[1].replace("&quot;", '"'))
-    assert told["window"] == width and told["wide"] <= width
-    assert told["rendered"] == told["pictures"] >= 9
+    assert told["window"] == width and told["wide"] <= width and told["cut"] == 0
+    assert told["rendered"] == told["pictures"] >= FIGURES
+    assert told["paper"] == ("rgb(22, 25, 29)" if dark else "rgb(255, 255, 255)")
+    assert set(told["corners"]) == {22 if dark else 255}
