@@ -9,8 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 
-from tqdm import tqdm
-
 from common.world import World
 
 _said = [time.monotonic()]
@@ -31,6 +29,8 @@ def console(world: World) -> Callable[[str], None]:
     before = mark(world)
 
     def say(text: str) -> None:
+        from tqdm import tqdm  # --help answers without it
+
         # One write a line: ranks that share a terminal must not break into each other's lines.
         tqdm.write("".join(f"{before}{line}\n" for line in text.split("\n")), end="")
         sys.stdout.flush()
