@@ -1,10 +1,12 @@
 """Commands as README.md and docs/*.md show them, with the mark above each block.
 
-    <!-- run -->                the tests run it, in small form
-    <!-- slow: reason -->       so do the slow tests, or it takes hours; the reason says which
-    <!-- needs a cluster -->    it needs other machines, root or a launcher: flags are checked
+    <!-- run -->                the tests run it, as printed
+    <!-- slow: reason -->       so do the slow tests
+    <!-- not run: reason -->    it takes hours, say; flags are checked
+    <!-- needs a cluster -->    it needs other machines or root; flags are checked
 
-A block without a mark must hold no commands: it is output, or a drawing.
+In any block, a command that names another host or a launcher of a cluster needs a cluster. A block
+without a mark must hold no commands: it is output, or a drawing.
 """
 
 import re
@@ -16,25 +18,34 @@ from typing import NamedTuple
 from tests.ranks import ROOT
 
 PROGRAMS = ("python3", "torchrun", "srun", "sbatch", "sudo", "diff", "pip", "watch", "tensorboard",
-            "git")
+            "git", "for")
+ELSEWHERE = re.compile(r"^(srun|sbatch|sudo) |\b10\.0\.0\.1\b|ssh_cluster")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 class Command(NamedTuple):
-    """One command: where it stands, its mark ("" for none), and its words without comments."""
+    """One command: where it stands, its mark ("" for none), and its text."""
 
     document: str
     mark: str
-    words: tuple[str, ...]
+    text: str
 
     def __str__(self) -> str:
-        return f"{self.document}: {shlex.join(self.words)}"
+        return f"{self.document}: {self.text}"
+
+    def words(self) -> list[str]:
+        """As the shell takes them apart, without comments."""
+        return shlex.split(self.text, comments=True)
+
+    def runs_here(self) -> bool:
+        """Whether one machine is enough, and the mark says that it is run."""
+        return self.mark.startswith(("run", "slow")) and not ELSEWHERE.search(self.text)
 
 
 def commands() -> list[Command]:
     """Every command in a fenced block, in order."""
-    return [Command(path.name, mark, tuple(words)) for path in DOCUMENTS
-            for mark, block in blocks(path) for words in in_block(block)]
+    return [Command(path.name, mark, text) for path in DOCUMENTS
+            for mark, block in blocks(path) for text in in_block(block)]
 
 
 def blocks(path: Path) -> Iterator[tuple[str, str]]:
@@ -44,15 +55,14 @@ def blocks(path: Path) -> Iterator[tuple[str, str]]:
         yield found[1] or "", found[2]
 
 
-def in_block(block: str) -> Iterator[list[str]]:
-    """The words of each command of a block; where prompts ($) stand, only what follows them."""
-    lines = block.replace("\\\n", " ").splitlines()
+def in_block(block: str) -> Iterator[str]:
+    """Each command of a block; where prompts ($) stand, only what follows them."""
+    lines = re.findall(r"^for (?:.|\n)*?^done$|^.+$", block.replace("\\\n", " "), re.MULTILINE)
     prompted = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-    for line in prompted or lines:
-        if _is_command(line):
-            yield shlex.split(line, comments=True)
+    yield from filter(_is_command, prompted or lines)
 
 
 def _is_command(line: str) -> bool:
     first = re.sub(r"""^(\w+=("[^"]*"|\S+) )+""", "", line).split(" ")[0]
-    return first in PROGRAMS or bool(re.fullmatch(r"(scripts|benchmarks)/\S+\.(sh|py)", first))
+    return first in PROGRAMS or bool(
+        re.fullmatch(r"((scripts|benchmarks)/\S+\.(sh|py)|\.venv/bin/\w+)", first))

@@ -38,11 +38,13 @@ def digits_as_mnist(folder: Path, train: int = 1437, test: int = 360) -> None:
         write_mnist(folder, images[chosen], digits.target[chosen], split)
 
 
-def write_image_folder(folder: Path, count: int, size: int = 32) -> None:
-    """`count` random images of each of two classes, `folder/<class>/N.png`."""
+def write_image_folder(folder: Path, count: int, size: int = 32,
+                       names: tuple[str, ...] = ("ant", "bee")) -> None:
+    """`count` random images of each class, later ones brighter, `folder/<class>/N.png`."""
     generator = np.random.default_rng(count)
-    for label, name in enumerate(("ant", "bee")):
+    for label, name in enumerate(names):
         (folder / name).mkdir(parents=True)
         for index in range(count):
-            pixels = generator.integers(0, 128, (size, size, 3), dtype=np.uint8) + 127 * label
-            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{index}.png")
+            pixels = generator.integers(0, 128, (size, size, 3), dtype=np.uint8)
+            pixels += 127 * label // (len(names) - 1)
+            Image.fromarray(pixels).save(folder / name / f"{index}.png")

@@ -99,17 +99,21 @@ def accuracy(runs: Runs) -> Table:
 
 
 def by_class(runs: Runs) -> Table | None:
-    """Each class's share of test images that were recognised."""
+    """Each class's share of test images that were recognised; "-" where a run has other classes."""
     tested = [run for run in runs if "confusion_matrix" in run.last("evaluation")]
     if not tested:
         return None
-    names = tested[0].last("evaluation")["class_names"]
-    shares = [[row[place] / (sum(row) or 1) for place, row in
-               enumerate(run.last("evaluation")["confusion_matrix"])] for run in tested]
+    shares = [_recognised(run.last("evaluation")) for run in tested]
+    names = dict.fromkeys(name for share in shares for name in share)
     return Table("Test images of each class that were recognised",
                  ("class", *(label(run) for run in tested)),
-                 [(name, *(f"{100 * share[place]:.1f} %" for share in shares))
-                  for place, name in enumerate(names)])
+                 [(name, *(share.get(name, "-") for share in shares)) for name in names])
+
+
+def _recognised(evaluation: dict[str, Any]) -> dict[str, str]:
+    return {name: f"{100 * row[place] / (sum(row) or 1):.1f} %" for place, (name, row) in
+            enumerate(zip(evaluation["class_names"], evaluation["confusion_matrix"],
+                          strict=True))}
 
 
 def differing_settings(runs: Runs) -> Table | None:

@@ -48,6 +48,15 @@ def test_the_command_prints_the_table_and_names_the_file(written):
     assert "1.900 ± 0.000" in said and f"{folder}/comparison.html" in said.splitlines()[-1]
 
 
+def test_runs_with_other_classes_stand_beside_each_other(tmp_path):
+    for name, classes in (("a", ["ant", "bee"]), ("b", ["bee", "cat"])):
+        path = write_run(tmp_path / name) / "metrics_rank0.jsonl"
+        path.write_text(path.read_text().replace('["ant", "bee"]', json.dumps(classes)))
+    table = tables.by_class(find_runs([tmp_path]))
+    assert table.rows == [("ant", "80.0 %", "-"), ("bee", "50.0 %", "80.0 %"),
+                          ("cat", "-", "50.0 %")]
+
+
 def test_the_page_is_valid_and_complete(written):
     text = (written[0] / "comparison.html").read_text()
     document = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(text)

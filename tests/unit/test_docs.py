@@ -1,25 +1,35 @@
-"""README and docs: every command is run, or marked as needing more than one machine.
+"""README and docs: every command is run as printed, or marked with the reason why not.
+
+They run in the order printed, in a fresh clone after the quick start: .venv is there, nothing is
+activated, and python3 is a bare Python. `~` is a folder of the test's, with few images.
 
 Mutations that turn this red: rename a flag or a script and forget the documents; a command without
-a mark; a link to a file that is gone.
+a mark; a link to a file that is gone; drop use_environment from a program; print torchrun without
+its folder; print two runs into one folder.
 """
 
+import contextlib
+import os
 import re
+import signal
 import subprocess
-import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from tests.clone import bare_python, fresh_clone, link_environment
 from tests.documents import DOCUMENTS, Command, commands
-from tests.ranks import ROOT, cluster, program, run_programs
+from tests.ranks import ROOT, free_port
 from tests.recorded import write_course
-from tests.workload import SMALL, plant
+from tests.small_files import digits_as_mnist, write_image_folder
 
-MARKS = ("run", "needs a cluster", "slow: ")
-# What stands in the documents, and what the tests have.
-SMALLER = {"--workload": SMALL[1], "--data-dir": None, "--output-dir": None, "--batch-size": None,
-           "--epochs": None, "--profile": "1:1"}
+MARKS = ("run", "needs a cluster", "slow: ", "not run: ")
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+# What a command leaves behind, beyond its exit code.
+LEAVES = {"scripts/quickstart.sh": "outputs/quickstart/comparison.html",
+          "python3 scripts/compare.py outputs": "outputs/comparison.html",
+          'WORKERS="0 1 2 4"': "outputs/worker-sweep/comparison_figures/worker-sweep.svg"}
 
 
 def test_every_command_is_marked():
@@ -36,89 +46,81 @@ def known_flags() -> set[str]:
 
 @pytest.mark.parametrize("command", commands(), ids=str)
 def test_programs_and_flags_exist(command):
-    ours = [word for word in command.words if re.match(r"(Part|scripts/|benchmarks/)\S+/?\S*\.\w+$",
-                                                       word)]
+    words = command.words()
+    ours = [word for word in words if re.match(r"(Part|scripts/|benchmarks/)\S+/?\S*\.\w+$", word)]
     assert all((ROOT / word).exists() for word in ours), command
     if not ours:
         return
-    after = command.words[command.words.index(ours[0]) + 1:]
+    after = words[words.index(ours[0]) + 1:]
     flags = {word.partition("=")[0] for word in after if word.startswith("--")}
     assert flags <= known_flags(), flags - known_flags()
 
 
-def cheap() -> list[Command]:
-    """One of each command that is run: some stand in several documents."""
-    return list({command.words: command for command in commands()
-                 if command.mark == "run"}.values())
+def run_here() -> list:
+    """The commands to run: one of each, as some stand in several documents."""
+    slow = [pytest.mark.slow, pytest.mark.timeout(3600)]
+    chosen: dict[tuple[str, ...], Command] = {}
+    for command in commands():
+        if command.runs_here() and command.words()[0] != "scripts/test.sh":  # which runs this
+            chosen.setdefault(tuple(command.words()), command)
+    return [pytest.param(command, id=str(command),
+                         marks=slow if command.mark.startswith("slow") else [])
+            for command in chosen.values()]
+
+
+class Newcomer(NamedTuple):
+    """Somebody at a shell in a fresh clone."""
+
+    clone: Path
+    environment: dict[str, str]
+
+    def run(self, text: str) -> subprocess.CompletedProcess:
+        """Runs a line of shell, and leaves nothing of it running."""
+        with subprocess.Popen(["bash", "-c", text], cwd=self.clone, env=self.environment,
+                              text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, start_new_session=True) as process:
+            try:
+                out, errors = process.communicate()
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        return subprocess.CompletedProcess(text, process.returncode, out, errors)
 
 
 @pytest.fixture(scope="module")
-def course(tmp_path_factory) -> Path:
-    """Stands for outputs/: logs of the four runs."""
-    return write_course(tmp_path_factory.mktemp("outputs"))
+def newcomer(tmp_path_factory) -> Newcomer:
+    """After the quick start, with data in the home folder and no Python packages but in .venv."""
+    home = tmp_path_factory.mktemp("home")
+    clone = fresh_clone(home / "clone")
+    link_environment(clone)
+    write_course(clone / "outputs/quickstart")  # unless the slow tests make it
+    plant_data(home)
+    return Newcomer(clone, {
+        "PATH": f"{bare_python(home / 'python').parent}:/usr/bin:/bin", "HOME": str(home),
+        "PET_MASTER_PORT": str(free_port())})  # what torchrun takes instead of 29500
 
 
-@pytest.mark.parametrize("command", cheap(), ids=str)
-def test_a_command_works(command, course, tmp_path):
-    words = list(command.words)
-    main = next((word for word in words if word.endswith("main.py")), "")
-    if words[0] == "python3" and main == words[1]:
-        outcomes = run_programs(_part(main.split("/")[0], words[2:], tmp_path))
-        assert {outcome.code for outcome in outcomes} == {0}, outcomes
-        return
-    words = [re.sub(r"^outputs(?=/|$)", str(course), word) for word in words]
-    words[0] = sys.executable if words[0] == "python3" else words[0]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert done.returncode == (1 if words[0] == "diff" else 0), done.stdout + done.stderr
-    assert done.stdout
+def plant_data(home: Path) -> None:
+    """What ~/cifar10, ~/pets and ~/mnist hold, in small."""
+    for split, count in (("train", 60), ("test", 6)):
+        write_image_folder(home / "cifar10" / split, count, names=CIFAR10)
+        write_image_folder(home / "pets" / split, count, size=40)
+    digits_as_mnist(home / "mnist")
 
 
-def _part(part: str, words: list[str], folder: Path) -> list:
-    """A part's command on the small workload, with all its ranks where it names its own."""
-    flags, ranks = [*SMALL, "--output-dir", str(folder / "out")], 1
-    words = [piece for word in words for piece in word.split("=", 1)]
-    while words:
-        flag = words.pop(0)
-        value = words.pop(0) if words and not words[0].startswith("-") else None
-        if flag in ("--num-nodes", "-N"):
-            ranks = int(value or 1)
-        if flag in ("--master-ip", "-M", "--rank", "-R", "--num-nodes", "-N"):
-            continue
-        value = SMALLER.get(flag, value)
-        flags += [flag, value] if value else [] if flag in SMALLER else [flag]
-    if ranks == 1 and part == "PartOne":
-        return [program(part, flags, folder, "rank0", before=plant)]
-    return cluster(part, ranks, flags, folder, before=dict.fromkeys(range(ranks), plant))
+@pytest.mark.parametrize("command", run_here())
+def test_a_command_works_as_printed(command, newcomer):
+    done = newcomer.run(command.text)
+    told = done.stdout + done.stderr
+    assert done.returncode == (1 if command.text.startswith("diff") else 0), told
+    assert done.stdout and "Traceback" not in told, told
+    for start, path in LEAVES.items():
+        assert not command.text.startswith(start) or (newcomer.clone / path).exists()
+    if "show_mistakes" in command.text:
+        assert done.stdout.count("FAILED") == 6
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_to_files(path):
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text())
     assert all((path.parent / link).exists() for link in links), links
-
-
-@pytest.mark.slow  # a minute and more: three parts of real programs, torch loaded each time
-def test_the_quick_start_ends_by_naming_the_page(tmp_path):
-    done = subprocess.run(["scripts/quickstart.sh", "--max-iterations", "3", "--output-dir",
-                           str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].endswith(f"{tmp_path}/comparison.html")
-    assert (tmp_path / "comparison.html").stat().st_size > 100_000
-
-
-@pytest.mark.slow  # eight trainings on three ranks
-def test_the_lessons_table_of_mistakes():
-    done = subprocess.run([sys.executable, "-m", "tests.multiprocess.show_mistakes"], cwd=ROOT,
-                          capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0 and done.stdout.count("FAILED") == 6, done.stderr
-
-
-@pytest.mark.slow  # two runs of a real program
-def test_the_worker_sweep_ends_in_its_figure(tmp_path):
-    done = subprocess.run(["scripts/worker_sweep.sh", "--workload", "digits-vgg11", "--output-dir",
-                           str(tmp_path), "--max-iterations", "3", "--batch-size", "16"], cwd=ROOT,
-                          capture_output=True, text=True, timeout=280,
-                          env={"PATH": "/usr/bin:/bin", "WORKERS": "0 1"})
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "comparison_figures" / "worker-sweep.svg").exists()
-    assert (tmp_path / "1/PartOne/traces/trace_all_epoch1_1workers.json.gz").exists()
