@@ -7,6 +7,7 @@
 Calibrates the model of scripts/prediction/model.py on measured cells: on the file that
 benchmarks/sync.py wrote, or on runs and the preflight.json of the cluster they ran on. With
 --calibrate-on 4:1gbit 2:none it uses these cells alone, and says how far off it is on the others.
+Predictions are for nodes with processors of their own; --shared-processors is for hosts in one box.
 """
 
 import sys
@@ -31,8 +32,10 @@ from scripts.prediction.simulation import growing, step_of
 from scripts.prediction.sources import Source, read_source
 from scripts.prediction.tables import (
     Check,
+    bars_in_words,
     check_table,
     checks,
+    processors_in_words,
     scaling_table,
     step_table,
     which_strategy,
@@ -48,7 +51,9 @@ def main() -> None:
     found = checks(model, unseen)
     if found:
         print("\n" + check_table(found))
-    if options.own_machines:
+    print("\n" + bars_in_words(model, seen))
+    print(processors_in_words(source.machine, options.shared_processors))
+    if not options.shared_processors:
         model = model.on_own_machines()
     _answer(model, source, options)
     _draw(model, found, options)

@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -14,23 +15,29 @@ from scripts.prediction.model import STRATEGIES, Compute, Cost, Gradient, Machin
 from scripts.prediction.rates import payload_rate
 
 COMPUTE_ONLY = "compute only"
-LEAST_ERROR = 0.02  # of a step, where no cell can be left out
+NO_BAR = "not enough data for an error bar"
 Cell = dict[str, Any]
 
 
 class Prediction(NamedTuple):
-    """Seconds of a step, and the relative error to reckon with."""
+    """Seconds of the median step, and half of its 95 % error bar, relative; None without one."""
 
     seconds: float
-    error: float
+    error: float | None = None
 
     @property
     def low(self) -> float:
-        return self.seconds * (1 - self.error)
+        """The bar's lower end; without a bar there is no telling, and it is 0."""
+        return 0.0 if self.error is None else self.seconds * max(0.0, 1 - self.error)
 
     @property
     def high(self) -> float:
-        return self.seconds * (1 + self.error)
+        return inf if self.error is None else self.seconds * (1 + self.error)
+
+    @property
+    def words(self) -> str:
+        return f"{self.seconds:.3f}" + ("" if self.error is None else
+                                        f" ± {self.seconds * self.error:.3f}")
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,8 @@ class Calibration:
     """The model with its constants: seconds, and bytes.
 
     A step alone takes fixed + image * images, of which `update` is the optimiser's; `backward` is
-    backward's share of the rest.
+    backward's share of the rest. `errors` are half of the error bars, relative, by variant; None
+    where the cells are not enough for one (scripts/prediction/error_bars.py).
     """
 
     machine: Machine
@@ -50,7 +58,7 @@ class Calibration:
     backward: float
     latency: float
     costs: dict[str, Cost]
-    errors: dict[str, float]
+    errors: dict[str, float | None]
 
     def compute(self, ranks: int) -> Compute:
         """The phases of a step on one of `ranks` ranks that averages nothing."""
@@ -81,7 +89,7 @@ class Calibration:
     def predict(self, name: str, ranks: int, bytes_per_second: float) -> Prediction:
         """A step at a rate of payload, with its error bar."""
         return Prediction(self.seconds(name, ranks, self.link(bytes_per_second)),
-                          self.errors.get(name, LEAST_ERROR))
+                          self.errors.get(name))
 
 
 def measured(cell: Cell, name: str) -> float:

@@ -4,13 +4,12 @@
 
 Compute comes from the compute-only steps, as the link's rate does not change them:
 crowd * (fixed + image * images), where crowd is how many ranks share a processor. What averaging
-adds to that, less the link's part, is the strategy's processor cost. Error bars are twice the
-error that the model makes on each of these cells when it is calibrated without it.
+adds to that, less the link's part, is the strategy's processor cost. Error bars are those of
+scripts/prediction/error_bars.py.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import sqrt
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -20,13 +19,12 @@ from numpy.typing import NDArray
 from common.failures import DataError
 from scripts.prediction.calibration import (
     COMPUTE_ONLY,
-    LEAST_ERROR,
     Calibration,
     Cell,
     measured,
-    relative_errors,
     variants,
 )
+from scripts.prediction.error_bars import error_bars
 from scripts.prediction.model import STRATEGIES, Cost, Gradient, Machine, link_seconds
 from scripts.prediction.rates import payload_rate
 
@@ -41,8 +39,11 @@ def calibrate(cells: Sequence[Cell], machine: Machine, batch: int,
     """The model that fits these cells best. Raises DataError when there is none."""
     if not cells:
         raise DataError("there is no cell to calibrate the model on")
-    found = _fit(cells, machine, batch, latency)
-    return replace(found, errors=_errors(cells, found))
+
+    def fit(seen: Sequence[Cell]) -> Calibration:
+        return _fit(seen, machine, batch, latency)
+
+    return replace(fit(cells), errors=error_bars(cells, fit))
 
 
 def _fit(cells: Sequence[Cell], machine: Machine, batch: int, latency: float) -> Calibration:
@@ -137,23 +138,3 @@ def _fit_cost(name: str, cells: Sequence[Cell], model: Calibration) -> Cost:
               + STRETCH_PRICE * (STRETCHES[:, None] - 1) ** 2)
     stretch, hidden = np.unravel_index(misfit.argmin(), misfit.shape)
     return Cost(float(best[stretch, hidden]), float(tried[hidden]), float(STRETCHES[stretch]))
-
-
-def _errors(cells: Sequence[Cell], model: Calibration) -> dict[str, float]:
-    """Twice the root mean square of the errors on cells that were left out, by variant.
-
-    Half of it is the variant's own, half that of all: a few cells say little about one.
-    """
-    left_out: dict[str, list[float]] = {name: [] for name in variants(cells)}
-    for cell in cells if len(cells) > 1 else []:
-        others = [other for other in cells if other is not cell]
-        blind = _fit(others, model.machine, model.batch, model.latency)
-        for name, error in relative_errors(blind, [cell]).items():
-            left_out[name].append(error)
-    everybody = [error for each in left_out.values() for error in each]
-    return {name: max(LEAST_ERROR, 2 * sqrt((_square(each or everybody) + _square(everybody)) / 2))
-            for name, each in left_out.items()}
-
-
-def _square(errors: Sequence[float]) -> float:
-    return fmean(error**2 for error in errors) if errors else 0.0

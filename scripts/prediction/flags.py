@@ -44,9 +44,9 @@ def _parser() -> argparse.ArgumentParser:
                         help="to predict (default: those of the cells)")
     parser.add_argument("--rate", nargs="+", default=[], metavar="RATE",
                         help="of every link: 300mbit, 1gbit, none (default: those of the cells)")
-    parser.add_argument("--own-machines", action="store_true",
-                        help="each node has processors of its own, although those of the "
-                        "calibration shared one machine")
+    parser.add_argument("--shared-processors", action="store_true",
+                        help="the nodes share the processors on which the cells were measured, as "
+                        "hosts in network namespaces do (default: each node has its own)")
     parser.add_argument("--figure", type=Path, metavar="SVG",
                         help="draw predicted against measured steps of the cells left out")
     parser.add_argument("--simulate", type=Path, metavar="SVG",

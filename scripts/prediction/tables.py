@@ -6,12 +6,15 @@ from typing import NamedTuple
 
 from scripts.prediction.calibration import (
     COMPUTE_ONLY,
+    NO_BAR,
     Calibration,
     Cell,
     Prediction,
     measured,
     variants,
 )
+from scripts.prediction.error_bars import LEAST_CELLS, spread
+from scripts.prediction.model import Machine
 from scripts.prediction.rates import payload_rate
 
 
@@ -46,19 +49,20 @@ def check_table(found: Sequence[Check]) -> str:
     lines = ["| nodes, rate | strategy | measured, s | predicted, s | error |",
              "|---|---|--:|--:|--:|"]
     lines += [f"| {each.nodes}, {each.rate} | {each.name} | {each.measured:.3f} | "
-              f"{each.predicted.seconds:.3f} ± {each.predicted.seconds * each.predicted.error:.3f} "
-              f"| {100 * each.error:+.1f} % |" for each in found]
+              f"{each.predicted.words} | {100 * each.error:+.1f} % |" for each in found]
     return "\n".join([*lines, "", errors_in_words(found)])
 
 
 def errors_in_words(found: Sequence[Check]) -> str:
-    """The median and the worst error, and how many lie within their error bars."""
+    """The median and the worst error, and how many of those with an error bar lie within it."""
     worst = max(found, key=lambda each: abs(each.error))
-    within = sum(each.is_within_bar for each in found)
+    barred = [each for each in found if each.predicted.error is not None]
+    within = (f"{sum(each.is_within_bar for each in barred)} within their error bars" if barred
+              else NO_BAR)
     middle = median(abs(each.error) for each in found)
     return (f"{len(found)} steps of unseen cells: error {_percent(middle)} in the median, "
             f"{_percent(abs(worst.error))} at worst ({worst.name}, {worst.nodes} nodes, "
-            f"{worst.rate}); {within} within their error bars")
+            f"{worst.rate}); {within}")
 
 
 def _percent(share: float) -> str:
@@ -73,8 +77,7 @@ def step_table(model: Calibration, ranks: int, rates: Sequence[str | float]) -> 
              "|---" + "|--:" * len(rates) + "|"]
     for name in names:
         cells = [model.predict(name, ranks, payload_rate(rate)) for rate in rates]
-        lines.append(f"| {name} | " + " | ".join(
-            f"{each.seconds:.3f} ± {each.seconds * each.error:.3f}" for each in cells) + " |")
+        lines.append(f"| {name} | {' | '.join(each.words for each in cells)} |")
     return "\n".join(lines)
 
 
@@ -92,10 +95,38 @@ def fastest(model: Calibration, ranks: int, rate: float) -> list[tuple[str, Pred
 def which_strategy(model: Calibration, ranks: int, rate: str | float) -> str:
     """The fastest one, and those that the error bars cannot tell from it."""
     (best, seconds), *others = fastest(model, ranks, payload_rate(rate))
-    equal = [name for name, each in others if each.low <= seconds.high]
-    text = (f"{ranks} nodes, {rate_in_words(rate)}: {best}, {seconds.seconds:.3f} s a step "
-            f"({seconds.low:.3f} to {seconds.high:.3f})")
+    text = f"{ranks} nodes, {rate_in_words(rate)}: {best}, {seconds.seconds:.3f} s a step "
+    if seconds.error is None:
+        return text + f"({NO_BAR})"
+    equal = [name for name, each in others if each.error is not None and each.low <= seconds.high]
+    text += f"({seconds.low:.3f} to {seconds.high:.3f})"
     return text + (f"; {', '.join(equal)}: as fast within the error" if equal else "")
+
+
+def bars_in_words(model: Calibration, cells: Sequence[Cell]) -> str:
+    """What the error bars are made of, or why there are none."""
+    found, sizes = spread(cells), sorted({cell["nodes"] for cell in cells})
+    deviation = (f"a step's standard deviation is {100 * found.deviation:.0f} %" if found.freedom
+                 else "no step was measured twice")
+    if all(error is None for error in model.errors.values()):
+        return (f"{NO_BAR}: that takes {LEAST_CELLS} cells (numbers of nodes, or rates), and some "
+                f"with several steps; here {len(cells)} calibrate{'s' * (len(cells) == 1)}, and "
+                f"{deviation}")
+    return (f"±: 95 % error bars of the median step, from each of {len(cells)} cells of "
+            f"{' and '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} nodes left out once, "
+            f"and from the spread of the steps ({deviation}); they cannot know more nodes. "
+            f"Without ±: {NO_BAR}")
+
+
+def processors_in_words(machine: Machine, shared: bool) -> str:
+    """For which nodes the predictions are."""
+    cores = f"{machine.cores} cores"
+    if shared:
+        return (f"nodes: hosts that share {machine.machines} machine"
+                f"{'s' * (machine.machines != 1)} of {cores}, as the measured ones did")
+    return (f"nodes: each with processors of its own, {machine.threads} "
+            f"thread{'s' * (machine.threads > 1)} a rank; for hosts that share the measured "
+            f"machine's {cores} add --shared-processors")
 
 
 def stops_paying(model: Calibration, name: str, rate: float) -> tuple[int, float]:

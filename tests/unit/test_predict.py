@@ -2,12 +2,15 @@
 
 Mutations that turn this red: calibrate on the cells to be predicted; take the links' round trip for
 their latency; data loading no part of computing; count the averaging as computing; hosts for
-machines; pass over --own-machines; a workload of another model.
+machines; pass over --shared-processors, or take it for granted; a workload of another model; a bar
+for one cell.
 """
 
 import json
+import random
 import subprocess
 import sys
+from statistics import median
 
 import pytest
 
@@ -17,7 +20,8 @@ from scripts.prediction.calibration import COMPUTE_ONLY
 from scripts.prediction.fitting import calibrate
 from scripts.prediction.model import STRATEGIES
 from scripts.prediction.sources import BOX_LATENCY, read_source
-from tests.grid import CELLS, PLANTED, grid
+from scripts.prediction.tables import checks
+from tests.grid import CELLS, PLANTED, cell, grid
 from tests.ranks import ROOT
 from tests.recorded import GRADIENT, write_course, write_run
 
@@ -64,13 +68,41 @@ def test_cells_that_it_has_not_seen_and_which_strategy_here(tmp_path):
     assert "within 15 %" in picture.read_text()
 
 
-def test_nodes_with_processors_of_their_own_compute_faster(tmp_path):
+def test_nodes_have_processors_of_their_own_unless_told_otherwise(tmp_path):
     path = write_grid(tmp_path)
-    lines = [predict(path, "--nodes", 8, "--rate", "none", *flags).stdout.splitlines()
-             for flags in ((), ("--own-machines",))]
-    shared, own = ([float(line.split("|")[2].split("±")[0]) for line in each
-                    if line.startswith("| compute only")][0] for each in lines)
+    said = [predict(path, "--nodes", 8, "--rate", "none", *flags).stdout
+            for flags in ((), ("--shared-processors",))]
+    own, shared = ([float(line.split("|")[2].split("±")[0]) for line in each.splitlines()
+                    if line.startswith("| compute only")][0] for each in said)
     assert shared == pytest.approx(4 * own, rel=0.01)  # 8 ranks on 2 cores
+    assert "nodes: each with processors of its own, 1 thread a rank;" in said[0]
+    assert "nodes: hosts that share 1 machine of 2 cores, as the measured ones did" in said[1]
+
+
+def test_one_cell_of_steps_that_spread_has_no_error_bar(tmp_path):
+    cells = grid()
+    cells["cells"] = [cell(4, "none")]
+    for variant in cells["cells"][0]["variants"].values():
+        variant["steps"] = [variant["steps"][0] * factor for factor in (0.65, 1.0, 1.35)]
+    (tmp_path / "one.json").write_text(json.dumps(cells))
+    done = predict(tmp_path / "one.json", "--nodes", 4, "--rate", "1gbit")
+    assert done.returncode == 0 and "±" not in done.stdout
+    assert "not enough data for an error bar: that takes 3 cells" in done.stdout
+    assert "here 1 calibrates, and a step's standard deviation is 35 %" in done.stdout
+    assert " s a step (not enough data for an error bar)" in done.stdout
+
+
+@pytest.mark.parametrize("record", ["sync_grid", "sync_cross_step"])
+def test_the_bars_cover_recorded_cells_that_it_has_not_seen(record):
+    source = read_source([ROOT / "docs" / "results" / f"{record}.json"], None)
+    draw, found = random.Random(2), []
+    for _ in range(8):
+        seen = draw.sample(source.cells, 8)
+        model = calibrate(seen, source.machine, source.batch, source.latency)
+        found += checks(model, [each for each in source.cells if each not in seen])
+    assert all(each.predicted.error for each in found)
+    assert sum(each.is_within_bar for each in found) >= 0.9 * len(found)
+    assert median(each.predicted.error for each in found) < 0.25  # wide bars cover anything
 
 
 def test_the_simulation_draws_its_figure(tmp_path):
@@ -84,14 +116,14 @@ def test_the_simulation_draws_its_figure(tmp_path):
 def test_runs_and_their_preflight_become_cells(tmp_path, profile):
     course = write_course(tmp_path / "outputs")
     source = read_source([course], write_preflight(tmp_path))
-    cell, = source.cells
-    assert (cell["nodes"], cell["rate"], source.batch) == (4, RATE, 100)
+    only, = source.cells
+    assert (only["nodes"], only["rate"], source.batch) == (4, RATE, 100)
     assert source.machine.machines == 4 and source.machine.cores == 2
     assert source.latency == pytest.approx(1e-4)
-    assert cell["variants"][COMPUTE_ONLY]["steps"] == pytest.approx([1.0] * 3)
-    assert cell["variants"]["gather-scatter"]["steps"] == pytest.approx([1.9] * 3)
-    assert cell["variants"]["Part Three"]["steps"] == pytest.approx([0.95] * 3)
-    assert sum(cell["gradient_bytes"]) == pytest.approx(GRADIENT)
+    assert only["variants"][COMPUTE_ONLY]["steps"] == pytest.approx([1.0] * 3)
+    assert only["variants"]["gather-scatter"]["steps"] == pytest.approx([1.9] * 3)
+    assert only["variants"]["Part Three"]["steps"] == pytest.approx([0.95] * 3)
+    assert sum(only["gradient_bytes"]) == pytest.approx(GRADIENT)
     model = calibrate(source.cells, source.machine, source.batch, source.latency)
     assert model.predict("gather-scatter", 4, RATE).seconds == pytest.approx(1.9)
     assert model.predict("gather-scatter", 4, RATE / 10).seconds > 1.9 + 2

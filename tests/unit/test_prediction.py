@@ -4,9 +4,10 @@ Mutations that turn this red: in forms.py, drop the latency of a message, 2 (N-1
 of the pipelined form, ignore when a bucket is ready; in model.py, `crowd` of at least 1 to any,
 close buckets above the limit only, leave out `part`, `max` to `+` for the hidden cost,
 forget the waiting so far, let one lane have all of the link; in
-fitting.py, take no hidden cost, do not divide by crowd, a stretch that costs nothing or too much,
-errors of seen cells for errors of left out ones, half the bar; in rates.py, count headers as
-payload.
+fitting.py, take no hidden cost, do not divide by crowd, a stretch that costs nothing or too much;
+in error_bars.py, errors of seen cells for errors of left out ones, half the bar, no measurement, a
+standard deviation for a standard error, LEAST_CELLS = 2, a bar of all for a variant without its
+own; in rates.py, count headers as payload.
 """
 
 from dataclasses import replace
@@ -19,6 +20,7 @@ from common.failures import DataError, UsageError
 from PartTwo.lanes import first_of_express
 from scripts.prediction import forms
 from scripts.prediction.calibration import COMPUTE_ONLY, relative_errors
+from scripts.prediction.error_bars import spread
 from scripts.prediction.fitting import calibrate
 from scripts.prediction.forms import Level, Link
 from scripts.prediction.model import (
@@ -30,7 +32,13 @@ from scripts.prediction.model import (
     exposed_seconds,
 )
 from scripts.prediction.rates import payload_rate
-from scripts.prediction.tables import checks, errors_in_words, stops_paying, which_strategy
+from scripts.prediction.tables import (
+    bars_in_words,
+    checks,
+    errors_in_words,
+    stops_paying,
+    which_strategy,
+)
 from tests.grid import CELLS, MACHINE, PLANTED, READY, SIZES, cell
 
 LINK = Link(seconds_per_byte=1e-8, latency=1e-3)
@@ -175,10 +183,43 @@ def test_error_bars_are_the_errors_on_cells_left_out():
     off = cells[4]["variants"]["all-reduce"]  # three nodes at 1gbit
     off["steps"] = [1.5 * step for step in off["steps"]]
     errors = calibrate(cells, MACHINE, 256, PLANTED.latency).errors
-    # One of nine cells is off by a third of what was measured: twice the root of (1/9 + 1/99) / 2
-    # of its square; the others share half of the mean over all 99.
-    assert errors["all-reduce"] > 2 * 0.33 * (1 / 18) ** 0.5
+    # One of nine cells is off by a third of what was measured: Student's t of nine times the root
+    # of (1/9 + 1/99) / 2 of its square; the others share half of the mean over all 99.
+    assert errors["all-reduce"] > 2.26 * 0.33 * (1 / 18) ** 0.5
     assert 0.02 < errors["reduce-scatter"] < 0.1
+
+
+def test_error_bars_know_the_spread_of_the_steps():
+    cells = [cell(*each) for each in CELLS]
+    for each in cells:
+        found = each["variants"]["all-reduce"]
+        found["steps"] = [found["steps"][0] * factor for factor in (0.7, 1.0, 1.3)]
+    errors = calibrate(cells, MACHINE, 256, PLANTED.latency).errors
+    assert errors["all-reduce"] == pytest.approx(2.26 * 0.3 / 27**0.5, rel=0.01)
+    assert errors["reduce-scatter"] == 0.02
+    assert spread(cells, "all-reduce").deviation == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("seen", [1, 2])
+def test_too_few_cells_or_single_steps_have_no_error_bar(seen):
+    cells = [cell(*each) for each in CELLS]
+    few = calibrate(cells[:seen], MACHINE, 256, PLANTED.latency)
+    assert set(few.errors.values()) == {None}
+    for each in cells:
+        for variant in each["variants"].values():
+            variant["steps"] = variant["steps"][:1]
+    once = calibrate(cells, MACHINE, 256, PLANTED.latency)
+    assert set(once.errors.values()) == {None}
+    assert "no step was measured twice" in bars_in_words(once, cells)
+    assert "±" not in once.predict("all-reduce", 4, 1e8).words
+
+
+def test_a_strategy_of_too_few_cells_has_no_bar_of_the_others():
+    cells = [cell(*each) for each in CELLS]
+    for each in cells[2:]:
+        del each["variants"]["all-reduce"]
+    errors = calibrate(cells, MACHINE, 256, PLANTED.latency).errors
+    assert errors["all-reduce"] is None and errors["reduce-scatter"] == 0.02
 
 
 def test_no_cell_and_an_unknown_strategy_are_refused():
@@ -214,11 +255,13 @@ def test_it_says_how_many_nodes_pay():
 
 
 def test_what_the_bars_cannot_tell_apart_is_named():
-    model = replace(PLANTED, costs={"all-reduce": Cost(0.1), "reduce-scatter": Cost(0.102),
-                                    "gather-scatter": Cost(5.0)})
+    costs = {"all-reduce": Cost(0.1), "reduce-scatter": Cost(0.102), "gather-scatter": Cost(5.0)}
+    model = replace(PLANTED, costs=costs, errors=dict.fromkeys(costs, 0.02))
     words = which_strategy(model, 4, "none")
     assert words.startswith("4 nodes, none: all-reduce, ")
     assert words.endswith("; reduce-scatter: as fast within the error")
+    unsure = which_strategy(replace(model, errors={}), 4, "none")
+    assert unsure.endswith(" s a step (not enough data for an error bar)")
 
 
 def test_errors_are_told_in_one_line():
@@ -226,6 +269,8 @@ def test_errors_are_told_in_one_line():
     unseen["variants"] = {name: unseen["variants"][name] for name in (COMPUTE_ONLY, "all-reduce")}
     unseen["variants"]["all-reduce"]["steps"] = [
         step / 1.5 for step in unseen["variants"]["all-reduce"]["steps"]]
-    assert errors_in_words(checks(PLANTED, [unseen])) == (
+    assert errors_in_words(checks(PLANTED, [unseen])).endswith("; not enough data for an error bar")
+    barred = replace(PLANTED, errors={COMPUTE_ONLY: 0.02, "all-reduce": 0.02})
+    assert errors_in_words(checks(barred, [unseen])) == (
         "2 steps of unseen cells: error 25.0 % in the median, 50.0 % at worst (all-reduce, 3 "
         "nodes, 1gbit); 1 within their error bars")
