@@ -1,15 +1,16 @@
-"""Draws the loss curves of runs on different numbers of ranks into one figure, panel by panel.
+"""Draws how far runs' losses are from those of a first run: each iteration, and smoothed.
 
     python3 scripts/loss_curves.py --output docs/loss_curves.svg \\
-        --panel "statistics of the global batch" s1/PartOne s2/PartTwo/all-reduce s4/PartThree \\
-        --panel "each rank's own statistics" l1/PartOne l2/PartTwo/all-reduce l4/PartThree
+        --run "1 rank" one/PartOne --run "4 ranks, statistics of the global batch" four/PartThree
 
-A folder is a run's output folder with the metrics_rankR.jsonl of all its ranks. A curve is the mean
-loss over the global batch, iteration by iteration; each is compared with the first of its panel.
+A folder is a run's output folder with the metrics_rankR.jsonl of all its ranks. A loss is the mean
+over the global batch. Single iterations differ by roundings once these have grown; whether a run
+learns something else shows in the mean over many iterations, beside its 95 % interval.
 """
 
 import sys
 from pathlib import Path
+from statistics import fmean
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -23,22 +24,31 @@ from dataclasses import dataclass
 
 from common.failures import DataError, UsageError, run_program
 from common.recorded_run import find_runs
+from common.spread import half_interval
+
+SMOOTH = 25  # iterations, of which a smoothed curve is the mean
+LAST = 50  # iterations, over which the runs are compared
+LEAST = 1e-9  # of the scale, where equal losses are drawn too
 
 
 @dataclass(frozen=True)
 class Curve:
     """The mean loss of each global batch of a run, by (epoch, iteration), in the order trained."""
 
+    label: str
     folder: Path
-    ranks: int
     losses: dict[tuple[int, int], float]
 
-    @property
-    def label(self) -> str:
-        return f"{self.ranks} rank{'s' * (self.ranks > 1)}"
+    def minus(self, reference: "Curve") -> list[float]:
+        """Each iteration's difference. Raises DataError when the two trained on other ones."""
+        if self.losses.keys() != reference.losses.keys():
+            raise DataError(f"{self.folder} has {len(self.losses)} iterations and "
+                            f"{reference.folder} {len(reference.losses)}, or other ones: they "
+                            "cannot be compared")
+        return [loss - reference.losses[place] for place, loss in self.losses.items()]
 
 
-def read_curve(folder: Path) -> Curve:
+def read_curve(label: str, folder: Path) -> Curve:
     """The curve of the one run in `folder`. Raises DataError when a rank's steps are missing."""
     run, *others = find_runs([folder])
     if others:
@@ -46,67 +56,79 @@ def read_curve(folder: Path) -> Curve:
     if any(len(row["ranks"]) != run.ranks for row in run.merged):
         raise DataError(f"{folder} was trained by {run.ranks} ranks, but not all of their "
                         "metrics_rankR.jsonl are there and whole: copy them all into it")
-    return Curve(folder, run.ranks,
-                 {(row["epoch"], row["iteration"]): row["loss"] for row in run.merged})
+    return Curve(label, folder, {(row["epoch"], row["iteration"]): row["loss"]
+                                 for row in run.merged})
 
 
-def largest_gap(curve: Curve, reference: Curve) -> tuple[float, tuple[int, int]]:
-    """The largest difference of any iteration, and its (epoch, iteration).
-
-    Raises DataError when the two did not train on the same iterations.
-    """
-    if curve.losses.keys() != reference.losses.keys():
-        raise DataError(f"{curve.folder} has {len(curve.losses)} iterations and {reference.folder} "
-                        f"{len(reference.losses)}, or other ones: they cannot be compared")
-    return max((abs(curve.losses[place] - reference.losses[place]), place)
-               for place in reference.losses)
+def smoothed(values: Sequence[float]) -> list[float]:
+    """Means of SMOOTH values that follow one another: one less than that shorter than `values`."""
+    width = min(SMOOTH, len(values))
+    return [fmean(values[start:start + width]) for start in range(len(values) - width + 1)]
 
 
-def report(title: str, curves: Sequence[Curve]) -> str:
-    """In words: how far each curve is from the panel's first."""
-    first, lines = curves[0], [title]
-    lines.append(f"  {first.label}: loss {list(first.losses.values())[-1]:.4f} after "
-                 f"{len(first.losses)} iterations ({first.folder})")
+def table(curves: Sequence[Curve]) -> str:
+    """Markdown: how far each curve is from the first, early and late."""
+    lines = [f"| loss against {curves[0].label} | first iteration | first 10, at most | "
+             f"mean of the last {LAST} |", "|---|--:|--:|--:|"]
     for curve in curves[1:]:
-        gap, (epoch, iteration) = largest_gap(curve, first)
-        lines.append(f"  {curve.label}: at most {gap:.2e} from {first.label}, at epoch {epoch} "
-                     f"iteration {iteration} ({curve.folder})")
+        gaps = curve.minus(curves[0])
+        late = gaps[-LAST:]
+        lines.append(f"| {curve.label} | {abs(gaps[0]):.1e} | {max(map(abs, gaps[:10])):.1e} | "
+                     f"{fmean(late):+.3f} ± {half_interval(late):.3f} |")
     return "\n".join(lines)
 
 
-def draw(panels: Sequence[tuple[str, Sequence[Curve]]], output: Path) -> None:
-    """Writes the figure; a panel's title says the largest gap, and panels share their scales."""
-    from common.figure_style import legend_below, line, new_figure
+def conclusion(curves: Sequence[Curve]) -> str:
+    """Which curves lie apart from the first at their end, beyond the spread of the iterations."""
+    late = {curve.label: curve.minus(curves[0])[-LAST:] for curve in curves[1:]}
+    apart = [f"{label} ({fmean(gaps):+.3f})" for label, gaps in late.items()
+             if abs(fmean(gaps)) > half_interval(gaps)]
+    place = f"in the mean of the last {LAST} iterations"
+    return (f"apart from {curves[0].label} {place}: {', '.join(apart)}" if apart
+            else f"no run lies apart from {curves[0].label} {place}, beyond the spread")
 
-    figure, axes = new_figure("", 0.8 + 2.4 * len(panels), len(panels))
-    for axis, (title, curves) in zip(axes, panels, strict=True):
-        gaps = [largest_gap(curve, curves[0])[0] for curve in curves[1:]]
-        axis.set_title(f"{title}: at most {max(gaps):.1e} apart" if gaps else title, fontsize=10)
-        for index, curve in enumerate(curves):
-            axis.plot(range(1, len(curve.losses) + 1), list(curve.losses.values()),
-                      label=curve.label, **line(index))
-        axis.sharey(axes[0])
-        axis.set_ylabel("mean loss over\nthe global batch")
-    axes[-1].set_xlabel("iteration")
-    legend_below(figure, max(axes, key=lambda axis: len(axis.lines)))
+
+def draw(curves: Sequence[Curve], output: Path) -> None:
+    """Writes the figure: smoothed losses, then each iteration's and the smoothed difference."""
+    from common.figure_style import legend_below, line, new_figure, svg
+
+    figure, (loss, each, mean) = new_figure(conclusion(curves), 7.2, panels=3)
+    for index, curve in enumerate(curves):
+        values, gaps = list(curve.losses.values()), curve.minus(curves[0])
+        ends = range(len(values) - len(smoothed(values)) + 1, len(values) + 1)
+        loss.plot(ends, smoothed(values), label=curve.label, **line(index))
+        if index:
+            each.plot(range(1, len(gaps) + 1), [max(LEAST, abs(gap)) for gap in gaps],
+                      **line(index))
+            mean.plot(ends, smoothed(gaps), **line(index))
+    each.set_yscale("log")
+    loss.set_ylabel(f"loss, mean of\n{SMOOTH} iterations")
+    each.set_ylabel("difference,\neach iteration")
+    mean.set_ylabel(f"difference, mean\nof {SMOOTH} iterations")
+    mean.set_xlabel("iteration")
+    loss.sharex(each)
+    mean.sharex(each)
+    legend_below(figure, loss, columns=2)
     output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output)
+    output.write_text(svg(figure))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Draws loss curves of runs over one another.")
-    parser.add_argument("--panel", nargs="+", action="append", required=True,
-                        metavar=("TITLE", "FOLDER"), help="a title and the folders of its runs")
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE",
-                        help="an .svg, .png or .pdf file")
+    parser = argparse.ArgumentParser(description="Draws how far runs' losses are from the first's.")
+    parser.add_argument("--run", nargs=2, action="append", required=True,
+                        metavar=("LABEL", "FOLDER"), help="a name and the folder of a run; the "
+                        "first is the one that others are compared with")
+    parser.add_argument("--output", type=Path, required=True, metavar="SVG")
     options = parser.parse_args()
-    if any(len(words) < 2 for words in options.panel):
-        raise UsageError("--panel needs a title and at least one folder")
-    panels = [(title, [read_curve(Path(folder)) for folder in folders])
-              for title, *folders in options.panel]
-    for title, curves in panels:
-        print(report(title, curves))
-    draw(panels, options.output)
+    if len(options.run) < 2:
+        raise UsageError("there is nothing to compare: give --run at least twice")
+    curves = [read_curve(label, Path(folder)) for label, folder in options.run]
+    print(table(curves))
+    print(f"\n{conclusion(curves)}")
+    try:
+        draw(curves, options.output)
+    except OSError as error:
+        raise UsageError(f"{options.output} cannot be written: {error.strerror}") from error
 
 
 if __name__ == "__main__":

@@ -1,23 +1,30 @@
-"""Loss curves: every rank's samples in them, gaps against the first run, and a figure of them.
+"""Loss curves: every rank's samples in them, differences from the first run, a figure of them.
 
-Mutations that turn this red: `!=` to `>` in read_curve; `max` to `min` or `abs` dropped in
-largest_gap; a scale of its own for each panel.
+Mutations that turn this red: `!=` to `>` in read_curve; `abs` dropped in the table; the curve
+subtracted from the reference; the first 50 for the last; an interval of 0 in the conclusion; a
+smoothed curve that begins at its first iteration; linear differences.
 """
 
 import sys
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.figure import Figure
 
+from common import figure_style
 from common.failures import DataError, UsageError
-from scripts.loss_curves import Curve, draw, largest_gap, main, read_curve
+from scripts.loss_curves import Curve, conclusion, draw, main, read_curve, smoothed, table
 from tests.recorded import write_run
+from tests.svg_text import cut_off
+
+
+def curve(label: str, losses: list[float], folder="runs") -> Curve:
+    return Curve(label, folder, {(1, at): loss for at, loss in enumerate(losses)})
 
 
 def test_ranks_are_merged(tmp_path):
-    curve = read_curve(write_run(tmp_path / "run", ranks=2, steps=3))
-    assert curve.ranks == 2
-    assert curve.losses == pytest.approx({(1, 0): 2.5, (1, 1): 1.5, (2, 0): 2 / 3 + 0.5})
+    found = read_curve("two", write_run(tmp_path / "run", ranks=2, steps=3))
+    assert found.losses == pytest.approx({(1, 0): 2.5, (1, 1): 1.5, (2, 0): 2 / 3 + 0.5})
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
@@ -25,46 +32,67 @@ def test_a_missing_rank_is_an_error(missing, tmp_path):
     folder = write_run(tmp_path / "run", ranks=3)
     (folder / f"metrics_rank{missing}.jsonl").unlink()
     with pytest.raises(DataError):
-        read_curve(folder)
+        read_curve("three", folder)
 
 
 def test_a_folder_of_several_runs_is_an_error(tmp_path):
     for name in "ab":
         write_run(tmp_path / name)
     with pytest.raises(DataError, match="2 runs"):
-        read_curve(tmp_path)
+        read_curve("one", tmp_path)
 
 
-def test_the_largest_gap_and_its_place(tmp_path):
-    reference = Curve(tmp_path, 1, {(1, 0): 3.0, (1, 1): 2.0, (2, 0): 1.0})
-    other = Curve(tmp_path, 2, {(1, 0): 3.1, (1, 1): 1.5, (2, 0): 1.2})
-    assert largest_gap(other, reference) == (0.5, (1, 1))
+def test_differences_early_and_late():
+    reference = curve("1 rank", [3.0] * 100)
+    other = curve("4 ranks", [3.0 - 1e-6, *[2.5] * 9, *[3.0] * 40, *[3.25] * 50])
+    assert table([reference, other]).splitlines()[-1] == (
+        "| 4 ranks | 1.0e-06 | 5.0e-01 | +0.250 ± 0.000 |")
     with pytest.raises(DataError, match="compared"):
-        largest_gap(Curve(tmp_path, 2, {(1, 0): 3.0}), reference)
+        curve("short", [3.0]).minus(reference)
 
 
-def test_the_command_draws_and_says_the_gaps(tmp_path, monkeypatch, capsys):
+def test_only_what_lies_beyond_the_spread_is_called_apart():
+    reference = curve("1 rank", [1.0] * 100)
+    apart = curve("4 ranks, each its own", [1.04 + 0.01 * (-1) ** at for at in range(100)])
+    noise = curve("4 ranks", [1.001 + 0.1 * (-1) ** (at // 7) for at in range(100)])
+    assert conclusion([reference, noise]).startswith("no run lies apart from 1 rank")
+    assert conclusion([reference, noise, apart]) == (
+        "apart from 1 rank in the mean of the last 50 iterations: 4 ranks, each its own (+0.040)")
+
+
+def test_means_of_iterations_that_follow_one_another():
+    values = [float(at) for at in range(30)]
+    assert smoothed(values) == pytest.approx([12, 13, 14, 15, 16, 17])
+    assert smoothed(values[:3]) == [1.0]
+
+
+def test_the_command_draws_and_says_the_differences(tmp_path, monkeypatch, capsys):
     one, two = (write_run(tmp_path / name, ranks) for name, ranks in (("one", 1), ("two", 2)))
     picture = tmp_path / "docs" / "curves.svg"
-    monkeypatch.setattr(sys, "argv", ["loss_curves.py", "--output", str(picture), "--panel",
-                                      "global", str(one), str(two), "--panel", "alone", str(one)])
+    monkeypatch.setattr(sys, "argv", ["loss_curves.py", "--output", str(picture), "--run", "1 rank",
+                                      str(one), "--run", "2 ranks", str(two)])
     main()
-    assert "2 ranks: at most 5.00e-01 from 1 rank, at epoch" in capsys.readouterr().out
+    assert "| 2 ranks | 5.0e-01 | 5.0e-01 | +0.500 ± 0.000 |" in capsys.readouterr().out
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+    assert cut_off(picture.read_text()) == []
 
 
-def test_panels_share_their_scale(tmp_path, monkeypatch):
-    from matplotlib.figure import Figure
+def test_the_figure_shows_small_differences_too(tmp_path, monkeypatch):
+    drawn: list[Figure] = []
+    monkeypatch.setattr(figure_style, "svg", lambda figure: drawn.append(figure) or "")
+    draw([curve("1", [1.0] * 30), curve("2", [1.0 + 1e-7] * 30)], tmp_path / "x.svg")
+    loss, each, mean = drawn[0].axes
+    assert each.get_yscale() == "log" and len(loss.lines) == 2
+    assert list(each.lines[0].get_ydata()) == pytest.approx([1e-7] * 30)
+    assert list(mean.lines[0].get_xdata()) == [25, 26, 27, 28, 29, 30]
 
-    drawn = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, path: drawn.append(self))
-    draw([("a", [Curve(tmp_path, 1, {(1, 0): 9.0})]), ("b", [Curve(tmp_path, 1, {(1, 0): 1.0})])],
-         tmp_path / "x.svg")
-    upper, lower = drawn[0].axes
-    assert upper.get_ylim() == lower.get_ylim() and upper.get_ylim()[1] >= 9
 
-
-def test_a_panel_without_a_folder_is_a_usage_error(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["loss_curves.py", "--output", "x.svg", "--panel", "title"])
-    with pytest.raises(UsageError, match="folder"):
+@pytest.mark.parametrize("labels, sentence", [
+    ("a", "nothing to compare"), ("ab", "cannot be written")])
+def test_what_cannot_be_meant_is_a_usage_error(tmp_path, monkeypatch, labels, sentence):
+    folder = write_run(tmp_path / "one")
+    runs = [word for label in labels for word in ("--run", label, str(folder))]
+    monkeypatch.setattr(sys, "argv", ["loss_curves.py", *runs, "--output",
+                                      str(folder / "metrics_rank0.jsonl" / "x.svg")])
+    with pytest.raises(UsageError, match=sentence):
         main()
