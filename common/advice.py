@@ -3,11 +3,13 @@
     error: stopped by SIGTERM at epoch 1 iteration 7. Last good checkpoint: … Resume with: …
 """
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 
 RESUMABLE = (75, 130, 143)
 NOT_FINITE = 5
+QUOTED_RESUME = re.compile(r" --resume[ =](?:\\.|[^\\\s])+")
 
 
 def advice(code: int, saved: str | None, arguments: Sequence[str],
@@ -25,7 +27,12 @@ def advice(code: int, saved: str | None, arguments: Sequence[str],
 
 
 def resume_command(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """This process's own command, with --resume auto; under a launcher, what to tell that."""
+    """The launcher's command, or this process's own where there is none, with --resume auto.
+
+    Our launchers leave theirs, quoted for the shell, in RUN_COMMAND; see scripts/run_command.sh.
+    """
+    if launcher := environment.get("RUN_COMMAND"):
+        return f"{QUOTED_RESUME.sub('', launcher).strip()} --resume auto"
     for variable, launcher in (("TORCHELASTIC_RUN_ID", "torchrun"), ("SLURM_STEP_ID", "srun")):
         if variable in environment and "--rank" not in arguments and "-R" not in arguments:
             return f"the same {launcher} command with --resume auto"

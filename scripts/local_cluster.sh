@@ -6,6 +6,8 @@
 # Ends with the exit code of the rank that failed first. Interrupted, it passes the signal on,
 # waits GRACE seconds (default 15) for the ranks to stop by themselves, and leaves none behind.
 set -uo pipefail
+. "$(dirname "$0")/run_command.sh"
+keep_command "$0" "$@"
 . "$(dirname "$0")/environment.sh"
 needs_bash 5 1  # wait -n -p
 [ -x "$PYTHON" ] || PYTHON=python3

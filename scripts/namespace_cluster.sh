@@ -16,6 +16,8 @@ set -uo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 . "$here/environment.sh"
 needs_bash 5 1  # wait -n -p, in namespace_inside.sh
+. "$here/run_command.sh"
+keep_command "$0" "$@"
 
 usage() {
     echo "error: $1; usage: scripts/namespace_cluster.sh [-n N] [-r RATE] [-s R=RATE] [-p COMMAND]" \

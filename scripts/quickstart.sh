@@ -5,6 +5,8 @@
 #   scripts/quickstart.sh
 #   scripts/quickstart.sh --workload cifar10-vgg11 --data-dir ~/cifar10 --max-iterations 40
 set -euo pipefail
+. "$(dirname "$0")/run_command.sh"
+keep_command "$0" "$@"
 . "$(dirname "$0")/environment.sh"
 use_environment requirements.txt
 

@@ -2,6 +2,8 @@
 # One node of a cluster: scripts/run_node.sh PartTwo [MASTER_IP NUM_NODES RANK] [flags]
 # What is not given as arguments comes from MASTER_IP, NUM_NODES and RANK in the environment.
 set -euo pipefail
+. "$(dirname "$0")/run_command.sh"
+keep_command "$0" "$@"
 . "$(dirname "$0")/environment.sh"
 part=$1
 shift

@@ -16,6 +16,8 @@
 # Ends with the exit code of the node that failed first; 3 when the code differs, 75 when a node
 # does not answer.
 set -uo pipefail
+. "$(dirname "$0")/run_command.sh"
+keep_command "$0" "$@"
 ROOT="$(cd "$(dirname "$0")/.." && pwd)"
 SOURCES="common PartOne PartTwo PartThree scripts"
 # The same words here and there: names and contents of all source files.
@@ -64,8 +66,8 @@ check_code() {
 
 start_rank() {  # prints the process id there, which is also that of the rank's process group
     local words
-    words="$(printf '%q ' "${PYTHON:-.venv/bin/python}" "$program" --master-ip "${addresses[0]}" \
-        --num-nodes ${#targets[@]} --rank "$1" "${flags[@]}")"
+    words="$(printf '%q ' env "RUN_COMMAND=$RUN_COMMAND" "${PYTHON:-.venv/bin/python}" \
+        "$program" --master-ip "${addresses[0]}" --num-nodes ${#targets[@]} --rank "$1" "${flags[@]}")"
     # Without job control a background process leads no group, so setsid does not fork: $! is it.
     on "$1" "mkdir -p \$job && touch \$job/begun && export job && { setsid bash -c \
         '\"\$@\"; echo \$? > \$job/code' rank $words > \$job/out 2>&1 < /dev/null & echo \$!; }"

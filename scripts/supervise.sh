@@ -6,6 +6,8 @@
 # wrong flag, other data, a loss that is not finite) would only happen again, so it ends at once, and
 # so does an interrupt: SIGINT, SIGTERM and SIGUSR1 are passed on to the command.
 set -uo pipefail
+. "$(dirname "$0")/run_command.sh"
+keep_command "$0" "$@"
 if [ $# -lt 2 ] || ! [ "$1" -ge 0 ] 2>/dev/null; then
     echo "usage: scripts/supervise.sh RESTARTS COMMAND [ARGUMENTS]" >&2
     exit 2

@@ -5,6 +5,8 @@
 #   WORKERS="0 2" scripts/worker_sweep.sh --workload digits-vgg11 --output-dir outputs/sweep
 # Under SLURM, scripts/slurm/worker_sweep.sbatch runs them as jobs of an array.
 set -euo pipefail
+. "$(dirname "$0")/run_command.sh"
+keep_command "$0" "$@"
 . "$(dirname "$0")/environment.sh"
 [ -x "$PYTHON" ] || PYTHON=python3
 output=outputs/worker-sweep

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Sourced by the batch files: run_part PROGRAM [flags] runs one rank a task, resumes what an earlier
-# start of the same job has left, and puts the job back into the queue when it was interrupted.
+# Sourced by the batch files: run_part BATCH_FILE PROGRAM [flags] runs one rank a task, resumes
+# what an earlier start of the same job has left, and puts the job back into the queue when it was
+# interrupted.
 # From the environment: PYTHON (default .venv/bin/python); MASTER_ADDR, when the first address of
 # the first node is not the one that the others reach; MAX_RESTARTS (default 20).
+. scripts/run_command.sh
 
 run_part() {
-    local program=$1 code
-    shift
+    local file=$1 program=$2 code
+    shift 2
+    keep_command sbatch "--nodes=$SLURM_JOB_NUM_NODES" "$file" "$@"
     # A batch script runs on the first node of its job, where rank 0 will be. An address of it is
     # safer than its name, which a hosts file may give to 127.0.1.1.
     export MASTER_ADDR="${MASTER_ADDR:-$(hostname -I | cut -d' ' -f1)}"

@@ -42,7 +42,8 @@ def program_in(folder: Path, text: str) -> Path:
     for name in ("common", "PartOne", "PartTwo", "PartThree", "scripts"):
         (folder / name).mkdir(parents=True)
     (folder / "PartTwo" / "main.py").write_text(f"import os, sys, time\nrank = sys.argv[6]\n{text}")
-    (folder / "scripts" / "ssh_cluster.sh").symlink_to(ROOT / "scripts" / "ssh_cluster.sh")
+    for script in ("ssh_cluster.sh", "run_command.sh"):
+        (folder / "scripts" / script).symlink_to(ROOT / "scripts" / script)
     return folder
 
 

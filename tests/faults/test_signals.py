@@ -212,6 +212,9 @@ def test_a_worker_obeys_the_process_that_forked_it():
     (["PartOne/main.py", "--resume=no", "--data-dir", "my data"], {},
      "python3 PartOne/main.py --data-dir 'my data'"),
     (["PartThree/main.py"], {"TORCHELASTIC_RUN_ID": "x"}, "the same torchrun command with"),
+    (["PartTwo/main.py", "-R", "1"],
+     {"RUN_COMMAND": "scripts/a.sh 4 --resume my\\ file.pt --resume=no --data-dir my\\ data "},
+     "scripts/a.sh 4 --data-dir my\\ data"),
 ])
 def test_the_resume_command_is_this_ranks_own(arguments, environment, expected):
     told = advice(75, "c/Epoch_1.pt", arguments, environment)
