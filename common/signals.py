@@ -23,6 +23,7 @@ from common.phase_timer import Progress
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
 GRACE_SECONDS = 20.0
 SAME_SIGNAL_SECONDS = 0.5
+CLEARED_LINE = "\r\x1b[K"
 
 
 class Stop:
@@ -137,10 +138,13 @@ class Stop:
     def tell(self, sentence: str, code: int) -> None:
         """Prints a failure's one line: who says it, what happened, and how to go on if one can.
 
-        The open run's log gets the sentence too.
+        On a terminal it takes the place of a progress bar. The open run's log gets the sentence
+        too.
         """
         how = advice(code, self.progress.saved, sys.argv, os.environ)
-        print(f"{self.mark}error: {sentence}{how}", file=sys.stderr, flush=True)
+        # Not through tqdm, whose lock the main thread may hold for good.
+        before = CLEARED_LINE if sys.stderr.isatty() else ""
+        print(f"{before}{self.mark}error: {sentence}{how}", file=sys.stderr, flush=True)
         if self.progress.log is not None:
             append_event(self.progress.log, "failed", why=sentence, exit_code=code)
 

@@ -4,15 +4,18 @@ Mutations that turn this red: `return self._passed` in Stop.freeze (ranks leave 
 leave SIGUSR1 out of EXIT_CODES; drop `self._done or` in Stop.is_done (time runs out); drop
 `_forget_signals` (a signal to a forked worker stops the run), or the blocking before a fork
 (a signal to a new worker stops the run); ask for another parent in _obey_parent (it never ends);
-0 for SAME_SIGNAL_SECONDS. tests/unit/test_signals.py has more.
+0 for SAME_SIGNAL_SECONDS; "" for CLEARED_LINE. tests/unit/test_signals.py has more.
 """
 
+import contextlib
 import multiprocessing
 import os
+import pty
 import random
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -126,6 +129,44 @@ def test_a_signal_while_all_wait_in_a_collective(tmp_path, undisturbed):
         assert "and so are all ranks" in error_lines(programs[0].output())[0]
     launch(case, tmp_path, "auto")
     assert same_bits(end_of(case, tmp_path), undisturbed(case))
+
+
+@pytest.mark.parametrize("run, size", [("PartOne", 1), ("all-reduce", 2)])
+def test_on_a_terminal_the_sentence_takes_the_place_of_the_bar(run, size, tmp_path):
+    terminal, end = pty.openpty()
+    (tmp_path / "rank0.out").symlink_to(os.ttyname(end))
+    shown = bytearray()
+    reader = threading.Thread(target=read_all, args=(terminal, shown))
+    reader.start()
+    with running(Case(run, size, "memory", 4, 6), tmp_path) as programs:
+        wait_for(tmp_path, "training", 6)
+        os.kill(programs[0].process.pid, signal.SIGTERM)
+        codes, _ = joined(programs, 20)
+    os.close(end)
+    reader.join()
+    os.close(terminal)
+    assert codes == [143] * size and b"images/s" in shown  # there was a bar
+    line, = (line for line in lines_of(shown.decode()) if "error: " in line)
+    assert line.startswith("error: ") and "stopped by SIGTERM" in line and "images/s" not in line
+
+
+def read_all(terminal: int, shown: bytearray) -> None:
+    with contextlib.suppress(OSError):  # nobody has the other end open any more
+        while data := os.read(terminal, 65536):
+            shown += data
+
+
+def lines_of(shown: str) -> list[str]:
+    """What stands on a wide screen in the end."""
+    lines = []
+    for text in shown.split("\n"):
+        line = ""
+        for part in text.removesuffix("\r").split("\r"):
+            is_cleared = part.startswith("\x1b[K")
+            part = part.removeprefix("\x1b[K")
+            line = part if is_cleared else part + line[len(part):]
+        lines.append(line)
+    return lines
 
 
 def test_a_second_signal_ends_the_process_at_once(tmp_path):
