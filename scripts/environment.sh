@@ -39,15 +39,20 @@ choose_python() {
 use_environment() {
     local missing
     [ -x "$PYTHON" ] || make_venv
+    check_version "$PYTHON" "leave its environment, or make one with a newer Python"
     [ "$PYTHON" = "$ROOT/.venv/bin/python" ] || echo "using the environment of $PYTHON" >&2
     missing="$("$PYTHON" "$ROOT/scripts/missing.py" "$ROOT/$1")" || exit 2
     [ -z "$missing" ] || install "$ROOT/$1" $missing
 }
 
+check_version() {  # check_version PYTHON ADVICE
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null ||
+        fail_usage "Python 3.10 or newer is needed, and $1 is older or missing: $2"
+}
+
 make_venv() {
     local base="${BASE_PYTHON:-python3}"
-    "$base" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null ||
-        fail_usage "Python 3.10 or newer is needed; name one with BASE_PYTHON=python3.12"
+    check_version "$base" "name a newer one with BASE_PYTHON=python3.12, say"
     echo "making .venv with $("$base" --version): a few seconds" >&2
     "$base" -m venv "$ROOT/.venv" > /dev/null 2>&1 || {
         rm -rf "$ROOT/.venv"

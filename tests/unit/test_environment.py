@@ -155,6 +155,12 @@ def test_what_is_missing_is_one_sentence(name, text, expected, clone):
     assert not (clone / ".venv").exists()
 
 
+def test_an_active_environment_of_an_old_python_is_one_sentence(clone):
+    old = write_program(clone.parent / "old/bin/python", "exit 1")
+    done = run(["scripts/part_one.sh"], clone, VIRTUAL_ENV=str(old.parent.parent))
+    assert f"Python 3.10 or newer is needed, and {old} is older" in sentence(done)
+
+
 def test_an_old_bash_is_one_sentence():
     done = run(["bash", "-c", ". scripts/environment.sh; needs_bash 99 1; echo went on"], ROOT)
     assert "bash 99.1 or newer is needed" in sentence(done) and not done.stdout
