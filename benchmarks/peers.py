@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Images a second and peak memory of this project beside the course's loop and two libraries.
 
-    pip install -r requirements-bench.txt
+    .venv/bin/pip install -r requirements-bench.txt
     python3 benchmarks/peers.py --data-dir ~/cifar10                 # needs a quiet machine
     python3 benchmarks/peers.py --rows course-float32 lightning-bf16-compiled --json peers.json
 
@@ -47,8 +47,8 @@ def installed(rows: list[str]) -> list[str]:
     """The rows that can run here; says which library is missing."""
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     for name in missing:
-        print(f"{name} is not installed, so its rows are left out: pip install -r "
-              "requirements-bench.txt", file=sys.stderr, flush=True)
+        print(f"{name} is not installed, so its rows are left out: {sys.executable} "
+              "-m pip install -r requirements-bench.txt", file=sys.stderr, flush=True)
     return [row for row in rows if row.split("-")[0] not in missing]
 
 

@@ -30,7 +30,7 @@ from common.world import World, detect_world
 EXAMPLES = """examples:
   python3 PartOne/main.py --workload digits-vgg11
   python3 PartTwo/main.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0     (and 1, 2, 3 elsewhere)
-  torchrun --nproc-per-node 4 PartThree/main.py --data-dir ~/cifar10 --max-iterations 40
+  .venv/bin/torchrun --nproc-per-node 4 PartThree/main.py --data-dir ~/cifar10 --max-iterations 40
 exit codes: 0 done, 2 usage, 3 ranks disagree, 4 data or checkpoint, 5 loss not finite,
   75 lost a peer, 130 and 143 interrupted"""
 

@@ -5,6 +5,7 @@
 Another tracker is a class like these and a line in TRACKERS: docs/trackers.md shows one.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,8 +46,9 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise UsageError("--tracker tensorboard needs a package that is not installed: pip "
-                             f"install -r requirements-tracker.txt ({error})") from error
+            raise UsageError("--tracker tensorboard needs a package that is not installed: "
+                             f"{sys.executable} -m pip install -r requirements-tracker.txt "
+                             f"({error})") from error
         self._writer = SummaryWriter(str(folder / "tensorboard"))
 
     def start(self, settings: Mapping[str, Any]) -> None:
