@@ -91,7 +91,8 @@ class Tracer(NoTracer):
         self._log.event("operators", rows=operators)
         if self._node.world.is_leader:
             self._log.note(f"traced {len(self._window)} iterations: open {everybody} in "
-                           "https://ui.perfetto.dev\n" + operator_table(operators))
+                           "https://ui.perfetto.dev; operators_rank0.txt beside it lists the "
+                           "slowest operators")
 
 
 def create_tracer(settings: Settings, iterations_per_epoch: int, folder: Path, node: Node,

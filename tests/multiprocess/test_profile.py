@@ -1,7 +1,8 @@
 """--profile on the literal mains: a trace a rank, one of all, and the same training as without.
 
 Mutations that turn this red: start before the epoch's second iteration; stop one step late; merge
-on every rank; no worker count in the name; a mark that names nothing; traces kept on replace.
+on every rank; no worker count in the name; a mark that names nothing; traces kept on replace;
+operator_table added to the note.
 """
 
 import json
@@ -62,6 +63,8 @@ def test_ddp_on_two_ranks_shows_averaging_under_backward(tmp_path):
     outcomes = on_two_disks(traced, "--profile", "2:3")
     assert "trace_all_epoch2.json.gz in https://ui.perfetto.dev" in outcomes[0].output
     assert "trace_all" not in outcomes[1].output
+    assert "calls" not in outcomes[0].output  # the table of operators is in a file of its own
+    assert "calls" in (traced / "0/PartThree/traces/operators_rank0.txt").read_text()
     assert "profiler_start" not in "".join(outcome.output for outcome in outcomes)
     runs = [traced / str(rank) / "PartThree" for rank in (0, 1)]
     for rank, more in ((0, {"trace_all_epoch2.json.gz"}), (1, set())):
