@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
+from common.causes import Learned, sentences
 from common.collectives import digest_of
 from common.convolutions import algorithms
 from common.evaluation import Evaluation
 from common.events import read_events
 from common.rendezvous import versions
 from common.run import Run
-from common.settings import LOCAL_SYNC_NAMES
 from common.spread import times_as_fast
 
 # So many of the weights' digest two people can compare by eye.
@@ -152,15 +152,12 @@ def compare_runs(runs: Sequence[Run]) -> None:
         places = sorted(old.keys() & new.keys())
         if not places:
             continue
-        gaps = [abs(old[place]["loss"] - new[place]["loss"]) for place in places]
         seconds = [[steps[place]["duration"] for place in places[1:] or places]
                    for steps in (old, new)]
         after.log.say(
             f"{before.folder.name} against {after.folder.name}, from the same weights:\n"
             f"  {_compare_seconds(*seconds)}\n"
-            f"  the batch losses differ by {gaps[0]:.0e} at the first iteration, by "
-            f"{max(gaps[:10]):.0e} at most in the first 10, {max(gaps):.0e} in all {len(gaps)}: "
-            + _why_losses_differ(before, after))
+            f"  {'; '.join(sentences([_learned(before, old), _learned(after, new)]))}")
 
 
 def _compare_seconds(before: Sequence[float], after: Sequence[float]) -> str:
@@ -171,7 +168,6 @@ def _compare_seconds(before: Sequence[float], after: Sequence[float]) -> str:
     return text + ", no difference beyond the spread" * (len(before) > 1)
 
 
-def _why_losses_differ(before: Run, after: Run) -> str:
-    if {before.folder.name, after.folder.name} & set(LOCAL_SYNC_NAMES):
-        return "they are different algorithms"
-    return "roundings grow as training goes on, and scripts/prove.py shows that they are no more"
+def _learned(run: Run, steps: dict[tuple[int, int], dict]) -> Learned:
+    return Learned(run.folder.name, run.node.world.size, run.settings.as_json(),
+                   {place: step["loss"] for place, step in steps.items()})

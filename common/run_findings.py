@@ -6,44 +6,28 @@
 from collections.abc import Sequence
 from statistics import fmean, median
 
+from common import causes
+from common.causes import EARLY, Learned
 from common.merged_steps import own_work, straggler
 from common.phase_timer import dearest_phase
 from common.recorded_run import RecordedRun, short
 from common.speed_findings import repeated, speed_up, strategies, timed
 from common.spread import half_interval
 
-EARLY = 10  # iterations in which roundings have not grown yet
-# Roundings leave 1e-6 in these, batch-norm statistics of each rank's own share 1e-3, a mistake 0.1.
-SAME_LOSS = 5e-3
 MEGABYTE = 1e6
 
 
-def loss_gap(runs: Sequence[RecordedRun]) -> float | None:
-    """The largest difference of any two runs' global losses in the first ten common iterations."""
-    losses = [{(row["epoch"], row["iteration"]): row["loss"] for row in run.merged} for run in runs]
-    if len(losses) < 2:
-        return None
-    common = sorted(set.intersection(*map(set, losses)))[:EARLY]
-    return max((max(by[place] for by in losses) - min(by[place] for by in losses)
-                for place in common), default=None)
-
-
 def learning(runs: Sequence[RecordedRun]) -> str:
-    """Whether the runs learn the same thing, those left out that are not meant to."""
-    equals = [run for run in runs if not run.is_another_algorithm] or runs
-    others = [short(run.name) for run in runs if run not in equals]
-    return _same_or_not(equals) + (
-        f" (other algorithms left out: {', '.join(others)})" if others else "")
+    """Whether the runs learn the same thing, and if not the gravest cause; without what to do."""
+    return causes_of_differences(runs)[0].split("; ")[0]
 
 
-def _same_or_not(runs: Sequence[RecordedRun]) -> str:
-    gap = loss_gap(runs)
-    if gap is None:
-        return f"the loss falls from {runs[0].merged[0]['loss']:.2f} to {_late_loss(runs[0]):.2f}"
-    early = f"in the first {EARLY} iterations their losses " + (
-        f"differ by {gap:.1g} at most" if gap else "are equal, bit for bit")
-    return (f"all {len(runs)} runs learn the same: {early}" if gap < SAME_LOSS
-            else f"the {len(runs)} runs do not learn the same: {early}")
+def causes_of_differences(runs: Sequence[RecordedRun]) -> list[str]:
+    """The same for every cause, the gravest first; of a single run how its loss falls."""
+    learned = [Learned(short(run.name), run.ranks, run.settings, {
+        (row["epoch"], row["iteration"]): row["loss"] for row in run.merged}) for run in runs]
+    return causes.sentences(learned) or [
+        f"the loss falls from {runs[0].merged[0]['loss']:.2f} to {_late_loss(runs[0]):.2f}"]
 
 
 def _late_loss(run: RecordedRun) -> float:
@@ -150,7 +134,11 @@ def accuracy(runs: Sequence[RecordedRun]) -> str:
 
 
 def summary(runs: Sequence[RecordedRun]) -> list[str]:
-    """The plain-language summary: one sentence each, whole, nothing empty."""
-    sentences = [learning(runs), speed_up(runs), *strategies(runs), where_time_goes(runs),
-                 bytes_moved(runs), straggling(runs), accuracy(runs)]
+    """What else there is to say, in plain language: one sentence each, whole, nothing empty."""
+    return told([speed_up(runs), *strategies(runs), where_time_goes(runs), bytes_moved(runs),
+                 straggling(runs), accuracy(runs)])
+
+
+def told(sentences: Sequence[str]) -> list[str]:
+    """Those that are not empty, with a capital and a full stop."""
     return [sentence[0].upper() + sentence[1:] + "." for sentence in sentences if sentence]

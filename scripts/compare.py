@@ -34,7 +34,7 @@ def main() -> None:
     from scripts.comparison.page import Page  # matplotlib takes a second: mistakes come first
 
     page = Page.of(runs, _proofs(options.folders, options.proof))
-    print(page.timing_as_text())
+    print(page.first_sentences(), page.timing_as_text(), sep="\n\n")
     output = options.output or options.folders[0]
     try:
         page.write(output, NAME)

@@ -138,9 +138,10 @@ def prove(options: argparse.Namespace, settings: Settings,
     from scripts.proof.trajectory import Problem
 
     limit = options.float64_limit if settings.precision == "float64" else float("inf")
-    reference = experiment.create_reference(Problem(settings, options.samples),
-                                            folder / "reference.pt", limit)
-    print(report.title(reference), flush=True)
+    problem = Problem(settings, options.samples)
+    print(report.title(problem), flush=True)
+    reference = experiment.create_reference(problem, folder / "reference.pt", limit)
+    print(report.bounds(reference), flush=True)
     chosen = {name: STRATEGIES[name] for name in options.strategies if name in STRATEGIES}
     local = {name: strategy for name, strategy in local_strategies(options.sync_every).items()
              if name in options.strategies}
@@ -149,7 +150,8 @@ def prove(options: argparse.Namespace, settings: Settings,
                       experiment.judged(reference, local, options.sizes, are_meant_to_agree=False),
                       experiment.accumulated(reference, PASSES),
                       experiment.local_statistics(reference, options.sizes)
-                      if settings.batch_norm == "synchronised" else ()):
+                      if settings.batch_norm == "synchronised" else (),
+                      experiment.in_float32(reference, options.sizes)):
         print(report.row(case), flush=True)
         cases.append(case)
     return reference, cases

@@ -1,6 +1,7 @@
 """The page: sections of text, tables and figures, rendered twice from the same values."""
 
 import base64
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -9,14 +10,16 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from common import confusion_figures, figures
+from common import confusion_figures, figures, proof_figure
 from common.figure_style import svg
 from common.recorded_run import RecordedRun
-from common.run_findings import short, summary
+from common.run_findings import causes_of_differences, short, summary, told
 from common.timeline import timeline
 from common.trace_file import unpack_trace
 from scripts.comparison import tables
-from scripts.comparison.tables import Runs, Table
+from scripts.comparison.tables import Proof, Runs, Table
+
+TERMINAL = 100  # columns
 
 
 @dataclass(frozen=True)
@@ -51,19 +54,26 @@ class Page:
 
     title: str
     made: str
+    learning: list[str]
     summary: list[str]
     sections: list[Section]
     timing: Table
 
     @classmethod
-    def of(cls, runs: list[RecordedRun], proofs: list[Path]) -> "Page":
-        """The page of these runs and of these proofs' JSON files."""
+    def of(cls, runs: list[RecordedRun], files: list[Path]) -> "Page":
+        """The page of these runs and of the proofs in these JSON files, which come first."""
+        proofs = [tables.read_proof(path) for path in files]
         workloads = ", ".join(dict.fromkeys(run.settings["workload"] for run in runs))
         made = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
         sections = [section for section in _sections(runs, proofs)
                     if section.tables or section.pictures]
-        return cls(f"{len(runs)} run{'s' * (len(runs) > 1)} of {workloads}", made, summary(runs),
-                   sections, tables.timing(runs))
+        learned = [proof.claim for proof in proofs] + told(causes_of_differences(runs))
+        return cls(f"{len(runs)} run{'s' * (len(runs) > 1)} of {workloads}", made, learned,
+                   learned + summary(runs), sections, tables.timing(runs))
+
+    def first_sentences(self) -> str:
+        """What was proved, if anything, and whether the runs learn the same: for a terminal."""
+        return "\n".join(textwrap.fill(sentence, TERMINAL) for sentence in self.learning)
 
     def timing_as_text(self) -> str:
         """The timing table for a terminal."""
@@ -88,14 +98,15 @@ class Page:
             plain.get_template("page.md.j2").render(page=self, figures=beside.name))
 
 
-def _sections(runs: Runs, proofs: list[Path]) -> Iterator[Section]:
+def _sections(runs: Runs, proofs: list[Proof]) -> Iterator[Section]:
+    yield Section("Proof", [table for proof in proofs for table in proof.tables],
+                  list(_curves(proofs)))
     yield Section("Time", [tables.timing(runs)], _drawn(runs, "speed-up", "bytes", "worker-sweep"))
     yield Section("Where the time went", _present(tables.phases(runs)),
                   _drawn(runs, "phases", "skew"))
     yield Section("Traces", _present(tables.operators(runs)), list(_timelines(runs)))
     yield Section("What was learned", _present(tables.accuracy(runs), tables.by_class(runs)),
                   _drawn(runs, "learning") + list(_confusion(runs)))
-    yield Section("Proof", [table for path in proofs for table in tables.proofs(path)])
     yield Section("Settings", _present(tables.differing_settings(runs),
                                        tables.common_settings(runs)))
     yield Section("Environment", [tables.environment(runs)])
@@ -122,6 +133,12 @@ def _confusion(runs: Runs) -> Iterator[Picture]:
         yield _picture("confusion", first)
     if differences:
         yield _picture("confusion-differences", differences)
+
+
+def _curves(proofs: list[Proof]) -> Iterator[Picture]:
+    for index, proof in enumerate(proofs):
+        if figure := proof_figure.by_step(proof.best):
+            yield _picture(f"proof-{index + 1}", figure)
 
 
 def _timelines(runs: Runs) -> Iterator[Picture]:

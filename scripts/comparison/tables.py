@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from common.failures import DataError
 from common.figures import label
 from common.phase_timer import PHASES
+from common.proof_findings import best_table, claim
 from common.recorded_run import RecordedRun
 from common.run_findings import MEGABYTE
 from common.speed_findings import base_of, timed
@@ -159,12 +160,22 @@ def environment(runs: Runs) -> Table:
                  rows)
 
 
-def proofs(path: Path) -> list[Table]:
-    """The tables of a proof; raises DataError when the file holds none."""
+class Proof(NamedTuple):
+    """What scripts/prove.py wrote: its claim, the table that bears it out, and all as tables."""
+
+    claim: str
+    best: dict[str, Any]
+    tables: list[Table]
+
+
+def read_proof(path: Path) -> Proof:
+    """The proof in a file; raises DataError when it holds none."""
     try:
         data = json.loads(path.read_text())
-        return [_proof(table, path.name, data) for table in data["tables"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        best = best_table(data["tables"])
+        return Proof(claim(best), best, [_proof(table, path.name, data)
+                                         for table in data["tables"]])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is no proof that scripts/prove.py wrote") from error
 
 
@@ -175,5 +186,6 @@ def _proof(table: dict[str, Any], name: str, data: dict[str, Any]) -> Table:
              case["verdict"]) for case in table["cases"]]
     return Table(f"{name}: {settings['workload']} in {settings['precision']}, {table['steps']} "
                  "steps; the largest absolute difference from one rank "
-                 f"(torch {data.get('torch', '?')}, {data.get('processor', '?')})",
+                 f"(torch {data.get('torch', '?')}, {data.get('processor', '?')}; "
+                 f"{data.get('command', 'scripts/prove.py')})",
                  ("ranks", "gradients averaged by", *quantities, "verdict"), rows)

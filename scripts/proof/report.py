@@ -8,8 +8,10 @@ from typing import Any
 
 from common.node_facts import processor
 from common.rendezvous import code_digest, versions
+from scripts.proof.by_step import looked_after
 from scripts.proof.comparison import QUANTITIES, Gap, Gaps
 from scripts.proof.experiment import Case, Reference
+from scripts.proof.trajectory import Problem
 
 HEAD = (f"| ranks | gradients averaged by | {' | '.join(QUANTITIES)} | verdict |\n"
         f"|--:|---|{'--:|' * len(QUANTITIES)}---|")
@@ -20,17 +22,21 @@ proves nothing, and the same cell in float64, or fewer steps, must do it. Local 
 measured only, because they cannot agree."""
 
 
-def title(reference: Reference) -> str:
-    """The heading of one precision's table, and its first rows."""
-    settings = reference.problem.settings
-    allowed = " | ".join(_cell(reference.allowed[name]) for name in QUANTITIES)
+def title(problem: Problem) -> str:
+    """The heading of one precision's table, and the table's."""
+    settings = problem.settings
     return "\n".join([
         "", f"## {settings.precision}", "",
         f"{settings.workload}, {settings.max_iterations} steps of {settings.batch_size} samples "
-        f"out of {reference.problem.samples or 'all'}, batch-norm statistics "
-        f"{settings.batch_norm}. Cells: largest absolute difference from one rank, and in brackets "
-        "its ratio to the largest element.",
-        "", HEAD, *map(row, reference.perturbed), f"| | **bound** | {allowed} | |"])
+        f"out of {problem.samples or 'all'}, batch-norm statistics {settings.batch_norm}. Cells: "
+        "largest absolute difference from one rank, and in brackets its ratio to the largest "
+        "element.", "", HEAD])
+
+
+def bounds(reference: Reference) -> str:
+    """The rows that say where the bounds come from, and the bounds."""
+    allowed = " | ".join(_cell(reference.allowed[name]) for name in QUANTITIES)
+    return "\n".join([*map(row, reference.perturbed), f"| | **bound** | {allowed} | |"])
 
 
 def row(case: Case) -> str:
@@ -58,7 +64,7 @@ def write_report(output: Path, tables: Sequence[tuple[Reference, list[Case]]],
                 ", ".join(f"{name} {source[name]}" for name in source if name != "command") + ".",
                 "", NOTE]
     for reference, cases in tables:
-        markdown += [title(reference), *map(row, cases)]
+        markdown += [title(reference.problem), bounds(reference), *map(row, cases)]
     output.parent.mkdir(parents=True, exist_ok=True)
     output.with_name(output.name + ".md").write_text("\n".join(markdown) + "\n")
     data = {**source, "tables": [_as_json(reference, cases) for reference, cases in tables]}
@@ -68,9 +74,10 @@ def write_report(output: Path, tables: Sequence[tuple[Reference, list[Case]]],
 def _as_json(reference: Reference, cases: Sequence[Case]) -> dict[str, Any]:
     settings = reference.problem.settings
     return {"settings": settings.trajectory(), "steps": settings.max_iterations,
+            "looked_after": looked_after(settings.max_iterations or 0),
             "samples": reference.problem.samples, "bounds": _gaps_as_json(reference.allowed),
             "cases": [{"ranks": case.world_size, "name": case.name, "verdict": case.verdict,
-                       "gaps": _gaps_as_json(case.gaps)}
+                       "gaps": _gaps_as_json(case.gaps), "by_step": list(case.by_step)}
                       for case in (*reference.perturbed, *cases)]}
 
 

@@ -1,6 +1,7 @@
 """What one rank learns: the real loop over the real loaders, whatever stands in the seam."""
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -27,18 +28,28 @@ from common.workloads import WORKLOADS, Workload, find_workload
 from common.world import World
 from scripts.proof.strategies import Strategy
 
+Look = Callable[[int, int, Tensor], None]
+"""Is called as look(step, place, weight) when the optimizer has taken that step, counted from 1,
+with the parameter at that place of its groups."""
+
+
+def look_away(step: int, place: int, weight: Tensor) -> None:
+    """The look of those who need no curve."""
+
 
 class Recorder:
     """Passes everything on to a synchroniser; keeps the first and last gradients that were applied.
 
     They are those that the optimiser meets, whenever the synchroniser lets it: one call of its
-    `step` may be for a part of the parameters.
+    `step` may be for a part of the parameters. `look` is shown each of these after its step.
     """
 
-    def __init__(self, inner: GradientSync) -> None:
+    def __init__(self, inner: GradientSync, look: Look = look_away) -> None:
         self.first: dict[Parameter, Tensor] = {}
         self.last: dict[Parameter, Tensor] = {}
-        self._inner = inner
+        self._inner, self._look = inner, look
+        self._steps: Counter[Parameter] = Counter()
+        self._met: set[Parameter] = set()
         self._watched: Optimizer | None = None
         self.checks_gradients = inner.checks_gradients
 
@@ -67,6 +78,7 @@ class Recorder:
         if self._watched is None:
             self._watched = optimizer
             optimizer.register_step_pre_hook(lambda optimizer, *_: self._note(optimizer))
+            optimizer.register_step_post_hook(lambda optimizer, *_: self._show(optimizer))
         self._inner.update(optimizer)
 
     def _note(self, optimizer: Optimizer) -> None:
@@ -77,6 +89,14 @@ class Recorder:
         self.last.update(met)
         for parameter, gradient in met.items():
             self.first.setdefault(parameter, gradient)
+        self._met = set(met)
+
+    def _show(self, optimizer: Optimizer) -> None:
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        for place, parameter in enumerate(parameters):
+            if parameter in self._met:
+                self._steps[parameter] += 1
+                self._look(self._steps[parameter], place, parameter.detach())
 
     def settle(self) -> None:
         """Lets the inner synchroniser finish the step."""
@@ -124,10 +144,11 @@ class Problem:
                        self.samples)
 
 
-def trajectory(problem: Problem, strategy: Strategy) -> Trajectory:
+def trajectory(problem: Problem, strategy: Strategy, look: Look = look_away) -> Trajectory:
     """Trains as `problem` and `strategy` say, and tells what was learned. On the CPU.
 
-    Every rank of the process group must call it. Raises what training raises.
+    `look` is shown every weight after every step. Every rank of the process group must call it.
+    Raises what training raises.
     """
     settings, dataset = problem.settings, problem.load()
     torch.set_num_threads(settings.threads or torch.get_num_threads())
@@ -138,7 +159,7 @@ def trajectory(problem: Problem, strategy: Strategy) -> Trajectory:
     if settings.batch_norm == "frozen":
         freeze_batch_norm(model)
     wiring = strategy(model, loader)
-    recorder = Recorder(wiring.gradient_sync)
+    recorder = Recorder(wiring.gradient_sync, look)
     recorder.prepare(model)
     with tempfile.TemporaryDirectory() as folder:
         settings = replace(settings, output_dir=Path(folder), check_every=0,

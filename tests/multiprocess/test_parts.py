@@ -77,8 +77,7 @@ def test_part_two_compares_its_tasks(tmp_path):
     outcome = launch("PartTwo", tmp_path, "--precision", "float64", "--batch-norm",
                      "synchronised")[0]
     assert "gather-scatter against all-reduce, from the same weights" in outcome.output
-    gap, = [line for line in outcome.output.splitlines() if "batch losses differ" in line]
-    assert float(gap.split("by ")[1].split()[0]) < 1e-12
+    assert "all-reduce learns what gather-scatter learns" in outcome.output  # and no FAULT
 
 
 def test_the_comparison_of_real_runs(tmp_path):
@@ -89,8 +88,10 @@ def test_the_comparison_of_real_runs(tmp_path):
                           capture_output=True, text=True, timeout=60)
     lines = done.stdout.splitlines()
     names = [name for part in PARTS.values() for name in part]
-    assert [line.split()[0] for line in lines[1:5]] == names, done.stderr
-    assert all(" 17 " in line for line in lines[1:5])
+    assert "because each rank normalises by the batch statistics of its own shard" in " ".join(lines)
+    rows = lines[next(at for at, line in enumerate(lines) if line.startswith("run ")) + 1:][:4]
+    assert [line.split()[0] for line in rows] == names, done.stderr
+    assert all(" 17 " in line for line in rows)
     assert lines[-1].endswith(f"{out}/comparison.html") and (out / "comparison.html").exists()
     text = (out / "comparison.md").read_text()
     assert "825" not in text and "![" in text and "confusion-partone-1.svg" in text

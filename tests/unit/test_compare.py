@@ -4,7 +4,8 @@ Mutations that turn this red: a <div> left open in the template; a figure linked
 autoescape off; a differing flag among the common ones; the standard deviation left out; a `|` not
 escaped in Markdown; `min` for `max` in the picture's width (the page would scroll sideways);
 `nowrap` for the cells or the narrow screen's rules left out (numbers would be cut off); the page's
-or the figures' rules for dark readers left out; a label of one line in place of two.
+or the figures' rules for dark readers left out; a label of one line in place of two; the proof
+behind the rest.
 """
 
 import json
@@ -25,11 +26,14 @@ from tests.svg_text import cut_off
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FIGURES = 6  # at least, of the course's four runs
-PROOF = {"torch": "2.15", "processor": "abacus", "tables": [{
+GAP = {"absolute": 2e-13, "relative": 2e-13}
+PROOF = {"torch": "2.15", "processor": "abacus", "command": "prove.py --steps 3", "tables": [{
     "settings": {"workload": "digits-vgg11", "precision": "float64"}, "steps": 3,
-    "bounds": {"loss": 1e-12}, "cases": [{"ranks": 2, "name": "all-reduce | flat",
-                                         "verdict": "agrees",
-                                         "gaps": {"loss": {"absolute": 2e-13}}}]}]}
+    "bounds": {"weights": GAP}, "looked_after": [1, 2, 3],
+    "cases": [{"ranks": 2, "name": "all-reduce | flat", "verdict": "agrees",
+               "by_step": [1e-16, 1e-15, 2e-13], "gaps": {"weights": GAP}}]}]}
+CLAIM = ("All-reduce | flat on two ranks learns what one rank learns: after 3 steps in float64 no "
+         "weight differs by more than 2e-13.")
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +50,16 @@ def written(tmp_path_factory):
 def test_the_command_prints_the_table_and_names_the_file(written):
     folder, said = written
     assert "1.900 ± 0.000" in said and f"{folder}/comparison.html" in said.splitlines()[-1]
+    assert " ".join(said.split()).startswith(CLAIM + " FAULT: gather-scatter, all-reduce and DDP")
+
+
+def test_a_failed_proof_is_the_first_sentence(tmp_path):
+    failed = json.loads(json.dumps(PROOF).replace('"agrees"', '"FAILED: weights"'))
+    write_course(tmp_path)
+    (tmp_path / "proof.json").write_text(json.dumps(failed))
+    page = Page.of(find_runs([tmp_path]), [tmp_path / "proof.json"])
+    assert page.summary[0].startswith("The proof FAILED: all-reduce | flat on two ranks does not")
+    assert page.first_sentences().startswith("The proof FAILED")
 
 
 def test_runs_with_other_classes_stand_beside_each_other(tmp_path):
@@ -61,11 +75,12 @@ def test_the_page_is_valid_and_complete(written):
     text = (written[0] / "comparison.html").read_text()
     document = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(text)
     headings = [heading.text for heading in document.iter("h2")]
-    assert headings == ["Time", "Where the time went", "What was learned", "Proof", "Settings",
+    assert headings == ["Proof", "Time", "Where the time went", "What was learned", "Settings",
                         "Environment"]
+    assert next(document.iter("li")).text == CLAIM
     words = " ".join(document.itertext())
     for expected in ("On 4 ranks, against gather-scatter: all-reduce is 1.90 times", "2.0e-13",
-                     "abacus", "1.900 ± 0.000", "50.0 %", "--batch-size"):
+                     "abacus; prove.py --steps 3", "1.900 ± 0.000", "50.0 %", "--batch-size"):
         assert expected in words
     pictures = list(document.iter("img"))
     assert len(pictures) >= FIGURES and all(picture.get("alt") for picture in pictures)

@@ -14,11 +14,11 @@ from tests.ranks import ROOT
 # A module imports only from lower floors; modules of one floor may build on those before them.
 FLOORS = (
     ("interpreter",
-     "events", "phase_timer", "spread", "advice", "signals", "failures", "settings", "epoch_plan",
-     "precision", "world", "other_runs", "console", "long_waits", "dataset_cache", "datasets",
-     "mnist", "pooling", "vgg11", "dropout", "small_models", "recipes", "whitening", "workloads",
-     "loaders", "model_split", "muon", "optimizers", "schedules", "early_stopping", "trace_file",
-     "trackers"),
+     "events", "phase_timer", "spread", "advice", "signals", "failures", "settings", "causes",
+     "epoch_plan", "precision", "world", "other_runs", "console", "long_waits", "dataset_cache",
+     "datasets", "mnist", "pooling", "vgg11", "dropout", "small_models", "recipes", "whitening",
+     "workloads", "loaders", "model_split", "muon", "optimizers", "schedules", "early_stopping",
+     "trace_file", "trackers"),
     ("batch_norm", "collectives", "gradient_sync", "accumulation", "checkpoint",
      "checkpoint_folder", "gradient_check", "fast_convolution", "convolutions", "tuned", "run_log",
      "addresses", "master_port", "rendezvous", "agreement", "watch", "devices", "process_group",
@@ -31,8 +31,8 @@ FLOORS = (
 # What draws and compares runs from their logs: apart from these it needs the light modules alone,
 # and nothing on the floors needs it.
 ASIDE = ("merged_steps", "recorded_run", "speed_findings", "run_findings", "figure_style",
-         "figures", "confusion_figures", "timeline")
-LIGHT = ("events", "failures", "phase_timer", "settings", "spread", "trace_file")
+         "figures", "confusion_figures", "timeline", "proof_findings", "proof_figure")
+LIGHT = ("causes", "events", "failures", "phase_timer", "settings", "spread", "trace_file")
 ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS)
          for place, name in enumerate(names)}
 MAINS = ("PartOne", "PartTwo", "PartThree")

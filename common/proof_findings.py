@@ -1,0 +1,101 @@
+"""What a proof shows, in one sentence: computed from the JSON of scripts/prove.py, never assumed.
+
+    python3 scripts/compare.py outputs --proof docs/proof.json
+
+A proof's tables are one a precision. A case in it is one rank's training compared with another's:
+held to bounds ("agrees", "FAILED: ..."), or measured only.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+Table = dict[str, Any]
+Case = dict[str, Any]
+NAMES = {"gather-scatter": "gather/scatter", "ddp": "DDP"}
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+FAILED = "FAILED: "
+ONE_RANK = "one rank, "
+NAMED = 3  # more strategies than these are counted
+# Where a bound has grown to this share of the weights themselves, agreement proves little.
+MEANINGFUL = 1e-6
+
+
+def held_to_bounds(table: Table) -> list[Case]:
+    """The strategies that were judged, on any number of ranks."""
+    return [case for case in table["cases"] if not case["name"].startswith(ONE_RANK)
+            and (case["verdict"] == "agrees" or case["verdict"].startswith(FAILED))]
+
+
+def most_ranks(table: Table) -> int:
+    """The largest number of ranks of any strategy that was judged."""
+    return max((case["ranks"] for case in held_to_bounds(table)), default=1)
+
+
+def best_table(tables: Sequence[Table]) -> Table:
+    """The one to show first: in float64, where rounding stays small, if there is one."""
+    return next((table for table in tables if table["settings"]["precision"] == "float64"),
+                tables[0])
+
+
+def claim(table: Table) -> str:
+    """Whether N ranks learn what one rank learns, with the number that shows it."""
+    if failed := [case for case in table["cases"] if case["verdict"].startswith(FAILED)]:
+        return _failure(table, failed)
+    judged = held_to_bounds(table)
+    if not judged:
+        return "The proof has compared no strategy with one rank."
+    gap = max(case["gaps"]["weights"]["absolute"] for case in judged)
+    names = list(dict.fromkeys(shown(case["name"]) for case in judged))
+    text = (names[0][0].upper() + join(names)[1:] if len(names) <= NAMED
+            else f"All {number(len(names))} strategies")
+    return f"{text} on {_ranks(judged)} {_agreement(table, gap, len(names))}"
+
+
+def _agreement(table: Table, gap: float, names: int) -> str:
+    after = f"after {table['steps']} steps in {table['settings']['precision']}"
+    learn = "learns" if names == 1 else "learn"
+    if table["bounds"]["weights"]["relative"] > MEANINGFUL:
+        return (f"{'stays' if names == 1 else 'stay'} within what rounding does to one rank: "
+                f"{after} no weight differs by more than {gap:.0e}, and "
+                f"{table['bounds']['weights']['absolute']:.0e} is explained by rounding.")
+    differs = (f"no weight differs by more than {gap:.0e}" if gap else
+               "all weights are equal, bit for bit")
+    return f"{learn} what one rank learns: {after} {differs}."
+
+
+def _failure(table: Table, failed: Sequence[Case]) -> str:
+    case = failed[0]
+    quantity = case["verdict"].removeprefix(FAILED).split(", ")[0]
+    others = f" {number(len(failed) - 1).capitalize()} more of {len(table['cases'])} comparisons " \
+             "failed." if len(failed) > 1 else ""
+    return (f"The proof FAILED: {shown(case['name'])} on "
+            f"{ranks(case['ranks'])} does not learn what one rank learns. In "
+            f"{table['settings']['precision']} the {quantity} "
+            f"{'differs' if quantity == 'loss' else 'differ'} by "
+            f"{case['gaps'][quantity]['absolute']:.0e}, where the bound is "
+            f"{table['bounds'][quantity]['absolute']:.0e}.{others}")
+
+
+def _ranks(cases: Sequence[Case]) -> str:
+    sizes = sorted({case["ranks"] for case in cases})
+    return join([number(size) for size in sizes]) + (" ranks" if sizes[-1] > 1 else " rank")
+
+
+def shown(name: str) -> str:
+    """A strategy's name as sentences have it."""
+    return NAMES.get(name, name)
+
+
+def ranks(size: int) -> str:
+    """A number of ranks in words."""
+    return f"{number(size)} rank{'s' * (size > 1)}"
+
+
+def number(value: int) -> str:
+    """A whole number, small ones in words."""
+    return NUMBERS[value] if value < len(NUMBERS) else str(value)
+
+
+def join(words: Sequence[str]) -> str:
+    """One, two and three."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

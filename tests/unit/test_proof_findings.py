@@ -1,0 +1,95 @@
+"""A proof's first sentence and its curve: what the JSON says, failures too.
+
+Mutations that turn this red: `max` to `min` in claim; measured cases counted as judged; a failure
+passed over; the first table instead of the one in float64; zeros drawn; curves of one rank drawn.
+"""
+
+import copy
+
+import pytest
+
+from common.figure_style import svg
+from common.proof_figure import by_step
+from common.proof_findings import best_table, claim
+
+
+def case(name, ranks, verdict, *gaps):
+    return {"name": name, "ranks": ranks, "verdict": verdict, "by_step": list(gaps),
+            "gaps": {quantity: {"absolute": gaps[-1], "relative": gaps[-1]}
+                     for quantity in ("loss", "weights")}}
+
+
+TABLE = {"settings": {"workload": "digits-vgg11", "precision": "float64"}, "steps": 3,
+         "looked_after": [1, 2, 3],
+         "bounds": {name: {"absolute": 7e-13, "relative": 7e-13} for name in ("loss", "weights")},
+         "cases": [case("one rank, batches reversed", 1, "measured", 0.0, 1e-16, 9e-15),
+                   case("gather-scatter", 1, "agrees", 0.0, 0.0, 0.0),
+                   case("gather-scatter", 4, "agrees", 1e-16, 1e-15, 1.6e-14),
+                   case("all-reduce", 4, "agrees", 1e-16, 1e-15, 1e-14),
+                   case("ddp", 4, "agrees", 1e-16, 1e-15, 1e-14),
+                   case("all-reduce, local statistics", 4, "measured", 0.1, 0.2, 0.3),
+                   case("one rank, in float32", 1, "measured", 1e-8, 1e-7, 1e-6),
+                   case("all-reduce, in float32", 4, "measured", 2e-8, 2e-7, 2e-6)]}
+
+
+def changed(**of_ddp):
+    table = copy.deepcopy(TABLE)
+    table["cases"][4].update(of_ddp)
+    return table
+
+
+def test_the_claim_has_its_number():
+    assert claim(TABLE) == (
+        "Gather/scatter, all-reduce and DDP on one and four ranks learn what one rank learns: "
+        "after 3 steps in float64 no weight differs by more than 2e-14.")
+
+
+def test_a_failed_proof_says_so_first():
+    said = claim(changed(verdict="FAILED: weights", gaps={"weights": {"absolute": 0.03}}))
+    assert said.startswith("The proof FAILED: DDP on four ranks does not learn what one rank")
+    assert "the weights differ by 3e-02, where the bound is 7e-13" in said
+    assert "what one rank learns:" not in said and "rounding" not in said
+
+
+def test_where_bounds_have_grown_large_it_claims_less():
+    table = changed()
+    table["bounds"]["weights"] = {"absolute": 0.1, "relative": 0.2}
+    assert "within what rounding does to one rank" in claim(table)
+
+
+@pytest.mark.parametrize("cases, words", [
+    (TABLE["cases"][:1], "has compared no strategy"),
+    (TABLE["cases"][1:2], "Gather/scatter on one rank learns what one rank learns: after 3 steps "
+                          "in float64 all weights are equal, bit for bit."),
+    ([case(name, 2, "agrees", 1e-15) for name in "abcde"], "All five strategies on two ranks")])
+def test_other_proofs(cases, words):
+    assert words in claim({**TABLE, "cases": cases})
+
+
+def test_float64_is_shown_first():
+    single = changed()
+    single["settings"] = {"precision": "float32"}
+    assert best_table([single, TABLE]) is TABLE and best_table([single]) is single
+
+
+def test_the_curves_are_the_judged_on_most_ranks_and_the_contrasts():
+    figure = by_step(TABLE)
+    axes, = figure.axes
+    assert axes.get_yscale() == "log"
+    drawn = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+    assert drawn["gather/scatter, four ranks, float64"] == [1e-16, 1e-15, 1.6e-14]
+    assert drawn["one rank, float32: the same rounding"] == [1e-8, 1e-7, 1e-6]
+    assert len(drawn) == 6
+    title = " ".join(figure.get_suptitle().split())
+    assert title == ("Weights differ from one rank's after 3 steps by 2e-14 in float64, 3e-01 with "
+                     "each rank's own batch statistics, 2e-06 in float32")
+    assert svg(figure) == svg(by_step(TABLE))
+
+
+def test_zeros_leave_gaps_and_old_proofs_have_no_curve():
+    table = changed(by_step=[0.0, 1e-15, 1e-14])
+    drawn = {line.get_label(): line.get_ydata() for line in by_step(table).axes[0].lines}
+    assert drawn["DDP, four ranks, float64"][0] != drawn["DDP, four ranks, float64"][0]  # NaN
+    for each in table["cases"]:
+        del each["by_step"]
+    assert by_step(table) is None
