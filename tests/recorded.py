@@ -31,7 +31,7 @@ def write_run(folder: Path, ranks: int = 1, steps: int = 4, own: float = 1.0, sy
                    "cores": 2, "world_size": ranks, "position": [1, 0, 0],
                    "iterations_per_epoch": 2, "settings": settings(**changes),
                    "ran_on": {"threads": 1, "device": "cpu", "python": "3.11", "torch": "2.15",
-                              "numpy": "2"}}]
+                              "numpy": "2", "convolutions": "library winograd-4 winograd-4"}}]
         more = (slow or {}).get(rank, 0.0)
         for step in range(steps):
             events.append(_step(step, rank, own + more, sync, loss, root_sends, ranks))
@@ -40,7 +40,8 @@ def write_run(folder: Path, ranks: int = 1, steps: int = 4, own: float = 1.0, sy
                                "accuracy": 0.5, "samples": 200})
         if ended:
             events += [{"event": "evaluation", "test_loss": 1.25, "test_accuracy": 0.65,
-                        "class_names": ["ant", "bee"], "confusion_matrix": confusion},
+                        "weights": "5eed1234", "class_names": ["ant", "bee"],
+                        "confusion_matrix": confusion},
                        {"event": "end"}]
         (folder / f"metrics_rank{rank}.jsonl").write_text(
             "".join(json.dumps(event) + "\n" for event in events))

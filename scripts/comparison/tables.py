@@ -93,10 +93,12 @@ def accuracy(runs: Runs) -> Table:
         rows.append((label(run), str(len(run.steps)), f"{run.merged[0]['loss']:.3f}",
                      f"{epoch['loss']:.3f}" if epoch else "-",
                      f"{100 * epoch['accuracy']:.2f} %" if epoch else "-",
-                     _test(run, "test_loss"), _test(run, "test_accuracy", 100, " %")))
-    return Table("Means over samples; training is the mean over the last epoch while weights move",
+                     _test(run, "test_loss"), _test(run, "test_accuracy", 100, " %"),
+                     run.last("evaluation").get("weights", "-")))
+    return Table("Means over samples; training is the mean over the last epoch while weights move. "
+                 "The digest is of the weights at the end: equal for equal bits",
                  ("run", "iterations", "first loss", "training loss", "training accuracy",
-                  "test loss", "test accuracy"), rows)
+                  "test loss", "test accuracy", "digest"), rows)
 
 
 def by_class(runs: Runs) -> Table | None:
@@ -154,10 +156,17 @@ def environment(runs: Runs) -> Table:
         rows.append((label(run), when,
                      ", ".join(sorted(set(run.hosts.values()))), start.get("processor", "-"),
                      str(start.get("cores", "-")), str(ran_on.get("threads", "-")),
-                     *(ran_on.get(name, "-") for name in ("device", "python", "torch", "numpy"))))
-    return Table("What the runs ran on", ("run", "started", "hosts", "processor", "cores a node",
-                                          "threads a rank", "device", "python", "torch", "numpy"),
-                 rows)
+                     *(ran_on.get(name, "-") for name in ("device", "python", "torch", "numpy")),
+                     _algorithms(ran_on.get("convolutions", ""))))
+    return Table("What the runs ran on, and what computed their convolutions",
+                 ("run", "started", "hosts", "processor", "cores a node", "threads a rank",
+                  "device", "python", "torch", "numpy", "convolutions"), rows)
+
+
+def _algorithms(by_layer: str) -> str:
+    """How many layers each algorithm computes: "2 library, 4 winograd-4"."""
+    counted = Counter(by_layer.split())
+    return ", ".join(f"{count} {name}" for name, count in counted.items()) or "-"
 
 
 class Proof(NamedTuple):

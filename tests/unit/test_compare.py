@@ -80,7 +80,8 @@ def test_the_page_is_valid_and_complete(written):
     assert next(document.iter("li")).text == CLAIM
     words = " ".join(document.itertext())
     for expected in ("On 4 ranks, against gather-scatter: all-reduce is 1.90 times", "2.0e-13",
-                     "abacus; prove.py --steps 3", "1.900 ± 0.000", "50.0 %", "--batch-size"):
+                     "abacus; prove.py --steps 3", "1.900 ± 0.000", "50.0 %", "--batch-size",
+                     "5eed1234", "1 library, 2 winograd-4"):
         assert expected in words
     pictures = list(document.iter("img"))
     assert len(pictures) >= FIGURES and all(picture.get("alt") for picture in pictures)
