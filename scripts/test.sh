@@ -18,12 +18,14 @@ missing_tools() {
     return 1
 }
 if [ "$(id -u)" -eq 0 ] && command -v apt-get > /dev/null && missing_tools; then
+    echo "installing the programs that the tests of clusters need: a minute or so" >&2
     # RUNLEVEL=1: install the daemons, start none of them.
     { timeout 120 apt-get update && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive timeout 300 apt-get \
         install --yes --no-install-recommends iproute2 iptables openssh-server slurm-wlm munge
     } > /dev/null 2>&1 || true
 fi
 if [ "$(id -u)" -eq 0 ] && command -v apt-get > /dev/null && ! command -v chromium > /dev/null; then
+    echo "installing chromium for the tests of pages: a minute or so" >&2
     { timeout 120 apt-get update && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get \
         install --yes --no-install-recommends chromium; } > /dev/null 2>&1 || true
 fi
