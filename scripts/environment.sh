@@ -38,7 +38,8 @@ choose_python() {
 
 use_environment() {
     local missing
-    [ -x "$PYTHON" ] || make_venv
+    # pip comes last: without it, making .venv was interrupted, and is done again
+    [ "$PYTHON" != "$ROOT/.venv/bin/python" ] || [ -x "$ROOT/.venv/bin/pip" ] || make_venv
     check_version "$PYTHON" "leave its environment, or make one with a newer Python"
     [ "$PYTHON" = "$ROOT/.venv/bin/python" ] || echo "using the environment of $PYTHON" >&2
     missing="$("$PYTHON" "$ROOT/scripts/missing.py" "$ROOT/$1")" || exit 2
@@ -54,10 +55,8 @@ make_venv() {
     local base="${BASE_PYTHON:-python3}"
     check_version "$base" "name a newer one with BASE_PYTHON=python3.12, say"
     echo "making .venv with $("$base" --version): a few seconds" >&2
-    "$base" -m venv "$ROOT/.venv" > /dev/null 2>&1 || {
-        rm -rf "$ROOT/.venv"
+    "$base" -m venv "$ROOT/.venv" > /dev/null 2>&1 ||
         fail_usage "$base -m venv fails; on Debian and Ubuntu the package python3-venv is missing"
-    }
 }
 
 install() {  # install FILE NAMES...

@@ -3,8 +3,9 @@
 Installs for real, from an index of tiny wheels in a folder, into environments of the tests' own.
 
 Mutations that turn this red: leave --index-url or PIP_EXTRA_INDEX_URL out of the pair's install;
-look at CONDA_PREFIX in conda's base too; let missing.py ignore PIP_CONSTRAINT; keep a .venv whose
-making failed; drop a line of constraints.txt, or raise a bound in requirements.txt above it.
+look at CONDA_PREFIX in conda's base too; let missing.py ignore PIP_CONSTRAINT; take a .venv
+without pip for complete; drop a line of constraints.txt, or raise a bound in requirements.txt above
+it.
 """
 
 import os
@@ -143,16 +144,22 @@ def test_a_python_that_has_torch_needs_no_environment(clone):
     assert done.stdout == f"{notebook}\n", done.stderr
 
 
+# A Python without torch, whose venv leaves something unfinished.
+NO_VENV = """case "$*" in
+*torch*) exit 1 ;;
+*venv*) mkdir -p .venv/bin && ln -sf $0 .venv/bin/python; exit 1 ;;
+esac"""
+
+
 @pytest.mark.parametrize(("name", "text", "expected"), [
     ("uname", "echo Darwin", "Linux is needed, and this is Darwin"),
     ("python3", "exit 1", "Python 3.10 or newer is needed"),
-    ("python3", 'case "$*" in *torch*) exit 1;; *venv*) mkdir -p .venv/bin; exit 1;; esac',
-     "python3-venv is missing")], ids=["macOS", "old Python", "no venv"])
+    ("python3", NO_VENV, "python3-venv is missing")], ids=["macOS", "old Python", "no venv"])
 def test_what_is_missing_is_one_sentence(name, text, expected, clone):
     folder = write_program(clone.parent / "bin" / name, text).parent
-    done = run(["scripts/part_one.sh"], clone, PATH=f"{folder}:/usr/bin:/bin")
-    assert expected in sentence(done)
-    assert not (clone / ".venv").exists()
+    for _ in range(2):  # the second time a .venv without pip may be there
+        done = run(["scripts/part_one.sh"], clone, PATH=f"{folder}:/usr/bin:/bin")
+        assert expected in sentence(done)
 
 
 def test_an_active_environment_of_an_old_python_is_one_sentence(clone):
