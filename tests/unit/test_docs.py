@@ -58,13 +58,12 @@ def test_programs_and_flags_exist(command):
 
 def run_here() -> list:
     """The commands to run: one of each, as some stand in several documents."""
-    slow = [pytest.mark.slow, pytest.mark.timeout(3600)]
     chosen: dict[tuple[str, ...], Command] = {}
     for command in commands():
         if command.runs_here() and command.words()[0] != "scripts/test.sh":  # which runs this
             chosen.setdefault(tuple(command.words()), command)
     return [pytest.param(command, id=str(command),
-                         marks=slow if command.mark.startswith("slow") else [])
+                         marks=[pytest.mark.slow] if command.mark.startswith("slow") else [])
             for command in chosen.values()]
 
 
@@ -108,6 +107,7 @@ def plant_data(home: Path) -> None:
     digits_as_mnist(home / "mnist")
 
 
+@pytest.mark.timeout(3600)  # whole trainings, on machines that may be busy
 @pytest.mark.parametrize("command", run_here())
 def test_a_command_works_as_printed(command, newcomer):
     done = newcomer.run(command.text)
