@@ -156,11 +156,12 @@ def compare_runs(runs: Sequence[Run]) -> None:
                    for steps in (old, new)]
         after.log.say(
             f"{before.folder.name} against {after.folder.name}, from the same weights:\n"
-            f"  {_compare_seconds(*seconds)}\n"
+            f"  {compare_seconds(*seconds)}\n"
             f"  {'; '.join(sentences([_learned(before, old), _learned(after, new)]))}")
 
 
-def _compare_seconds(before: Sequence[float], after: Sequence[float]) -> str:
+def compare_seconds(before: Sequence[float], after: Sequence[float]) -> str:
+    """Seconds an iteration of two runs, and how much faster the second is, beyond the spread."""
     text = (f"{statistics.fmean(before):.3f} and {statistics.fmean(after):.3f} seconds an "
             "iteration")
     if times := times_as_fast(before, after):

@@ -10,6 +10,7 @@ from statistics import stdev
 
 import pytest
 
+from common.report import compare_seconds
 from common.spread import differ, half_interval, student, times_as_fast
 
 
@@ -44,3 +45,9 @@ def test_both_spreads_count():
     steady, wild = [1.0, 1.0, 1.0], [1.5, 2.5, 0.8]
     assert not differ(steady, wild) and not differ(wild, steady)
     assert differ(steady, [1.5, 1.6, 1.4])
+
+
+def test_two_runs_are_compared_in_words_that_follow():
+    assert compare_seconds([2.0, 2.0], [1.0, 1.0]).endswith("iteration, 2.00 times as fast")
+    assert compare_seconds([1.0, 1.2], [1.1, 0.9]).endswith(", no difference beyond the spread")
+    assert compare_seconds([1.0], [2.0]) == "1.000 and 2.000 seconds an iteration"
