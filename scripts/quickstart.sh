@@ -24,7 +24,7 @@ flags=(--workload digits-vgg11 --epochs 2 --output-dir "$output" --resume replac
 "$ROOT/scripts/local_cluster.sh" "$RANKS" PartThree "${flags[@]}"
 
 echo
-echo "The proof that one and four ranks learn the same. It takes half a minute."
+echo "The proof: every way to average, on one and on four ranks, against one rank; 9 comparisons"
 rm -f "$output/proof.json" "$output/proof.md"
 proved=0
 # torch's own convolutions cost least where a rank has two images

@@ -2,9 +2,9 @@
 
 Mutations that turn this red: FIRST["float32"] ten times as large with MOST_AT_FIRST left out;
 GROWTH 100; `<=` to `>=` in difference; algorithms, settings or statistics not looked at in
-explanation, or in another order; ranks left out of _normalised_by; WITHOUT_BATCH_NORM empty; statistics without a
-bound; the first of all instead of the first of the alike as head; `max` to `min` in sentences;
-causes not sorted by gravity; a loss's gaps without abs.
+explanation, or in another order; ranks left out of _normalised_by; WITHOUT_BATCH_NORM empty;
+statistics without a bound; the first of all instead of the first of the alike as head; `max` to
+`min` in sentences; causes not sorted by gravity; a loss's gaps without abs.
 """
 
 import re
@@ -139,6 +139,14 @@ def test_another_setting_is_named(settings, flags):
     assert difference(one, other).cause == SETTING
     said, = sentences([one, other])
     assert re.search(rf"does not have PartOne's {flags}\b", said) and "FAULT" not in said
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_several_runs_the_largest_difference_is_told(order):
+    others = [learned("all-reduce", 4, at(3, 1e-5)), learned("DDP", 4, at(3, 3e-4))][::order]
+    said, = sentences([learned(), *others])
+    assert "0.0003 at most" in said and "1e-05" not in said
+    assert " and ".join(run.name for run in others) + " learn what PartOne learns" in said
 
 
 def test_runs_without_a_common_step_and_single_runs_say_nothing():
