@@ -4,8 +4,8 @@
 # Usage: . scripts/environment.sh; use_environment FILE     (installs what FILE lists and is missing)
 # From the environment:
 #   BASE_PYTHON     the Python that .venv is made with (default: python3)
-#   TORCH_INDEX     the index that torch and torchvision come from, instead of PyPI; the one without
-#                   GPU libraries is https://download.pytorch.org/whl/cpu
+#   TORCH_INDEX     the index that torch and torchvision come from; PyTorch's installation page names
+#                   the one for CPUs, without GPU libraries
 #   PIP_CONSTRAINT  pip's own: PIP_CONSTRAINT=constraints.txt installs exactly those versions
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
@@ -65,7 +65,7 @@ install() {  # install FILE NAMES...
     echo "installing $*" >&2
     if [[ " $* " = *" torch "* && -z ${TORCH_INDEX:-} ]]; then
         echo "torch and its GPU libraries are 3 GB to download and 6 GB on disk: 2 to 10 minutes;" \
-            "without a GPU, TORCH_INDEX=https://download.pytorch.org/whl/cpu saves most of it" >&2
+            "without a GPU, TORCH_INDEX=URL of PyTorch's index for CPUs saves most of it" >&2
     fi
     if [ -n "${TORCH_INDEX:-}" ]; then
         # The pair, from there alone: another index may have a newer torch, for other hardware.

@@ -51,8 +51,8 @@ LAUNCHES = {
                           "10.0.0.1", "4", "3"], ["PartThree"]),
     "nested": Launch(["scripts/supervise.sh", "0", "scripts/local_cluster.sh", "2", "PartTwo"],
                      TWICE),
-    "quickstart": Launch(["scripts/quickstart.sh"], ["PartOne", "PartTwo", "PartThree", "scripts"],
-                         {"RANKS": "1"}),
+    "quickstart": Launch(["scripts/quickstart.sh"], ["PartOne", "PartTwo", "PartThree", "scripts",
+                                                      "scripts"], {"RANKS": "1"}),
     "sweep": Launch(["scripts/worker_sweep.sh"], ["PartOne", "PartOne", "scripts"],
                     {"WORKERS": "0 1"}),
     "ssh": Launch(["scripts/ssh_cluster.sh", "hosts.txt", "PartTwo"], TWICE,
@@ -66,6 +66,7 @@ ENVIRONMENT = """
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 PYTHON=%s
 use_environment() { :; }
+needs_bash() { :; }
 """ % sys.executable  # noqa: UP031
 STAND_INS = {
     "ssh": 'exec bash -c "${@: -1}"',  # the last word is the command over there
@@ -84,7 +85,8 @@ def project(tmp_path) -> Path:
     """A folder with the launchers, and with parts that only tell how they were called."""
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     (tmp_path / "scripts" / "environment.sh").write_text(ENVIRONMENT)
-    (tmp_path / "scripts" / "compare.py").write_text(PROGRAM)
+    for name in ("compare.py", "prove.py"):
+        (tmp_path / "scripts" / name).write_text(PROGRAM)
     (tmp_path / "hosts.txt").write_text("here 127.0.0.1\nthere 127.0.0.1\n")
     for part in ("PartOne", "PartTwo", "PartThree", "common"):
         (tmp_path / part).mkdir()
@@ -123,7 +125,7 @@ def test_the_printed_command_starts_the_same_ranks_again(name, project):
     after = take_calls(project)
     assert [call[0] for call in after] == [call[0] for call in before]
     for one, other in zip(before, after, strict=True):
-        if one[0] != "scripts":  # which compares what the parts have left
+        if one[0] != "scripts":  # which proves, and compares what the parts have left
             assert other[-len(RESUMED):] == RESUMED
             assert constant(other[:-len(RESUMED)]) == constant(one[:-len(FLAGS)])
 
