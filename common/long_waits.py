@@ -13,8 +13,8 @@ from common.phase_timer import FINISHED, Progress
 from common.signals import process_stop
 from common.world import World
 
-SILENCE_SECONDS = 3.0
-LOOK_SECONDS = 0.25
+SILENCE_SECONDS = 2.4  # a line that is due then stands there before three seconds have passed
+LOOK_SECONDS = 0.1
 # What comes after a first step is long enough to be told in these phases only: a step has its line.
 TOLD_LATER = ("evaluation", "saving")
 
@@ -52,8 +52,10 @@ def _tell(world: World, progress: Progress) -> None:
         now = time.monotonic()
         if place != (here := f"{progress.run} {progress.phase}"):
             begun, place = now, here
-        if now - max(last_said(), begun) > SILENCE_SECONDS and _is_told(progress):
-            say(f"  {_words(progress)}, {now - begun:.0f} s so far{''.join(_counts[-1:])}")
+        if now - last_said() > SILENCE_SECONDS and _is_told(progress):
+            seconds = round(now - begun)
+            so_far = f", {seconds} s so far" * (seconds > 0)
+            say(f"  {_words(progress)}{so_far}{''.join(_counts[-1:])}")
         time.sleep(LOOK_SECONDS)
 
 

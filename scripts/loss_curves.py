@@ -10,7 +10,6 @@ learns something else shows in the mean over many iterations, beside its 95 % in
 
 import sys
 from pathlib import Path
-from statistics import fmean
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -21,6 +20,7 @@ use_environment(__name__, ["matplotlib"])
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from common.failures import DataError, UsageError, run_program
 from common.recorded_run import find_runs

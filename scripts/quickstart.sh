@@ -18,7 +18,8 @@ for ((place = 1; place <= $#; place++)); do # the last --output-dir counts, as i
         --output-dir=*) output=${!place#*=} ;;
     esac
 done
-flags=(--workload digits-vgg11 --epochs 2 --output-dir "$output" --resume replace --profile 1:3 "$@")
+flags=(--workload digits-vgg11 --max-iterations 30 --output-dir "$output" --resume replace
+    --profile 1:1 "$@")
 "$PYTHON" "$ROOT/PartOne/main.py" "${flags[@]}"
 "$ROOT/scripts/local_cluster.sh" "$RANKS" PartTwo "${flags[@]}"
 "$ROOT/scripts/local_cluster.sh" "$RANKS" PartThree "${flags[@]}"
@@ -28,7 +29,7 @@ echo "The proof: every way to average, on one and on four ranks, against one ran
 rm -f "$output/proof.json" "$output/proof.md"
 proved=0
 # torch's own convolutions cost least where a rank has two images
-"$PYTHON" "$ROOT/scripts/prove.py" --workload digits-vgg11 --batch-size 8 --steps 6 --sizes 1,4 \
+"$PYTHON" "$ROOT/scripts/prove.py" --workload digits-vgg11 --batch-size 8 --steps 4 --sizes 1,4 \
     --strategies gather-scatter,all-reduce,ddp --precisions float64 --convolutions library \
     --output "$output/proof" || proved=$?
 echo

@@ -75,8 +75,9 @@ def test_all_ranks_stop_at_the_same_step(run, size, what, value, tmp_path):
         assert ("the loss became" if what == "loss" else "gradient of layers.4.weight") in line
     for rank in range(size):
         steps = list(read_events(tmp_path / FOLDERS[run] / f"metrics_rank{rank}.jsonl", "step"))
-        # Across steps the others end theirs, and learn only in the next that a mean never comes.
-        assert len(steps) == BAD_AT + (run == "cross-step-all-reduce" and rank != culprit)
+        # Across steps the others may end theirs, and learn in the next that a mean never comes.
+        late = run == "cross-step-all-reduce" and rank != culprit
+        assert len(steps) in ((BAD_AT, BAD_AT + 1) if late else (BAD_AT,))
     for path in checkpoint_folder.newest(tmp_path / FOLDERS[run] / "checkpoints"):
         for tensor in checkpoint.read(path)["model_state_dict"].values():
             assert bool(tensor.isfinite().all())

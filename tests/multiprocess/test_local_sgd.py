@@ -182,7 +182,7 @@ def test_a_sound_run_is_left_alone_by_the_sentinel_and_labelled(tmp_path):
                    "all-reduce,local-sgd")
     assert [outcome.code for outcome in outcomes] == [0, 0, 0], outcomes
     assert "local-sgd: another algorithm than averaging gradients" in outcomes[0].output
-    assert "they are different algorithms" in outcomes[0].output
+    assert "local-sgd trains by another algorithm than all-reduce" in outcomes[0].output
 
 
 def plant_a_nudge(at: int) -> None:
