@@ -8,13 +8,16 @@ leave SIGUSR1 out of EXIT_CODES; drop `self._done or` in Stop.is_done (time runs
 """
 
 import contextlib
+import fcntl
 import multiprocessing
 import os
 import pty
 import random
 import re
 import signal
+import struct
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable
@@ -134,6 +137,7 @@ def test_a_signal_while_all_wait_in_a_collective(tmp_path, undisturbed):
 @pytest.mark.parametrize("run, size", [("PartOne", 1), ("all-reduce", 2)])
 def test_on_a_terminal_the_sentence_takes_the_place_of_the_bar(run, size, tmp_path):
     terminal, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("4H", 24, 120, 0, 0))
     (tmp_path / "rank0.out").symlink_to(os.ttyname(end))
     shown = bytearray()
     reader = threading.Thread(target=read_all, args=(terminal, shown))
