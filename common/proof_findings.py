@@ -52,7 +52,8 @@ def claim(table: Table) -> str:
 
 
 def _agreement(table: Table, gap: float, names: int) -> str:
-    after = f"after {table['steps']} steps in {table['settings']['precision']}"
+    after = (f"after {table['steps']} steps of {table['settings']['workload']} in "
+             f"{table['settings']['precision']}")
     learn = "learns" if names == 1 else "learn"
     if table["bounds"]["weights"]["relative"] > MEANINGFUL:
         return (f"{'stays' if names == 1 else 'stay'} within what rounding does to one rank: "

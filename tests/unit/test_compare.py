@@ -32,8 +32,8 @@ PROOF = {"torch": "2.15", "processor": "abacus", "command": "prove.py --steps 3"
     "bounds": {"weights": GAP}, "looked_after": [1, 2, 3],
     "cases": [{"ranks": 2, "name": "all-reduce | flat", "verdict": "agrees",
                "by_step": [1e-16, 1e-15, 2e-13], "gaps": {"weights": GAP}}]}]}
-CLAIM = ("All-reduce | flat on two ranks learns what one rank learns: after 3 steps in float64 no "
-         "weight differs by more than 2e-13.")
+CLAIM = ("All-reduce | flat on two ranks learns what one rank learns: after 3 steps of "
+         "digits-vgg11 in float64 no weight differs by more than 2e-13.")
 
 
 @pytest.fixture(scope="module")
