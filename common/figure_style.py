@@ -63,7 +63,8 @@ def new_figure(title: str, height: float = 3.2, panels: int = 1) -> tuple[Figure
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     figure.patch.set_gid("paper")
     axes = figure.subplots(panels, 1, squeeze=False)[:, 0]
-    words = textwrap.fill(title[:1].upper() + title[1:], LETTERS)
+    words = textwrap.fill(title[:1].upper() + title[1:], LETTERS,
+                          break_on_hyphens=False)
     _make_room(figure, words.count("\n") + 1)
     figure.suptitle(words, fontsize=10.5, fontweight="bold", x=0.01, ha="left")
     for each in axes:

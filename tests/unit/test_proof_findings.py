@@ -59,8 +59,8 @@ def test_where_bounds_have_grown_large_it_claims_less():
 
 @pytest.mark.parametrize("cases, words", [
     (TABLE["cases"][:1], "has compared no strategy"),
-    (TABLE["cases"][1:2], "Gather/scatter on one rank learns what one rank learns: after 3 steps of "
-                          "digits-vgg11 in float64 all weights are equal, bit for bit."),
+    (TABLE["cases"][1:2], "Gather/scatter on one rank learns what one rank learns: after 3 steps "
+                          "of digits-vgg11 in float64 all weights are equal, bit for bit."),
     ([case(name, 2, "agrees", 1e-15) for name in "abcde"], "All five strategies on two ranks")])
 def test_other_proofs(cases, words):
     assert words in claim({**TABLE, "cases": cases})
