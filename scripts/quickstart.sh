@@ -20,18 +20,20 @@ for ((place = 1; place <= $#; place++)); do # the last --output-dir counts, as i
 done
 flags=(--workload digits-vgg11 --max-iterations 30 --output-dir "$output" --resume replace
     --profile 1:1 "$@")
+echo "1 of 5: part one, on one rank"
 "$PYTHON" "$ROOT/PartOne/main.py" "${flags[@]}"
+echo "2 of 5: part two, on $RANKS ranks"
 "$ROOT/scripts/local_cluster.sh" "$RANKS" PartTwo "${flags[@]}"
+echo "3 of 5: part three, on $RANKS ranks"
 "$ROOT/scripts/local_cluster.sh" "$RANKS" PartThree "${flags[@]}"
 
-echo
-echo "The proof: every way to average, on one and on four ranks, against one rank"
+echo "4 of 5: the proof; every way to average, on one and on four ranks, against one rank"
 rm -f "$output/proof.json" "$output/proof.md"
 proved=0
 # the small network, on which it takes seconds; docs/proof.md has VGG-11 on real images
 "$PYTHON" "$ROOT/scripts/prove.py" --workload spiral-mlp --batch-size 32 --steps 20 --sizes 1,4 \
     --strategies gather-scatter,all-reduce,ddp --precisions float64 \
     --output "$output/proof" || proved=$?
-echo
+echo "5 of 5: the page"
 "$PYTHON" "$ROOT/scripts/compare.py" "$output"
 exit "$proved"
