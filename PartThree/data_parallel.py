@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from common.dropout import dropout_layers
-from common.settings import Settings
+from common.core.settings import Settings
+from common.model.dropout import dropout_layers
 
 
 class DataParallel(nn.DataParallel):

@@ -8,14 +8,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__)  # .venv's Python, if this one has no torch
 
-from common.command_line import parse_command_line
-from common.failures import run_program
-from common.long_waits import tell_long_waits
-from common.other_runs import refuse_at_once, refuse_other_runs
+from common.cluster.long_waits import tell_long_waits
+from common.core.failures import run_program
+from common.options.command_line import parse_command_line
+from common.run.other_runs import refuse_at_once, refuse_other_runs
 
 
 def main() -> None:
@@ -25,13 +25,13 @@ def main() -> None:
     # torch is imported only now: --help and a mistyped flag have been answered already
     from torch.nn.parallel import DistributedDataParallel
 
-    from common.choices import settle_choices
+    from common.cluster.process_group import process_group
     from common.evaluation import evaluate
-    from common.gradient_sync import KeepLocal
-    from common.process_group import process_group
     from common.report import finish_run
-    from common.resume import open_run
+    from common.run.choices import settle_choices
+    from common.run.resume import open_run
     from common.setup import announce, create_loader, create_training, load_datasets
+    from common.step.gradient_sync import KeepLocal
     from common.training import train
     from PartThree.comm_hooks import register_comm_hook
     from PartThree.data_parallel import data_parallel
@@ -46,7 +46,7 @@ def main() -> None:
         model, criterion, optimizer = create_training(settings, train_set, node)
         with open_run("PartThree", settings, node, loader, model, optimizer) as run:
             # DDP averages during backward, so nothing is left for the seam; and we, not DDP,
-            # share the buffers (see common/collectives.py), once when they are needed.
+            # share the buffers (see common/core/collectives.py), once when they are needed.
             gradient_sync = KeepLocal()
             replica = data_parallel(settings, model) or DistributedDataParallel(
                 model, **OWN_BUFFERS, **buckets(settings.bucket_mb))

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from common.failures import UsageError
-from common.gradient_sync import total_bytes
+from common.core.failures import UsageError
+from common.step.gradient_sync import total_bytes
 from PartTwo.lanes import first_of_express
 from PartTwo.overlapped import Bucket, InFlight, OverlappedAllReduce
 from PartTwo.wire import Wire
@@ -30,11 +30,11 @@ class CrossStepAllReduce(OverlappedAllReduce):
 
     From `average` on the parameters have no gradient: it travels, and the optimiser, which passes
     over parameters without one, is asked for a step once for each group of weights that is needed.
-    It must treat parameters independently, as all of common/optimizers.py do. A weight that is used
-    without its layer being called (as nn.MultiheadAttention uses its out_proj's) may be used
-    before its update; that is a UsageError in the second step. On a GPU nothing is gained: there
-    each phase of the loop ends when the device has nothing left to do. `timeout` is torch's for a
-    collective.
+    It must treat parameters independently, as all of common/step/optimizers.py do. A weight that
+    is used without its layer being called (as nn.MultiheadAttention uses its out_proj's) may be
+    used before its update; that is a UsageError in the second step. On a GPU nothing is gained:
+    there each phase of the loop ends when the device has nothing left to do. `timeout` is torch's
+    for a collective.
     """
 
     def __init__(self, bucket_bytes: int, wire: Wire, timeout: timedelta) -> None:

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from common.failures import NonFiniteLoss
-from common.gradient_check import SpoiltGradient, require_finite
-from common.gradient_sync import GradientSync, KeepLocal
+from common.core.failures import NonFiniteLoss
+from common.step.gradient_check import SpoiltGradient, require_finite
+from common.step.gradient_sync import GradientSync, KeepLocal
 
 
 class LocalSGD(KeepLocal):

@@ -8,14 +8,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__)  # .venv's Python, if this one has no torch
 
-from common.command_line import parse_command_line
-from common.failures import run_program
-from common.long_waits import tell_long_waits
-from common.other_runs import refuse_at_once, refuse_other_runs
+from common.cluster.long_waits import tell_long_waits
+from common.core.failures import run_program
+from common.options.command_line import parse_command_line
+from common.run.other_runs import refuse_at_once, refuse_other_runs
 
 
 def main() -> None:
@@ -23,11 +23,11 @@ def main() -> None:
     tell_long_waits(world)
     refuse_at_once("PartTwo", settings, world)
     # torch is imported only now: --help and a mistyped flag have been answered already
-    from common.choices import settle_choices
+    from common.cluster.process_group import process_group
     from common.evaluation import evaluate
-    from common.process_group import process_group
     from common.report import compare_runs, finish_run
-    from common.resume import open_run
+    from common.run.choices import settle_choices
+    from common.run.resume import open_run
     from common.setup import announce, create_loader, create_training, load_datasets
     from common.training import train
     from PartTwo.synchronizers import SyncOptions, create_synchronizer

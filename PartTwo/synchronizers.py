@@ -17,9 +17,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from common.collectives import LEADER, world_size
-from common.failures import UsageError
-from common.gradient_sync import (
+from common.core.collectives import LEADER, world_size
+from common.core.failures import UsageError
+from common.core.settings import Settings
+from common.step.gradient_sync import (
     GradientSync,
     KeepLocal,
     as_row,
@@ -27,7 +28,6 @@ from common.gradient_sync import (
     ring_bytes,
     total_bytes,
 )
-from common.settings import Settings
 from PartTwo.cross_step import CrossStepAllReduce
 from PartTwo.local_sgd import DiLoCo, LocalSGD
 from PartTwo.overlapped import OverlappedAllReduce

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
@@ -29,10 +29,10 @@ import subprocess
 import tempfile
 from statistics import mean, stdev
 
-from common.events import read_events
-from common.failures import PeerLost, UsageError, run_program
-from common.gradient_sync import ring_bytes
-from common.settings import SYNC_NAMES
+from common.core.events import read_events
+from common.core.failures import PeerLost, UsageError, run_program
+from common.core.settings import SYNC_NAMES
+from common.step.gradient_sync import ring_bytes
 
 GRADIENT_BYTES = 4 * 9_231_114  # VGG-11 in float32
 JOIN = ["--master-ip", "{master}", "--num-nodes", "{nodes}", "--rank", "{rank}"]

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
@@ -29,12 +29,12 @@ from statistics import median
 
 import torch
 
-from common import checkpoint
-from common.checkpoint import Position
-from common.events import read_events
-from common.failures import PeerLost, run_program
-from common.settings import Settings
-from common.vgg11 import VGG11
+from common.core.events import read_events
+from common.core.failures import PeerLost, run_program
+from common.core.settings import Settings
+from common.model.vgg11 import VGG11
+from common.run import checkpoint
+from common.run.checkpoint import Position
 
 EVERY = 3
 DEFAULT_SECONDS = 60 * Settings.checkpoint_minutes

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
@@ -27,13 +27,13 @@ from statistics import median
 import torch
 from torch import nn
 
-from common.convolutions import LIBRARY, Shape
-from common.devices import keep_freed_memory
-from common.failures import run_program
-from common.fast_convolution import compute_by
-from common.node_facts import processor
-from common.precision import Precision
-from common.tuned import measure
+from common.cluster.devices import keep_freed_memory
+from common.core.failures import run_program
+from common.core.precision import Precision
+from common.model.convolutions import LIBRARY, Shape
+from common.model.fast_convolution import compute_by
+from common.model.tuned import measure
+from common.preflight.node_facts import processor
 
 # Channels in and out, and map size, of those layers that have candidates.
 LAYERS = ((128, 256, 8), (256, 256, 8), (256, 512, 4), (512, 512, 4), (512, 512, 2))

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
@@ -31,11 +31,11 @@ from statistics import median
 
 import torch
 
-from common.command_line import parse_command_line
-from common.events import read_events
-from common.failures import DataError, run_program
-from common.node_facts import processor
-from common.process_group import lone_node
+from common.cluster.process_group import lone_node
+from common.core.events import read_events
+from common.core.failures import DataError, run_program
+from common.options.command_line import parse_command_line
+from common.preflight.node_facts import processor
 from common.setup import create_loader, load_datasets
 
 TRANSFORMED = 2000

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
@@ -31,8 +31,8 @@ import tempfile
 from importlib.metadata import version
 from statistics import median
 
-from common.failures import DataError, UsageError, run_program
-from common.node_facts import processor
+from common.core.failures import DataError, UsageError, run_program
+from common.preflight.node_facts import processor
 
 WORKER = "benchmarks/peer_loops/worker.py"
 CEILING, COURSE = "ceiling", "course-float32"

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
@@ -30,10 +30,10 @@ import platform
 import subprocess
 import tempfile
 
-from benchmarks.sync_benchmark.cells import COMPUTE_ONLY, Cell, cell, open_grid, save_grid
 from benchmarks.sync_benchmark.tables import cell_table, largest_gap
-from common.failures import PeerLost, UsageError, run_program
-from common.node_facts import processor
+from common.core.failures import PeerLost, UsageError, run_program
+from common.preflight.node_facts import processor
+from studies.prediction.grid import COMPUTE_ONLY, Cell, cell, open_grid, save_grid
 
 WORKER = "benchmarks/sync_benchmark/worker.py"
 DEFAULT = (COMPUTE_ONLY, "gather-scatter", "gather-scatter-per-tensor", "gather-scatter-pipelined",

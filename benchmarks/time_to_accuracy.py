@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
@@ -30,9 +30,9 @@ import tempfile
 import time
 from statistics import fmean, stdev
 
-from common.events import read_events
-from common.failures import DataError, run_program
-from common.node_facts import processor
+from common.core.events import read_events
+from common.core.failures import DataError, run_program
+from common.preflight.node_facts import processor
 
 COLUMNS = {"training": "training, s", "launched": "launch to report, s", "images": "images/s",
            "accuracy": "accuracy, %", "mirrored": "with mirror images, %"}

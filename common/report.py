@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from common.causes import Learned, sentences
-from common.collectives import digest_of
-from common.convolutions import algorithms
+from common.cluster.rendezvous import versions
+from common.core.collectives import digest_of
+from common.core.events import read_events
+from common.core.spread import times_as_fast
 from common.evaluation import Evaluation
-from common.events import read_events
-from common.rendezvous import versions
-from common.run import Run
-from common.spread import times_as_fast
+from common.model.convolutions import algorithms
+from common.reporting.causes import Learned, sentences
+from common.run.run import Run
 
 # So many of the weights' digest two people can compare by eye.
 DIGEST_CHARACTERS = 8

@@ -9,25 +9,25 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from common import whitening
-from common.all_reduce_speed import measure_all_reduce, speed_table
-from common.batch_norm import synchronize_batch_norm
-from common.collectives import digest_of
-from common.console import console
-from common.convolutions import AUTO, by_rule, rule_in_words, use_fast_convolutions
-from common.datasets import ImageDataset
-from common.devices import count_gpus
-from common.epoch_plan import EpochPlan, share_bounds, validation_split
+from common.cluster.all_reduce_speed import measure_all_reduce, speed_table
+from common.cluster.devices import count_gpus
+from common.cluster.process_group import Node
+from common.core.collectives import digest_of
+from common.core.console import console
+from common.core.failures import DataError, UsageError
+from common.core.precision import Precision
+from common.core.settings import FIELD_DEFAULTS, Settings
+from common.data.datasets import ImageDataset
+from common.data.epoch_plan import EpochPlan, share_bounds, validation_split
+from common.data.loaders import InMemoryLoader, WorkerLoader, create_augment
 from common.evaluation import EVALUATION_BATCH
-from common.failures import DataError, UsageError
-from common.loaders import InMemoryLoader, WorkerLoader, create_augment
-from common.model_split import second_device, split_in_two
-from common.optimizers import create_criterion, create_optimizer
-from common.precision import Precision
-from common.process_group import Node
-from common.settings import FIELD_DEFAULTS, Settings
-from common.tuned import choose_tuned, is_tuned, read_tuned
-from common.workloads import find_workload
+from common.model import whitening
+from common.model.batch_norm import synchronize_batch_norm
+from common.model.convolutions import AUTO, by_rule, rule_in_words, use_fast_convolutions
+from common.model.model_split import second_device, split_in_two
+from common.model.tuned import choose_tuned, is_tuned, read_tuned
+from common.options.workloads import find_workload
+from common.step.optimizers import create_criterion, create_optimizer
 
 
 def announce(part: str, settings: Settings, node: Node) -> None:

@@ -13,18 +13,18 @@ from functools import partial
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from common.accumulation import averaging, micro_batches
-from common.checkpoint import unwrapped
-from common.datasets import ImageDataset
-from common.dropout import DropoutPlan
+from common.core.failures import NonFiniteLoss
+from common.data.datasets import ImageDataset
+from common.data.loaders import Batch, Loader
 from common.evaluation import evaluate
-from common.failures import NonFiniteLoss
-from common.gradient_check import finite_gradients
-from common.gradient_sync import GradientSync
-from common.loaders import Batch, Loader
-from common.phase_timer import PhaseTimer
-from common.run import Run
-from common.run_log import Step, Totals
+from common.model.dropout import DropoutPlan
+from common.run.checkpoint import unwrapped
+from common.run.run import Run
+from common.run.run_log import Step, Totals
+from common.step.accumulation import averaging, micro_batches
+from common.step.gradient_check import finite_gradients
+from common.step.gradient_sync import GradientSync
+from common.step.phase_timer import PhaseTimer
 
 
 def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: Loader,

@@ -13,14 +13,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__, ["matplotlib", "jinja2"])
 
 import argparse
 
-from common.failures import DataError, UsageError, run_program
-from common.recorded_run import find_runs
+from common.core.failures import DataError, UsageError, run_program
+from common.reporting.recorded_run import find_runs
 
 NAME = "comparison"
 
@@ -31,7 +31,7 @@ def main() -> None:
     if missing:
         raise DataError(f"there is no folder {missing[0]}")
     runs = find_runs(options.folders)
-    from scripts.comparison.page import Page  # matplotlib takes a second: mistakes come first
+    from common.reporting.page import Page  # matplotlib takes a second: mistakes come first
 
     page = Page.of(runs, _proofs(options.folders, options.proof))
     print(page.first_sentences(), page.timing_as_text(), sep="\n\n")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__, ["matplotlib"])
 
@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from common.failures import DataError, UsageError, run_program
-from common.recorded_run import find_runs
-from common.spread import half_interval
+from common.core.failures import DataError, UsageError, run_program
+from common.core.spread import half_interval
+from common.reporting.recorded_run import find_runs
 
 SMOOTH = 25  # iterations, of which a smoothed curve is the mean
 LAST = 50  # iterations, over which the runs are compared
@@ -90,7 +90,7 @@ def conclusion(curves: Sequence[Curve]) -> str:
 
 def draw(curves: Sequence[Curve], output: Path) -> None:
     """Writes the figure: smoothed losses, then each iteration's and the smoothed difference."""
-    from common.figure_style import legend_below, line, new_figure, svg
+    from common.reporting.figure_style import legend_below, line, new_figure, svg
 
     figure, (loss, each, mean) = new_figure(conclusion(curves), 7.2, panels=3)
     for index, curve in enumerate(curves):

@@ -4,7 +4,7 @@
     python3 scripts/merge_logs.py outputs/PartTwo/all-reduce [--json merged.jsonl] [--every 20]
 
 Reads metrics_rank*.jsonl in the folder and below (what scripts/ssh_cluster.sh brought back lies in
-a folder for each node). What is merged how: common/merged_steps.py.
+a folder for each node). What is merged how: common/reporting/merged_steps.py.
 """
 
 import sys
@@ -12,16 +12,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__, [])
 
 import argparse
 import json
 
-from common.failures import run_program
-from common.merged_steps import Steps, merge, read_steps, straggler
-from common.phase_timer import PHASES
+from common.core.failures import run_program
+from common.reporting.merged_steps import Steps, merge, read_steps, straggler
+from common.step.phase_timer import PHASES
 
 
 def show(steps: Steps, every: int) -> None:

@@ -4,7 +4,7 @@
     python3 scripts/predict.py docs/results/sync_grid.json --nodes 8 --rate 300mbit 1gbit
     python3 scripts/predict.py outputs --preflight outputs/preflight.json --nodes 8 --rate 300mbit
 
-Calibrates the model of scripts/prediction/model.py on measured cells: on the file that
+Calibrates the model of studies/prediction/model.py on measured cells: on the file that
 benchmarks/sync.py wrote, or on runs and the preflight.json of the cluster they ran on. With
 --calibrate-on 4:1gbit 2:none it uses these cells alone, and says how far off it is on the others.
 Predictions are for nodes with processors of their own; --shared-processors is for hosts in one box.
@@ -16,21 +16,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__, ["numpy", "matplotlib"])
 
 import argparse
 
-from common.failures import UsageError, run_program
-from scripts.prediction.calibration import Calibration, Cell
-from scripts.prediction.fitting import calibrate
-from scripts.prediction.flags import parse_flags
-from scripts.prediction.forms import Level
-from scripts.prediction.rates import payload_rate
-from scripts.prediction.simulation import growing, step_of
-from scripts.prediction.sources import Source, read_source
-from scripts.prediction.tables import (
+from common.core.failures import UsageError, run_program
+from studies.prediction.calibration import Calibration, Cell
+from studies.prediction.fitting import calibrate
+from studies.prediction.flags import parse_flags
+from studies.prediction.forms import Level
+from studies.prediction.rates import payload_rate
+from studies.prediction.simulation import growing, step_of
+from studies.prediction.sources import Source, read_source
+from studies.prediction.tables import (
     Check,
     bars_in_words,
     check_table,
@@ -74,7 +74,7 @@ def _draw(model: Calibration, found: list[Check], options: argparse.Namespace) -
         raise UsageError("--figure shows cells that the model has not seen, and --calibrate-on "
                          "names them all: leave some out")
     if options.figure or options.simulate:
-        from scripts.prediction.figures import accuracy, scaling, write  # matplotlib takes a second
+        from studies.prediction.figures import accuracy, scaling, write  # matplotlib takes a second
 
         if options.figure:
             write(accuracy(found), options.figure)

@@ -14,18 +14,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
-from common.command_line import parse_command_line
-from common.failures import run_program
+from common.core.failures import run_program
+from common.options.command_line import parse_command_line
 
 
 def main() -> None:
     settings, world = parse_command_line("Preflight")
-    from common.preflight import Findings, examine, keep_measurements
-    from common.preflight_page import page
+    from common.preflight.examine import Findings, examine, keep_measurements
+    from common.preflight.page import page
 
     findings = Findings(world, settings)
     try:

@@ -4,7 +4,7 @@
 
 The same global batches go through one rank, and through every synchroniser and DDP on 1, 2, 3 and 4
 local ranks, in float64 and float32, by the training loop of the three parts. Ends with status 0
-when every difference is within its bound (see scripts/proof/comparison.py), with 1 when one is not.
+when every difference is within its bound (see studies/proof/comparison.py), with 1 when one is not.
 `--strategies local-sgd,diloco` measures how far these get away: they are other algorithms, "not
 equivalent", and that fails nothing.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
@@ -26,13 +26,13 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from common.command_line import parse_command_line
-from common.failures import UsageError, run_program
-from common.flag_types import count
-from common.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
+from common.core.failures import UsageError, run_program
+from common.core.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
+from common.options.command_line import parse_command_line
+from common.options.flag_types import count
 
 if TYPE_CHECKING:
-    from scripts.proof.experiment import Case, Reference
+    from studies.proof.experiment import Case, Reference
 
 PRECISIONS = ("float64", "float32")
 PASSES = (2, 4)
@@ -105,11 +105,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the ranks are ended too
     options, settings = parse(sys.argv[1:])
     # torch is imported only now: --help and a mistyped flag have been answered already
-    from scripts.proof.ranks import preload
-    from scripts.proof.report import write_report
+    from studies.proof.ranks import preload
+    from studies.proof.report import write_report
 
     # the first optimiser of a process imports torch._dynamo, which takes longer than a short run
-    preload("torch._dynamo", "scripts.proof.experiment")
+    preload("torch._dynamo", "studies.proof.experiment")
     tables = []
     for precision in options.precisions:
         with tempfile.TemporaryDirectory() as folder:
@@ -133,9 +133,9 @@ def _conclusion(cases: Sequence["Case"]) -> str:
 def prove(options: argparse.Namespace, settings: Settings,
           folder: Path) -> tuple["Reference", list["Case"]]:
     """Compares in one precision, and prints the table as it grows."""
-    from scripts.proof import experiment, report
-    from scripts.proof.strategies import STRATEGIES, local_strategies
-    from scripts.proof.trajectory import Problem
+    from studies.proof import experiment, report
+    from studies.proof.strategies import STRATEGIES, local_strategies
+    from studies.proof.trajectory import Problem
 
     limit = options.float64_limit if settings.precision == "float64" else float("inf")
     problem = Problem(settings, options.samples)

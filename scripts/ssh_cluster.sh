@@ -19,7 +19,7 @@ set -uo pipefail
 . "$(dirname "$0")/run_command.sh"
 keep_command "$0" "$@"
 ROOT="$(cd "$(dirname "$0")/.." && pwd)"
-SOURCES="common PartOne PartTwo PartThree scripts"
+SOURCES="common PartOne PartTwo PartThree scripts studies"
 # The same words here and there: names and contents of all source files.
 DIGEST="find $SOURCES -name '*.py' | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-12"
 read -ra SSH_COMMAND <<< "${SSH:-ssh} -o BatchMode=yes -o ConnectTimeout=10 \

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__, [])
 
@@ -20,9 +20,9 @@ import argparse
 import time
 from statistics import fmean, median
 
-from common.failures import DataError, PeerLost, run_program
-from common.phase_timer import PHASES, dearest_phase
-from common.recorded_run import RecordedRun, find_runs
+from common.core.failures import DataError, PeerLost, run_program
+from common.reporting.recorded_run import RecordedRun, find_runs
+from common.step.phase_timer import PHASES, dearest_phase
 
 RECENT = 20  # iterations that loss, speed and phase are taken from
 PATIENCE = 60.0  # seconds of silence, or ten iterations if that is longer

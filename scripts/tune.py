@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__)  # .venv's Python, if this one has no torch
 
@@ -21,10 +21,10 @@ import argparse
 import json
 from collections.abc import Sequence
 
-from common.command_line import parse_command_line
-from common.failures import UsageError, run_program
-from common.flag_types import count
-from common.settings import Settings
+from common.core.failures import UsageError, run_program
+from common.core.settings import Settings
+from common.options.command_line import parse_command_line
+from common.options.flag_types import count
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Settings]:
@@ -46,11 +46,11 @@ def main() -> None:
     options, settings = parse(sys.argv[1:])
     print("loading torch and the data set", flush=True)
     # torch is imported only now: --help and a mistyped flag have been answered already
-    from common.convolutions import Shape, convolution_shapes
-    from common.devices import keep_freed_memory, use_threads
-    from common.precision import Precision
-    from common.tuned import Tuned, fastest, is_quiet, measure
-    from common.workloads import find_workload
+    from common.cluster.devices import keep_freed_memory, use_threads
+    from common.core.precision import Precision
+    from common.model.convolutions import Shape, convolution_shapes
+    from common.model.tuned import Tuned, fastest, is_quiet, measure
+    from common.options.workloads import find_workload
 
     keep_freed_memory()
     use_threads(settings.threads, options.ranks)

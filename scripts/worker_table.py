@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
@@ -23,9 +23,9 @@ import argparse
 from collections.abc import Iterable, Sequence
 from statistics import median, quantiles
 
-from common.failures import DataError, run_program
-from common.phase_timer import PHASES
-from common.run_log import read_events
+from common.core.failures import DataError, run_program
+from common.run.run_log import read_events
+from common.step.phase_timer import PHASES
 
 # Filling the workers' queues is start-up, not the steady state that is asked for.
 LEFT_OUT = 5

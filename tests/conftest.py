@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from common.workloads import WORKLOADS
+from common.options.workloads import WORKLOADS
 from tests.runs import STEPS, Case, End, end_of, launch
 
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import torch
 
-from common import checkpoint
-from common.events import read_events
+from common.core.events import read_events
+from common.run import checkpoint
 from tests.ranks import Program, cluster, program, run_programs
 from tests.workload import SMALL, plant
 

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from common.datasets import ImageDataset
-from common.epoch_plan import EpochPlan
-from common.loaders import Augment, InMemoryLoader
+from common.data.datasets import ImageDataset
+from common.data.epoch_plan import EpochPlan
+from common.data.loaders import Augment, InMemoryLoader
 
 
 class FrozenBatchNorm(nn.BatchNorm2d):

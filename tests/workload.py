@@ -16,7 +16,8 @@ def plant(kill_at: int | None = None, rank: int | None = None) -> None:
     """
     from torch import nn
 
-    from common import run, workloads
+    from common.options import workloads
+    from common.run import run
 
     workloads.WORKLOADS["small"] = workloads.Workload(
         name="small", load=lambda split, _: small_dataset(SAMPLES if split == "train" else 31),

@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from common.vgg11 import LAYOUT
+from common.model.vgg11 import LAYOUT
 
 SIZES = (1024, 2048, 4096)
 SECONDS_A_SIZE = 0.5

@@ -4,12 +4,12 @@ import tempfile
 from collections.abc import Iterator
 
 from benchmarks.peer_loops.job import Job, StepClock
-from common.command_line import parse_command_line
-from common.gradient_sync import KeepLocal
-from common.loaders import Batch, Loader
-from common.process_group import lone_node
-from common.resume import open_run
+from common.cluster.process_group import lone_node
+from common.data.loaders import Batch, Loader
+from common.options.command_line import parse_command_line
+from common.run.resume import open_run
 from common.setup import create_loader, create_training, load_datasets
+from common.step.gradient_sync import KeepLocal
 from common.training import train
 
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from benchmarks.peer_loops.job import Job, StepClock
-from common.workloads import find_workload
+from common.options.workloads import find_workload
 
 LAYOUT = (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M")
 WORKERS = 2

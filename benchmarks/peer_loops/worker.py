@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable
 
 from benchmarks.peer_loops.job import Job, StepClock
-from common.failures import UsageError, run_program
+from common.core.failures import UsageError, run_program
 
 CEILING = "ceiling"
 

@@ -2,10 +2,10 @@
 
 from statistics import median
 
-from benchmarks.sync_benchmark.cells import COMPUTE_ONLY, Cell, exposed
-from scripts.prediction.forms import Link
-from scripts.prediction.model import STRATEGIES, Gradient
-from scripts.prediction.rates import payload_rate
+from studies.prediction.forms import Link
+from studies.prediction.grid import COMPUTE_ONLY, Cell, exposed
+from studies.prediction.model import STRATEGIES, Gradient
+from studies.prediction.rates import payload_rate
 
 MEGABYTE = 1e6
 

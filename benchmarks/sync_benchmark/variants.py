@@ -6,12 +6,12 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.sync_benchmark.cells import COMPUTE_ONLY
-from common.gradient_sync import GradientSync, KeepLocal
-from common.settings import SYNC_NAMES
+from common.core.settings import SYNC_NAMES
+from common.step.gradient_sync import GradientSync, KeepLocal
 from PartThree.comm_hooks import register_comm_hook
 from PartThree.ddp import OWN_BUFFERS, buckets, settle_buckets
 from PartTwo.synchronizers import SyncOptions, create_synchronizer
+from studies.prediction.grid import COMPUTE_ONLY
 
 DDP_DEFAULT = "DDP, torch's defaults"
 PART_THREE = "Part Three"

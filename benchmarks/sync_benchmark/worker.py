@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
@@ -28,22 +28,22 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from benchmarks.sync_benchmark.cells import COMPUTE_ONLY
 from benchmarks.sync_benchmark.counters import read_counters
 from benchmarks.sync_benchmark.ready_times import ReadyTimes
 from benchmarks.sync_benchmark.variants import VARIANTS, Wired
-from common.accumulation import averaging
-from common.collectives import sum_over_ranks
-from common.command_line import parse_command_line
-from common.convolutions import AUTO, use_fast_convolutions
-from common.failures import run_program
-from common.gradient_check import finite_gradients
-from common.gradient_sync import total_bytes
-from common.phase_timer import PhaseTimer
-from common.precision import Precision
-from common.process_group import Node, process_group
-from common.vgg11 import VGG11
+from common.cluster.process_group import Node, process_group
+from common.core.collectives import sum_over_ranks
+from common.core.failures import run_program
+from common.core.precision import Precision
+from common.model.convolutions import AUTO, use_fast_convolutions
+from common.model.vgg11 import VGG11
+from common.options.command_line import parse_command_line
+from common.step.accumulation import averaging
+from common.step.gradient_check import finite_gradients
+from common.step.gradient_sync import total_bytes
+from common.step.phase_timer import PhaseTimer
 from PartTwo.overlapped import OverlappedAllReduce
+from studies.prediction.grid import COMPUTE_ONLY
 
 GLOBAL_BATCH, IMAGE = 256, (3, 32, 32)
 WARM_UP_STEPS = 3

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from common.events import read_events
+from common.core.events import read_events
 from tests.cluster.box import SCRIPT, box, needs_namespaces, wait_until, with_hosts
 from tests.cluster.test_preflight import debian_hosts
 from tests.faults.test_start_up import check

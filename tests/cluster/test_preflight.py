@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from scripts.prediction.sources import read_links
+from studies.prediction.sources import read_links
 from tests.cluster.box import MASTER, box, needs_firewall, needs_namespaces, with_hosts
 from tests.faults.test_start_up import check, other_code, write_images
 from tests.ranks import run_programs

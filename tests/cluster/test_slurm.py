@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from common.events import read_events
+from common.core.events import read_events
 from tests.cluster.box import wait_until
 from tests.cluster.slurm_server import ask, needs_slurm, slurm, wait_for_job
 from tests.ranks import ROOT

@@ -26,7 +26,8 @@ def plant_phases(folder: Path, pause: float = PAUSE) -> None:
     N is the step in training, where a step takes `pause` seconds longer; else it counts, and the
     pause is a long one. "saving" is met between writing and renaming.
     """
-    from common import checkpoint, evaluation, run, setup
+    from common import evaluation, setup
+    from common.run import checkpoint, run
 
     plant()
 

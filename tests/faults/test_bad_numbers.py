@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from common import checkpoint, checkpoint_folder
-from common.events import read_events
-from common.gradient_check import SpoiltGradient, require_finite
+from common.core.events import read_events
+from common.run import checkpoint, checkpoint_folder
+from common.step.gradient_check import SpoiltGradient, require_finite
 from tests.faults.disturbed import joined, plant_phases, running
 from tests.ranks import error_lines, program, run_programs
 from tests.runs import FOLDERS, Case
@@ -27,7 +27,7 @@ BAD_AT = 7
 
 def plant_bad_number(folder: Path, what: str, value: float) -> None:
     """In step 7 this rank's loss, or the gradient of layers.4.weight, becomes `value`."""
-    from common import run
+    from common.run import run
 
     plant_phases(folder)
     iterations = run.Run.iterations

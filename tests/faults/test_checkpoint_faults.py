@@ -22,9 +22,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common import checkpoint, checkpoint_folder
-from common.checkpoint import Position
-from common.failures import CheckpointError
+from common.core.failures import CheckpointError
+from common.run import checkpoint, checkpoint_folder
+from common.run.checkpoint import Position
 from tests.ranks import CONTEXT, program, run_programs
 from tests.runs import Case, end_of, launch, same_bits
 from tests.small import small_model

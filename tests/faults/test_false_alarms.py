@@ -37,7 +37,8 @@ def test_a_pause_of_all_ranks_is_no_loss(tmp_path, undisturbed):
 
 def plant_slow_rank(folder: Path) -> None:
     """Slow data, and a first step that takes longer than the patience for later ones."""
-    from common import run, setup
+    from common import setup
+    from common.run import run
 
     plant_phases(folder)
     load, begin = setup.load_datasets, run.Run.iterations

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from common import master_port
-from common.failures import PeerLost
-from common.rendezvous import open_store
-from common.world import World
+from common.cluster import master_port
+from common.cluster.rendezvous import open_store
+from common.core.failures import PeerLost
+from common.core.world import World
 from tests.ranks import error_lines, free_port, program, run_programs
 
 FLAGS = ["--workload", "digits-vgg11", "--threads", "1", "--timeout", "1"]

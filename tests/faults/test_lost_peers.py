@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from common import rendezvous
+from common.cluster import rendezvous
 from tests.faults.disturbed import joined, plant_phases, running, wait_for
 from tests.ranks import error_lines
 from tests.runs import MORE_RUNS, RUNS, Case, end_of, launch, same_bits
@@ -150,7 +150,7 @@ def disturb(fault: str, folder: Path, seed: int) -> None:
 
 def plant_sleeper(folder: Path, step: int) -> None:
     """As plant_phases, and this rank falls asleep in Python in the given step."""
-    from common import run
+    from common.run import run
 
     plant_phases(folder)
     finish_step = run.Run.finish_step
@@ -191,7 +191,7 @@ def test_a_rank_stopped_before_its_first_word(tmp_path):
 
 def plant_mute(folder: Path) -> None:
     """Stops this process right after it has shown its card, before any heartbeat."""
-    from common import watch
+    from common.cluster import watch
 
     plant_phases(folder)
     watch.Watch._publish_beat = lambda self, store, count: None
@@ -236,7 +236,7 @@ def plant_behind_cable(folder: Path) -> None:
 
     The data connections are frozen with it: each step waits for the file to go away again.
     """
-    from common import run
+    from common.run import run
 
     plant_phases(folder)
     connect = rendezvous.connect_store

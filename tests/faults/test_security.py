@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from common.addresses import warn_of_public_address
+from common.cluster.addresses import warn_of_public_address
 from tests.faults.disturbed import joined, plant_phases, running, wait_for
 from tests.faults.test_start_up import check, flags_in
 from tests.ranks import ROOT, cluster, free_port, program, run_programs, started
@@ -88,7 +88,7 @@ FORBIDDEN = (r"_object_list\b", r"gather_object\b", r"all_gather_object\b", r"\b
 
 def test_no_code_comes_in_by_wire_or_file():
     for folder in ("common", "PartOne", "PartTwo", "PartThree"):
-        for path in (ROOT / folder).glob("*.py"):
+        for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text()
             for pattern in FORBIDDEN:
                 assert not re.search(pattern, text), f"{path} has {pattern}"

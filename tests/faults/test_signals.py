@@ -25,10 +25,11 @@ from functools import partial
 
 import pytest
 
-from common import checkpoint, checkpoint_folder, signals
-from common.advice import advice
-from common.events import read_events
-from common.signals import Stop, listen_for_signals
+from common.cluster import signals
+from common.cluster.advice import advice
+from common.cluster.signals import Stop, listen_for_signals
+from common.core.events import read_events
+from common.run import checkpoint, checkpoint_folder
 from tests.faults.disturbed import joined, running, wait_for
 from tests.ranks import CONTEXT, error_lines
 from tests.runs import FOLDERS, Case, end_of, launch, same_bits
@@ -205,7 +206,7 @@ def test_when_the_grace_period_is_too_short_the_last_checkpoint_is_named(run, si
 
 def plant_sleeper(folder) -> None:
     """The small workload, with a grace period of one second and a third step that takes forever."""
-    from common import run
+    from common.run import run
 
     plant()
     signals.GRACE_SECONDS = 1.0

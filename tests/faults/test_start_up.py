@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from common import other_runs, rendezvous
+from common.cluster import rendezvous
+from common.run import other_runs
 from tests.ranks import ROOT, cluster, error_lines, free_port, program, run_programs
 from tests.workload import SMALL, plant
 
@@ -168,7 +169,7 @@ def other_code() -> None:
         for folder in ("common", "PartOne", "PartTwo", "PartThree"):
             shutil.copytree(ROOT / folder, copy / folder)
         assert plain(copy) == plain()
-        with (copy / "common" / "world.py").open("a") as file:
+        with (copy / "common" / "core" / "world.py").open("a") as file:
             file.write("# one line more\n")
         digest = plain(copy)
     rendezvous.code_digest = lambda: digest
@@ -221,7 +222,7 @@ def test_initial_weights_differ(tmp_path):
 def other_initial_weights() -> None:
     from torch import nn
 
-    from common import vgg11
+    from common.model import vgg11
     plain = vgg11._initialise
 
     def spoilt(layer: nn.Module) -> None:

@@ -6,15 +6,15 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from common.collectives import sum_over_ranks
-from common.datasets import ImageDataset
-from common.gradient_sync import KeepLocal
-from common.loaders import Batch, Loader
-from common.settings import Settings
-from common.workloads import Workload
+from common.core.collectives import sum_over_ranks
+from common.core.settings import Settings
+from common.data.datasets import ImageDataset
+from common.data.loaders import Batch, Loader
+from common.options.workloads import Workload
+from common.step.gradient_sync import KeepLocal
 from PartTwo.synchronizers import create_synchronizer
-from scripts.proof.strategies import Wiring
-from scripts.proof.trajectory import Problem
+from studies.proof.strategies import Wiring
+from studies.proof.trajectory import Problem
 from tests.small import SmallNet, small_dataset
 
 

@@ -3,16 +3,16 @@
     python3 -m tests.multiprocess.show_mistakes
 """
 
-from common.interpreter import use_environment
+from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
 import tempfile
 from pathlib import Path
 
-from scripts.proof.experiment import create_reference, judged
-from scripts.proof.report import row, title
-from scripts.proof.strategies import STRATEGIES
+from studies.proof.experiment import create_reference, judged
+from studies.proof.report import row, title
+from studies.proof.strategies import STRATEGIES
 from tests.multiprocess.prove_cases import BROKEN, small_problem
 
 RANKS = 3  # with two, a+b commutes and some mistakes hide

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from common.accumulation import micro_batches
-from common.command_line import parse_command_line
-from common.failures import Verdict
-from common.loaders import Batch
-from scripts.proof.experiment import accumulated, create_reference
-from scripts.proof.ranks import run_ranks as run_failing_ranks
-from scripts.proof.strategies import STRATEGIES, Strategy, alone
-from scripts.proof.trajectory import Problem, Trajectory, trajectory
+from common.core.failures import Verdict
+from common.data.loaders import Batch
+from common.options.command_line import parse_command_line
+from common.step.accumulation import micro_batches
+from studies.proof.experiment import accumulated, create_reference
+from studies.proof.ranks import run_ranks as run_failing_ranks
+from studies.proof.strategies import STRATEGIES, Strategy, alone
+from studies.proof.trajectory import Problem, Trajectory, trajectory
 from tests.multiprocess.prove_cases import small_problem
 from tests.ranks import run_ranks
 from tests.small_files import digits_as_mnist
@@ -126,7 +126,7 @@ def test_memory_is_that_of_one_part(monkeypatch):
     sizes, forward = [], SmallNet.forward
     monkeypatch.setattr(SmallNet, "forward", lambda self, images: (
         sizes.append(len(images)), forward(self, images))[1])
-    monkeypatch.setattr("scripts.proof.trajectory.dist.get_rank", lambda: 0)
+    monkeypatch.setattr("studies.proof.trajectory.dist.get_rank", lambda: 0)
     trajectory(with_k(small_problem("float64", "frozen", steps=1), 4), alone)
     assert sizes == [3, 3, 2, 2]
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from common.checkpoint import unwrapped
-from common.model_split import split_in_two
-from common.small_models import MnistCnn
-from common.vgg11 import VGG11
+from common.model.model_split import split_in_two
+from common.model.small_models import MnistCnn
+from common.model.vgg11 import VGG11
+from common.run.checkpoint import unwrapped
 from PartThree.data_parallel import DataParallel
 from tests.ranks import cluster, run_programs
 from tests.workload import SMALL, plant

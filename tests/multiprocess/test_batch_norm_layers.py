@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from common.batch_norm import (
+from common.model.batch_norm import (
     SynchronizedBatchNorm1d,
     SynchronizedBatchNorm2d,
     freeze_batch_norm,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from common.batch_norm import SynchronizedBatchNorm2d
+from common.model.batch_norm import SynchronizedBatchNorm2d
 from tests.multiprocess.batch_norm_cases import after_training_batch, cubes, make_batches, share_of
 from tests.ranks import run_ranks
 

@@ -14,15 +14,15 @@ import pytest
 import torch
 from torch import nn
 
-from common import checkpoint, choices
-from common.choices import best_bucket_mb, settle_choices
-from common.convolutions import algorithms, use_fast_convolutions
-from common.events import read_events
-from common.precision import Precision
-from common.process_group import Node
-from common.settings import Settings
-from common.vgg11 import VGG11
-from common.world import World
+from common.cluster.process_group import Node
+from common.core.events import read_events
+from common.core.precision import Precision
+from common.core.settings import Settings
+from common.core.world import World
+from common.model.convolutions import algorithms, use_fast_convolutions
+from common.model.vgg11 import VGG11
+from common.run import checkpoint, choices
+from common.run.choices import best_bucket_mb, settle_choices
 from tests.ranks import run_ranks
 from tests.runs import FOLDERS, Case, end_of, launch, same_bits
 from tests.workload import plant
@@ -140,7 +140,8 @@ def test_the_newest_checkpoint_that_can_be_read_decides(tmp_path):
 
 def plant_choices(convolution: str, latency: float, kill_at: int | None = None) -> None:
     """The small workload on a processor with that algorithm by rule, and so slow a network."""
-    from common import convolutions, setup
+    from common import setup
+    from common.model import convolutions
 
     plant(kill_at)
     convolutions.FEWEST_CHANNELS = 1

@@ -16,9 +16,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from common import checkpoint, phase_timer
-from common.failures import UsageError
-from common.phase_timer import PHASES, PhaseTimer, Progress
+from common.core.failures import UsageError
+from common.run import checkpoint
+from common.step import phase_timer
+from common.step.phase_timer import PHASES, PhaseTimer, Progress
 from PartTwo.synchronizers import SyncOptions, create_synchronizer
 from tests.multiprocess.test_parity import SMALL_BUCKETS, trained
 from tests.ranks import run_ranks
@@ -42,7 +43,8 @@ def test_gradients_and_weights_have_the_bits_of_overlapping_with_backward_alone(
 
 def plant_watchful() -> None:
     """Whoever looks at the weights must find them settled."""
-    from common import save_clock, sentinel, weight_average
+    from common.run import save_clock, sentinel
+    from common.step import weight_average
     from PartTwo.cross_step import CrossStepAllReduce
 
     plant()

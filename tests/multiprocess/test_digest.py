@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from common.checkpoint import read
-from common.collectives import digest_of
-from common.convolutions import algorithms
-from common.vgg11 import VGG11
+from common.core.collectives import digest_of
+from common.model.convolutions import algorithms
+from common.model.vgg11 import VGG11
+from common.run.checkpoint import read
 from tests.ranks import program, run_programs
 
 

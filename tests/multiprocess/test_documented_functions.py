@@ -12,9 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import common
-from common import checkpoint
-from common.events import read_events
-from common.failures import UsageError
+from common.core.events import read_events
+from common.core.failures import UsageError
+from common.run import checkpoint
 from tests.ranks import run_ranks
 from tests.small import small_model
 

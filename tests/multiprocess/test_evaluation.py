@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch import nn
 
 from common import evaluation
+from common.cluster.process_group import Node
+from common.core.settings import Settings
+from common.core.world import World
 from common.evaluation import Evaluation, evaluate
-from common.process_group import Node
-from common.run import Run
-from common.run_log import RunLog
-from common.settings import Settings
-from common.world import World
+from common.run.run import Run
+from common.run.run_log import RunLog
 from tests.ranks import run_ranks
 from tests.small import small_dataset, small_model
 from tests.workload import plant

@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from common.all_reduce_speed import GRADIENT_BYTES, AllReduceSpeed, measure_all_reduce
-from common.board import Board
-from common.command_line import parse_command_line
-from common.failures import PeerLost, Verdict
-from common.findings import Findings, broken_link, slow_link
-from common.links import Link, LinkServer, meetings, probe
-from common.node_facts import gateway, memory
-from common.world import World
+from common.cluster.all_reduce_speed import GRADIENT_BYTES, AllReduceSpeed, measure_all_reduce
+from common.cluster.board import Board
+from common.core.failures import PeerLost, Verdict
+from common.core.world import World
+from common.options.command_line import parse_command_line
+from common.preflight.findings import Findings, broken_link, slow_link
+from common.preflight.links import Link, LinkServer, meetings, probe
+from common.preflight.node_facts import gateway, memory
 from tests.ranks import free_port, run_ranks
 
 

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from common import checkpoint, checkpoint_folder
-from common.events import read_events
-from common.failures import NonFiniteLoss
-from common.gradient_sync import total_bytes
+from common.core.events import read_events
+from common.core.failures import NonFiniteLoss
+from common.run import checkpoint, checkpoint_folder
+from common.step.gradient_sync import total_bytes
 from PartTwo.synchronizers import LOCAL_SYNCHRONIZERS, SyncOptions, create_synchronizer
 from tests.faults.disturbed import joined, running
 from tests.faults.test_bad_numbers import plant_bad_number
@@ -211,7 +211,7 @@ def test_a_rank_that_leaves_a_meeting_with_other_weights_is_named_there(tmp_path
 def plant_a_slow_start() -> None:
     import time
 
-    from common import run
+    from common.run import run
 
     plant()
     begin = run.Run.iterations

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.devices import keep_freed_memory
+from common.cluster.devices import keep_freed_memory
 from tests.ranks import cluster, program, run_programs, run_ranks
 from tests.workload import plant
 
@@ -41,7 +41,7 @@ def test_what_is_freed_stays(prepare, keeps):
 
 def plant_and_tell(path: Path) -> None:
     """The small workload; the file appears when the run asks for its memory to be kept."""
-    from common import process_group
+    from common.cluster import process_group
     plant()
     process_group.keep_freed_memory = path.touch
 

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from common.failures import RanksDisagree
-from common.gradient_sync import KeepLocal
+from common.core.failures import RanksDisagree
+from common.step.gradient_sync import KeepLocal
 from PartThree.comm_hooks import POWER_START, register_comm_hook
 from PartThree.ddp import OWN_BUFFERS, buckets
 from PartTwo import pipelined

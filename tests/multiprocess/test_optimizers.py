@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from common import checkpoint
-from common.checkpoint import Position
-from common.command_line import parse_command_line
-from common.events import read_events
-from common.failures import CheckpointError
-from common.optimizers import create_optimizer
+from common.core.events import read_events
+from common.core.failures import CheckpointError
+from common.options.command_line import parse_command_line
+from common.run import checkpoint
+from common.run.checkpoint import Position
+from common.step.optimizers import create_optimizer
 from tests.ranks import program, run_programs
 from tests.small import small_model
 from tests.workload import SMALL, plant

@@ -16,13 +16,13 @@ from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from common.gradient_sync import GradientSync, KeepLocal
-from common.process_group import Node
-from common.run import Run
-from common.run_log import RunLog
-from common.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
+from common.cluster.process_group import Node
+from common.core.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
+from common.core.world import World
+from common.run.run import Run
+from common.run.run_log import RunLog
+from common.step.gradient_sync import GradientSync, KeepLocal
 from common.training import train
-from common.world import World
 from PartThree.comm_hooks import register_comm_hook
 from PartThree.ddp import OWN_BUFFERS, buckets
 from PartTwo.synchronizers import (
@@ -32,7 +32,7 @@ from PartTwo.synchronizers import (
     SyncOptions,
     create_synchronizer,
 )
-from scripts.proof.trajectory import Recorder
+from studies.proof.trajectory import Recorder
 from tests.ranks import run_ranks
 from tests.small import small_loader, small_model
 

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from common.events import read_events
+from common.core.events import read_events
 from tests.ranks import ROOT, cluster, program, run_programs
 from tests.workload import SMALL, plant
 

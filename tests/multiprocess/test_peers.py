@@ -21,7 +21,7 @@ from benchmarks import peers
 from benchmarks.peer_loops.arithmetic import forward_flop, step_flop
 from benchmarks.peer_loops.job import Job, StepClock, peak_memory
 from benchmarks.peer_loops.project import TickingLoader
-from common.vgg11 import VGG11
+from common.model.vgg11 import VGG11
 from tests.ranks import ROOT, run_ranks
 from tests.small import small_loader
 

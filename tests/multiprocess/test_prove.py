@@ -25,21 +25,21 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from common.failures import PeerLost, UsageError, Verdict
-from common.gradient_sync import KeepLocal
+from common.core.failures import PeerLost, UsageError, Verdict
+from common.step.gradient_sync import KeepLocal
 from scripts import prove
-from scripts.proof.by_step import Compared, looked_after
-from scripts.proof.comparison import FACTOR, QUANTITIES, Gap, beyond, bounds, differences, worst
-from scripts.proof.experiment import (
+from studies.proof.by_step import Compared, looked_after
+from studies.proof.comparison import FACTOR, QUANTITIES, Gap, beyond, bounds, differences, worst
+from studies.proof.experiment import (
     Case,
     create_reference,
     in_float32,
     judged,
     local_statistics,
 )
-from scripts.proof.ranks import run_ranks
-from scripts.proof.strategies import STRATEGIES, Reversed, local_strategies
-from scripts.proof.trajectory import Recorder, thinned, trajectory
+from studies.proof.ranks import run_ranks
+from studies.proof.strategies import STRATEGIES, Reversed, local_strategies
+from studies.proof.trajectory import Recorder, thinned, trajectory
 from tests.multiprocess.prove_cases import BROKEN, no_synchronisation, small_problem
 from tests.ranks import ROOT
 from tests.small import small_dataset, small_loader

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import common
-from common import checkpoint
+from common.run import checkpoint
 from tests.runs import FOLDERS, Case, end_of, launch, same_bits
 from tests.small import SmallNet
 from tests.workload import plant

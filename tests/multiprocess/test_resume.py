@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from common import checkpoint_folder
+from common.run import checkpoint_folder
 from tests.ranks import program, run_programs
 from tests.runs import RUNS, STEPS, Case, end_of, launch, same_bits
 from tests.workload import SMALL, plant

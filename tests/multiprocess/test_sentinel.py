@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from common.epoch_plan import fingerprint
-from common.events import read_events
-from common.sentinel import checksums
+from common.core.events import read_events
+from common.data.epoch_plan import fingerprint
+from common.run.sentinel import checksums
 from tests.ranks import cluster, error_lines, run_programs
 from tests.workload import SMALL, plant
 
@@ -31,7 +31,7 @@ def same_samples_on_all_ranks() -> None:
 
 
 def no_handshake() -> None:
-    from common import process_group
+    from common.cluster import process_group
 
     plant()
     process_group.Node.agree = lambda self, topic, value: None  # it would find the fault first

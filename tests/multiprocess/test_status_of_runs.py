@@ -7,8 +7,8 @@ before the run has ended.
 import time
 from functools import partial
 
-from common.events import read_events
-from common.recorded_run import find_runs
+from common.core.events import read_events
+from common.reporting.recorded_run import find_runs
 from scripts.status import describe
 from tests.ranks import cluster, run_programs
 from tests.workload import SMALL, plant

@@ -17,17 +17,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from common import checkpoint, checkpoint_folder
-from common.checkpoint import Position
-from common.command_line import parse_command_line
-from common.datasets import load_spirals
-from common.events import read_events
-from common.failures import DataError
-from common.process_group import Node
-from common.run import Run
-from common.run_log import RunLog
+from common.cluster.process_group import Node
+from common.core.events import read_events
+from common.core.failures import DataError
+from common.core.world import World
+from common.data.datasets import load_spirals
+from common.options.command_line import parse_command_line
+from common.run import checkpoint, checkpoint_folder
+from common.run.checkpoint import Position
+from common.run.run import Run
+from common.run.run_log import RunLog
 from common.setup import hold_out
-from common.world import World
 from tests.ranks import cluster, program, run_programs, run_ranks
 from tests.workload import SMALL, plant
 

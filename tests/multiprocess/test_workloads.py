@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from common import vgg11
-from common.command_line import parse_command_line
-from common.events import read_events
-from common.workloads import WORKLOADS
-from scripts.proof.strategies import STRATEGIES, alone
-from scripts.proof.trajectory import Problem, trajectory
+from common.core.events import read_events
+from common.model import vgg11
+from common.options.command_line import parse_command_line
+from common.options.workloads import WORKLOADS
+from studies.proof.strategies import STRATEGIES, alone
+from studies.proof.trajectory import Problem, trajectory
 from tests.ranks import cluster, program, run_programs, run_ranks
 from tests.small_files import digits_as_mnist, write_image_folder
 

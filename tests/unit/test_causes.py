@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from common.causes import (
+from common.reporting.causes import (
     ALGORITHM,
     EQUAL,
     FAULT,

@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 
-from common import checkpoint, checkpoint_folder
-from common.checkpoint import Position
-from common.failures import CheckpointError
+from common.core.failures import CheckpointError
+from common.run import checkpoint, checkpoint_folder
+from common.run.checkpoint import Position
 from tests.small import small_model
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.command_line import _parser, parse_command_line
-from common.failures import UsageError
-from common.settings import OPTIMIZERS, SCHEDULES
-from common.workloads import WORKLOADS
+from common.core.failures import UsageError
+from common.core.settings import OPTIMIZERS, SCHEDULES
+from common.options.command_line import _parser, parse_command_line
+from common.options.workloads import WORKLOADS
 from tests.ranks import ROOT
 
 SCREEN = 60  # lines of a terminal window

@@ -17,9 +17,9 @@ import sys
 import html5lib
 import pytest
 
-from common.recorded_run import find_runs
-from scripts.comparison import tables
-from scripts.comparison.page import Page
+from common.reporting import tables
+from common.reporting.page import Page
+from common.reporting.recorded_run import find_runs
 from tests.ranks import ROOT
 from tests.recorded import write_course, write_run
 from tests.svg_text import cut_off

@@ -14,23 +14,23 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from common import convolutions
-from common.command_line import parse_command_line
-from common.convolutions import (
+from common.cluster.process_group import Node
+from common.core.precision import Precision
+from common.core.settings import Settings
+from common.core.world import World
+from common.data.datasets import ImageDataset
+from common.model import convolutions
+from common.model.convolutions import (
     Shape,
     algorithms,
     by_rule,
     rule_in_words,
     use_fast_convolutions,
 )
-from common.datasets import ImageDataset
-from common.precision import Precision
-from common.process_group import Node
-from common.run import ran_on
-from common.settings import Settings
+from common.model.vgg11 import VGG11
+from common.options.command_line import parse_command_line
+from common.run.run import ran_on
 from common.setup import create_training
-from common.vgg11 import VGG11
-from common.world import World
 from tests.ranks import run_ranks
 
 IMAGE = (3, 32, 32)

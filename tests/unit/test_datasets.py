@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common import datasets
-from common.datasets import load_cifar10, load_digits, load_image_folder, load_spirals
-from common.failures import DataError
+from common.core.failures import DataError
+from common.data import datasets
+from common.data.datasets import load_cifar10, load_digits, load_image_folder, load_spirals
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def test_every_command_is_marked():
 
 def known_flags() -> set[str]:
     """Every flag that a program of this project takes."""
-    sources = [path for folder in ("common", "scripts", "benchmarks")
+    sources = [path for folder in ("common", "scripts", "benchmarks", "studies")
                for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".sh")]
     return set(re.findall(r"""["'( ](--?[\w-]+)""", "\n".join(map(Path.read_text, sources))))
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from common.dropout import DropoutPlan, SampleDropout
-from common.epoch_plan import kept_units
-from common.small_models import SpiralMlp
+from common.data.epoch_plan import kept_units
+from common.model.dropout import DropoutPlan, SampleDropout
+from common.model.small_models import SpiralMlp
 from PartThree.data_parallel import deal_samples
 
 SAMPLES = np.array([5, 0, 17, 3])

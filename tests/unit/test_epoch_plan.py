@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.epoch_plan import EpochPlan, mix, share_bounds
+from common.data.epoch_plan import EpochPlan, mix, share_bounds
 
 plans = st.builds(EpochPlan, samples=st.integers(1, 500), batch_size=st.integers(1, 64),
                   smallest_batch=st.integers(1, 8), seed=st.integers(-5, 2**40),

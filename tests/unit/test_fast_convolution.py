@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn.functional import conv2d
 
-from common import fast_convolution
-from common.fast_convolution import AXES, FastConv2d, compute_by, fits
+from common.model import fast_convolution
+from common.model.fast_convolution import AXES, FastConv2d, compute_by, fits
 
 CASES = [(name, size) for name in AXES for size in (2, 4, 8, 12) if fits(name, size)]
 

@@ -16,10 +16,21 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
-from common import confusion_figures, figures
-from common.figure_style import BAR_EDGE, BLACK, DARK, GRID, INK, LINES, PAPER, PHASES, line, svg
-from common.recorded_run import find_runs
-from common.timeline import last_step, overlap, phase_is, spans, timeline
+from common.reporting import confusion_figures, figures
+from common.reporting.figure_style import (
+    BAR_EDGE,
+    BLACK,
+    DARK,
+    GRID,
+    INK,
+    LINES,
+    PAPER,
+    PHASES,
+    line,
+    svg,
+)
+from common.reporting.recorded_run import find_runs
+from common.reporting.timeline import last_step, overlap, phase_is, spans, timeline
 from tests.recorded import write_course, write_run
 
 

@@ -25,7 +25,7 @@ MODULES = ("tests/multiprocess/show_mistakes.py",)
 OLDEST_THAT_IS_ANSWERED = (3, 6)
 # What a program does before anything else, the folder of the project apart.
 FIRST = ["import sys", "from pathlib import Path",
-         "from common.interpreter import use_environment", "use_environment(__name__"]
+         "from common.core.interpreter import use_environment", "use_environment(__name__"]
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +68,8 @@ def test_without_environment_a_program_runs_or_says_what_to_do(program, bare, wi
 def test_a_program_goes_on_in_the_environment_beside_it(words, bare, clone):
     link_environment(clone)
     (clone / "PartOne/main.py").write_text(
-        "import sys\nsys.path.insert(0, '.')\nimport common.interpreter\n"
-        "common.interpreter.use_environment(__name__)\n"
+        "import sys\nsys.path.insert(0, '.')\nimport common.core.interpreter\n"
+        "common.core.interpreter.use_environment(__name__)\n"
         "import os, torch\nprint(sys.prefix, sys.argv[1:], sys.flags.optimize, dict(os.environ))")
     done = run([bare, "-O", *words, "--flag", "two words"], clone)
     assert done.stdout.startswith(f"{clone / '.venv'} ['--flag', 'two words'] 1 "), done
@@ -116,7 +116,7 @@ def test_an_interpreter_with_torch_is_left_alone(clone):
 
 
 def test_looking_for_torch_does_not_load_it():
-    check = ("import sys; from common.interpreter import use_environment\n"
+    check = ("import sys; from common.core.interpreter import use_environment\n"
              "use_environment('__main__'); sys.exit('torch' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", check], cwd=ROOT,
                           env={**os.environ}).returncode == 0
@@ -133,6 +133,6 @@ def test_a_program_asks_first_and_in_words_that_old_pythons_read(program):
     assert all(line.startswith(first) for line, first in zip(others, expected, strict=False))
 
 
-@pytest.mark.parametrize("path", ["common/__init__.py", "common/interpreter.py"])
+@pytest.mark.parametrize("path", ["common/__init__.py", "common/core/interpreter.py"])
 def test_what_answers_an_old_python_is_written_for_it(path):
     ast.parse((ROOT / path).read_text(), feature_version=OLDEST_THAT_IS_ANSWERED)

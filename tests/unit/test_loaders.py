@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from common.loaders import Augment, PlainLoader, WorkerLoader
+from common.data.loaders import Augment, PlainLoader, WorkerLoader
 from tests.small import small_loader
 
 

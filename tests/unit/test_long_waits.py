@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from common import long_waits
-from common.console import console
-from common.long_waits import counted, tell_long_waits
-from common.phase_timer import FINISHED, Progress
-from common.world import World
+from common.cluster import long_waits
+from common.cluster.long_waits import counted, tell_long_waits
+from common.core.console import console
+from common.core.world import World
+from common.step.phase_timer import FINISHED, Progress
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.figure import Figure
 
-from common import figure_style
-from common.failures import DataError, UsageError
+from common.core.failures import DataError, UsageError
+from common.reporting import figure_style
 from scripts.loss_curves import Curve, conclusion, draw, main, read_curve, smoothed, table
 from tests.recorded import write_run
 from tests.svg_text import cut_off

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from common.merged_steps import merge, read_steps, straggler
+from common.reporting.merged_steps import merge, read_steps, straggler
 from tests.ranks import ROOT
 
 SHARES = {0: 3, 1: 2, 2: 2}

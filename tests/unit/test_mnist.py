@@ -10,8 +10,8 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 
-from common.failures import DataError
-from common.mnist import load_mnist
+from common.core.failures import DataError
+from common.data.mnist import load_mnist
 from tests.small_files import write_mnist
 
 GENERATOR = np.random.default_rng(3)
@@ -37,7 +37,7 @@ def test_files_are_found_where_people_have_them(place, tmp_path):
 def test_the_second_load_comes_from_the_cache(tmp_path, monkeypatch):
     write_both(tmp_path)
     first = load_mnist("train", tmp_path)
-    monkeypatch.setattr("common.mnist._read", None)
+    monkeypatch.setattr("common.data.mnist._read", None)
     assert load_mnist("train", tmp_path).digest == first.digest
 
 

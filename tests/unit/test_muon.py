@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from common.command_line import parse_command_line
-from common.failures import UsageError
-from common.muon import CUBIC, LINEAR, QUINTIC, REPETITIONS, Muon, orthogonalised
-from common.optimizers import create_optimizer, hidden_convolutions
-from common.precision import Precision
-from common.vgg11 import VGG11
+from common.core.failures import UsageError
+from common.core.precision import Precision
+from common.model.vgg11 import VGG11
+from common.options.command_line import parse_command_line
+from common.step.muon import CUBIC, LINEAR, QUINTIC, REPETITIONS, Muon, orthogonalised
+from common.step.optimizers import create_optimizer, hidden_convolutions
 
 RATE, KEPT = 0.3, 0.8
 

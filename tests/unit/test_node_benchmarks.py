@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import loader, time_to_accuracy
-from common.failures import DataError
+from common.core.failures import DataError
 from tests.ranks import ROOT
 
 EVENTS = [{"event": "epoch", "seconds": 6.0, "samples": 900},

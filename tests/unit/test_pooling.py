@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from common.pooling import PooledBatchNorm2d, max_pool
-from common.vgg11 import VGG11
+from common.model.pooling import PooledBatchNorm2d, max_pool
+from common.model.vgg11 import VGG11
 
 
 def maps_with_ties(dtype: torch.dtype, layout: torch.memory_format, size: int = 8) -> Tensor:

@@ -14,13 +14,13 @@ from statistics import median
 
 import pytest
 
-from common.failures import DataError, UsageError
-from scripts.prediction import sources
-from scripts.prediction.calibration import COMPUTE_ONLY
-from scripts.prediction.fitting import calibrate
-from scripts.prediction.model import STRATEGIES
-from scripts.prediction.sources import BOX_LATENCY, read_source
-from scripts.prediction.tables import checks
+from common.core.failures import DataError, UsageError
+from studies.prediction import sources
+from studies.prediction.calibration import COMPUTE_ONLY
+from studies.prediction.fitting import calibrate
+from studies.prediction.model import STRATEGIES
+from studies.prediction.sources import BOX_LATENCY, read_source
+from studies.prediction.tables import checks
 from tests.grid import CELLS, PLANTED, cell, grid
 from tests.ranks import ROOT
 from tests.recorded import GRADIENT, write_course, write_run

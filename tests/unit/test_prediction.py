@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from common.failures import DataError, UsageError
+from common.core.failures import DataError, UsageError
 from PartTwo.lanes import first_of_express
-from scripts.prediction import forms
-from scripts.prediction.calibration import COMPUTE_ONLY, relative_errors
-from scripts.prediction.error_bars import spread
-from scripts.prediction.fitting import calibrate
-from scripts.prediction.forms import Level, Link
-from scripts.prediction.model import (
+from studies.prediction import forms
+from studies.prediction.calibration import COMPUTE_ONLY, relative_errors
+from studies.prediction.error_bars import spread
+from studies.prediction.fitting import calibrate
+from studies.prediction.forms import Level, Link
+from studies.prediction.model import (
     STRATEGIES,
     Compute,
     Cost,
@@ -31,8 +31,8 @@ from scripts.prediction.model import (
     Machine,
     exposed_seconds,
 )
-from scripts.prediction.rates import payload_rate
-from scripts.prediction.tables import (
+from studies.prediction.rates import payload_rate
+from studies.prediction.tables import (
     bars_in_words,
     checks,
     errors_in_words,

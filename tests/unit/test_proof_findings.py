@@ -8,9 +8,9 @@ import copy
 
 import pytest
 
-from common.figure_style import svg
-from common.proof_figure import by_step
-from common.proof_findings import best_table, claim
+from common.reporting.figure_style import svg
+from common.reporting.proof_figure import by_step
+from common.reporting.proof_findings import best_table, claim
 
 
 def case(name, ranks, verdict, *gaps):

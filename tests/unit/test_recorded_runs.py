@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from common import run_findings as findings
-from common.failures import DataError
-from common.phase_timer import PHASES
-from common.recorded_run import RecordedRun, find_runs, short
-from common.speed_findings import speed_up, strategies
+from common.core.failures import DataError
+from common.reporting import run_findings as findings
+from common.reporting.recorded_run import RecordedRun, find_runs, short
+from common.reporting.speed_findings import speed_up, strategies
+from common.step.phase_timer import PHASES
 from tests.recorded import write_course, write_run
 
 

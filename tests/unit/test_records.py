@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from common import run_log
-from common.checkpoint import Position
+from common.core.events import read_events
+from common.core.world import World
 from common.evaluation import Evaluation
-from common.events import read_events
-from common.phase_timer import PHASES, PhaseTimer, Progress
 from common.report import confusion_matrix, generate_eval_report
-from common.run_log import RunLog, Step, Totals
-from common.world import World
+from common.run import run_log
+from common.run.checkpoint import Position
+from common.run.run_log import RunLog, Step, Totals
+from common.step.phase_timer import PHASES, PhaseTimer, Progress
 
 
 def step(epoch: int, iteration: int, loss: float = 2.3456, duration: float = 0.5) -> Step:

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
-from common import save_clock
-from common.process_group import Node
-from common.run import Run
-from common.run_log import RunLog
-from common.save_clock import LOOK_EVERY, SaveClock
-from common.settings import Settings
-from common.world import World
+from common.cluster.process_group import Node
+from common.core.settings import Settings
+from common.core.world import World
+from common.run import save_clock
+from common.run.run import Run
+from common.run.run_log import RunLog
+from common.run.save_clock import LOOK_EVERY, SaveClock
 from tests.small import small_model
 
 

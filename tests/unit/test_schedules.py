@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from common.schedules import Schedule
+from common.step.schedules import Schedule
 
 EPOCHS, ITERATIONS, PEAK = 6, 7, 0.4
 TOTAL = EPOCHS * ITERATIONS

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
-from common.agreement import StopAgreement
-from common.signals import Stop
-from common.world import World
+from common.cluster.agreement import StopAgreement
+from common.cluster.signals import Stop
+from common.core.world import World
 
 
 class Rank:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from scripts.prediction import forms
-from scripts.prediction.events import Hop, funnel, ring, ring_fronts
-from scripts.prediction.forms import Level, Link
-from scripts.prediction.simulation import AVERAGING, Cluster, Work, efficiency, step_seconds
+from studies.prediction import forms
+from studies.prediction.events import Hop, funnel, ring, ring_fronts
+from studies.prediction.forms import Level, Link
+from studies.prediction.simulation import AVERAGING, Cluster, Work, efficiency, step_seconds
 
 FAST, SLOW = Link(1e-10, 1e-6), Link(1e-9, 5e-5)
 CLUSTER = Cluster((Level(4, FAST), Level(3, SLOW), Level(2, Link(4e-9, 1e-4))))

@@ -10,8 +10,8 @@ from statistics import stdev
 
 import pytest
 
+from common.core.spread import differ, half_interval, student, times_as_fast
 from common.report import compare_seconds
-from common.spread import differ, half_interval, student, times_as_fast
 
 
 def test_the_interval_of_three_by_hand():

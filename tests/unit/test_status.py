@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from common.failures import DataError
-from common.recorded_run import find_runs
+from common.core.failures import DataError
+from common.reporting.recorded_run import find_runs
 from scripts.status import describe, duration
 from tests.ranks import ROOT
 from tests.recorded import write_run

@@ -1,104 +1,90 @@
-"""The house rules: floors, one seam, short mains, no local paths.
+"""The house rules: rooms in one direction, one seam, short mains.
 
-Mutation that turns the middle red: import common.run_log for read_events in recorded_run.
+Mutations: `from common.run.run_log import read_events` in common/reporting/recorded_run.py turns
+the order and the log readers red; a `loss.backward()` in PartTwo turns "one training loop" red.
 """
 
 import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.ranks import ROOT
 
-# A module imports only from lower floors; modules of one floor may build on those before them.
-FLOORS = (
-    ("interpreter",
-     "events", "phase_timer", "spread", "advice", "signals", "failures", "settings", "causes",
-     "epoch_plan", "precision", "world", "other_runs", "console", "long_waits", "dataset_cache",
-     "datasets", "mnist", "pooling", "vgg11", "dropout", "small_models", "recipes", "whitening",
-     "workloads", "loaders", "model_split", "muon", "optimizers", "schedules", "early_stopping",
-     "trace_file", "trackers"),
-    ("batch_norm", "collectives", "gradient_sync", "accumulation", "checkpoint",
-     "checkpoint_folder", "gradient_check", "fast_convolution", "convolutions", "tuned", "run_log",
-     "addresses", "master_port", "rendezvous", "agreement", "watch", "devices", "process_group",
-     "sentinel", "tracing", "save_clock", "weight_average", "run", "run_folder", "resume", "links",
-     "node_facts", "all_reduce_speed", "board", "findings"),
-    ("choices", "setup", "training", "evaluation", "preflight"),
-    ("flag_types", "other_names", "flag_parser", "seam_flags", "recipe_flags", "command_line",
-     "report", "assignment", "preflight_page"),
-)
-# What draws and compares runs from their logs: apart from these it needs the light modules alone,
-# and nothing on the floors needs it.
-ASIDE = ("merged_steps", "recorded_run", "speed_findings", "run_findings", "figure_style",
-         "figures", "confusion_figures", "timeline", "proof_findings", "proof_figure")
-LIGHT = ("causes", "events", "failures", "phase_timer", "settings", "spread", "trace_file")
-ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS)
-         for place, name in enumerate(names)}
-MAINS = ("PartOne", "PartTwo", "PartThree")
+# A module imports only from its own room and from those before it. "" is the files of common/.
+ROOMS = ("core", "data", "model", "options", "step", "cluster", "run", "preflight", "reporting", "",
+         "Parts", "studies", "benchmarks", "scripts")
+NEED_CORE_ALONE = ("data", "cluster", "reporting")
+PARTS = ("PartOne", "PartTwo", "PartThree")
+# The course's front door hands out Part Two's strategies.
+EXCEPTION = "common/assignment.py"
+FOLDERS = ("common", *PARTS, "studies", "benchmarks", "scripts")
+SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+LOG_READERS = [f"common.reporting.{path.stem}"
+               for path in sorted((ROOT / "common/reporting").glob("[!_]*.py"))]
 
 
-def imports(path) -> set[str]:
-    """The names of this project's modules that a file imports, anywhere in it."""
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def room_of(module: str) -> str | None:
+    """The room a dotted name stands in; None for other packages."""
+    package, *below = module.split(".")
+    if package in PARTS:
+        return "Parts"
+    if package == "common":
+        return below[0] if below and below[0] in ROOMS else ""
+    return package if package in ("studies", "benchmarks", "scripts", "tests") else None
+
+
+def imports(path: Path) -> set[str]:
+    """The dotted names of this project that a file imports, anywhere in it."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
-            package, _, module = node.module.partition(".")
-            names = [module] if module else [alias.name for alias in node.names]
-            found |= {f"{package}.{name}" for name in names
-                      if package in ("common", *MAINS, "scripts", "tests")}
-    return found
+            found.add(node.module)
+            if (ROOT / node.module.replace(".", "/")).is_dir():
+                found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name for name in found if room_of(name) is not None}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "common").glob("*.py")), ids=lambda p: p.stem)
-def test_modules_import_only_from_lower_floors(path):
-    if path.stem == "__init__":
-        assert imports(path) == {"common.assignment"}  # on first use only
-        return
-    if path.stem in ASIDE:
-        before = ASIDE[:ASIDE.index(path.stem)]
-        assert imports(path) <= {f"common.{name}" for name in (*LIGHT, *before)}
-        return
-    floor, place = ORDER[path.stem]
-    for name in imports(path):
-        package, _, module = name.partition(".")
-        if package != "common":
-            assert path.stem == "assignment", f"{path.stem} imports {name}"
-            continue
-        if floor == 0:
-            assert ORDER[module] < (floor, place), f"{path.stem} imports {name}"
-        else:
-            assert ORDER[module][0] <= floor and ORDER[module] != (floor, place), (
-                f"{path.stem} imports {name}")
+def test_the_exception_is_one():
+    assert {room_of(name) for name in imports(ROOT / EXCEPTION)} > {"Parts"}
+    assert imports(ROOT / "common/__init__.py") == {"common", "common.assignment"}  # on first use
 
 
-@pytest.mark.parametrize("module", [*(f"common.{name}" for name in ASIDE), "scripts.status",
-                                    "scripts.comparison.page", "scripts.merge_logs",
-                                    "scripts.predict", "scripts.prediction.figures"])
-def test_what_reads_logs_does_not_load_torch(module):
-    check = f"import sys, {module}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], cwd=ROOT).returncode == 0
+def test_imports_make_no_circle():
+    graph = {path: {name.replace(".", "/") for name in imports(path)}
+             for path in SOURCES if path.stem != "__init__"}
+    settled: set[str] = set()
+    while graph:
+        files = {name_of(path).removesuffix(".py") for path in graph}
+        free = [path for path, needs in graph.items() if not needs & files]
+        assert free, f"a circle among {sorted(map(name_of, graph))}"
+        settled |= {name_of(path) for path in free}
+        graph = {path: needs for path, needs in graph.items() if path not in free}
+
+
+def test_common_can_be_seen_at_a_glance():
+    entries = [path for path in (ROOT / "common").iterdir()
+               if not path.name.startswith(("_", "."))]
+    assert len([path for path in entries if path.is_file()]) <= 8
+    rooms = {path.name for path in entries if path.is_dir()}
+    assert rooms == set(ROOMS[:ROOMS.index("")])
 
 
 def test_training_does_not_load_the_drawing():
-    check = ("import sys, common.training, common.resume, common.report\n"
+    check = ("import sys, common.training, common.run.resume, common.report\n"
              "sys.exit(bool({'matplotlib', 'jinja2', 'tensorboard'} & set(sys.modules)))")
     assert subprocess.run([sys.executable, "-c", check], cwd=ROOT).returncode == 0
 
 
-def test_imports_within_a_floor_make_no_circle():
-    graph = {path.stem: {name.partition(".")[2] for name in imports(path)
-                         if name.startswith("common.")}
-             for path in (ROOT / "common").glob("*.py") if path.stem != "__init__"}
-    settled: set[str] = set()
-    while graph:
-        free = {name for name, needs in graph.items() if needs <= settled}
-        assert free, f"a circle among {sorted(graph)}"
-        settled |= free
-        graph = {name: needs for name, needs in graph.items() if name not in free}
-
-
-@pytest.mark.parametrize("part", MAINS)
+@pytest.mark.parametrize("part", PARTS)
 def test_a_main_is_short_and_shows_its_wiring(part):
     path = ROOT / part / "main.py"
     tree = ast.parse(path.read_text())
@@ -110,17 +96,16 @@ def test_a_main_is_short_and_shows_its_wiring(part):
 
 
 def test_there_is_one_training_loop():
-    callers = {call: [path.relative_to(ROOT).as_posix()
-                      for folder in ("common", *MAINS) for path in (ROOT / folder).glob("*.py")
+    callers = {call: [name_of(path) for path in SOURCES
+                      if path.parts[len(ROOT.parts)] in ("common", *PARTS)
                       for node in ast.walk(ast.parse(path.read_text()))
                       if isinstance(node, ast.Call) and ast.unparse(node.func) == call]
                for call in ("loss.backward", "gradient_sync.update", "optimizer.step")}
     loop = ["common/training.py"]
     assert callers == {"loss.backward": loop, "gradient_sync.update": loop,
-                       "optimizer.step": ["common/gradient_sync.py"]}
+                       "optimizer.step": ["common/step/gradient_sync.py"]}
 
 
 def test_modules_are_short_and_lines_too():
-    for folder in ("common", *MAINS):
-        for path in (ROOT / folder).glob("*.py"):
-            assert len(path.read_text().splitlines()) <= 270, path
+    for path in SOURCES:
+        assert len(path.read_text().splitlines()) <= 250, path

@@ -2,7 +2,7 @@
 
 Mutations that turn this red: compare a wrong value with all choices of all flags; drop _digits
 (int2 is no misspelt int4); drop RELATIVES (adamax is no adam); lower LIKE_A_FLAG or LIKE_A_VALUE
-to difflib's 0.6; take a name out of common/other_names.py.
+to difflib's 0.6; take a name out of common/options/other_names.py.
 """
 
 import re
@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 
-from common import other_names
-from common.command_line import PARTS, _parser, parse_command_line
-from common.failures import UsageError
+from common.core.failures import UsageError
+from common.options import other_names
+from common.options.command_line import PARTS, _parser, parse_command_line
 
 CALLED = "in this program it is called "
 NO_FP16 = "float16 is not offered, since its range is too small for gradients that are not scaled"

@@ -11,7 +11,10 @@ import sys
 import pytest
 
 from benchmarks import sync
-from benchmarks.sync_benchmark.cells import (
+from benchmarks.sync_benchmark.counters import Counters, read_counters
+from benchmarks.sync_benchmark.tables import bound, bytes_table, cell_table, largest_gap
+from common.core.failures import DataError, UsageError
+from studies.prediction.grid import (
     COMPUTE_ONLY,
     cell,
     exposed,
@@ -19,9 +22,6 @@ from benchmarks.sync_benchmark.cells import (
     open_grid,
     save_grid,
 )
-from benchmarks.sync_benchmark.counters import Counters, read_counters
-from benchmarks.sync_benchmark.tables import bound, bytes_table, cell_table, largest_gap
-from common.failures import DataError, UsageError
 from tests import grid as planted
 
 DEVICES = """Inter-|   Receive                                                |  Transmit

@@ -4,7 +4,7 @@ Mutations that turn this red: leave out the base times; the first thread name fo
 left on its thread; the profiler's own span among the events.
 """
 
-from common.trace_file import is_communication, merge_traces, pack_trace, unpack_trace
+from common.core.trace_file import is_communication, merge_traces, pack_trace, unpack_trace
 
 
 def trace(pid: int, base: int, start: float) -> dict:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from common import trackers
-from common.checkpoint import Position
-from common.failures import UsageError
-from common.run_log import RunLog, Totals
-from common.world import World
+from common.core.failures import UsageError
+from common.core.world import World
+from common.run import trackers
+from common.run.checkpoint import Position
+from common.run.run_log import RunLog, Totals
 from tests.ranks import ROOT
 from tests.unit.test_records import step
 
@@ -72,7 +72,7 @@ def test_only_the_leader_has_a_tracker(tmp_path, monkeypatch):
 
 
 def test_every_tracker_can_be_asked_for():
-    from common.command_line import _parser
+    from common.options.command_line import _parser
 
     flag, = (action for action in _parser("PartOne")._actions if action.dest == "tracker")
     assert tuple(flag.choices) == tuple(trackers.TRACKERS)
@@ -92,8 +92,8 @@ def test_tensorboard_reads_what_was_logged(tmp_path):
 def test_without_the_package_one_sentence_says_what_to_install():
     check = ("import sys; sys.modules['tensorboard'] = None\n"
              "from pathlib import Path\n"
-             "from common.failures import UsageError\n"
-             "from common.trackers import create_tracker\n"
+             "from common.core.failures import UsageError\n"
+             "from common.run.trackers import create_tracker\n"
              "try:\n    create_tracker('tensorboard', Path('x'), True)\n"
              "except UsageError as error:\n    print(error)\n")
     done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True)

@@ -17,16 +17,16 @@ import pytest
 import torch
 from torch import nn
 
-from common import tuned
-from common.choices import settle_choices
-from common.command_line import parse_command_line
-from common.convolutions import Shape, algorithms, use_fast_convolutions
-from common.failures import UsageError
-from common.precision import Precision
-from common.process_group import Node
+from common.cluster.process_group import Node
+from common.core.failures import UsageError
+from common.core.precision import Precision
+from common.core.world import World
+from common.model import tuned
+from common.model.convolutions import Shape, algorithms, use_fast_convolutions
+from common.model.tuned import Tuned, choose_tuned, fastest, is_quiet, measure, read_tuned
+from common.options.command_line import parse_command_line
+from common.run.choices import settle_choices
 from common.setup import announce
-from common.tuned import Tuned, choose_tuned, fastest, is_quiet, measure, read_tuned
-from common.world import World
 from scripts import tune
 from tests.ranks import ROOT
 

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from common import get_model_parameters
-from common.pooling import PooledBatchNorm2d
-from common.vgg11 import VGG11
+from common.model.pooling import PooledBatchNorm2d
+from common.model.vgg11 import VGG11
 
 
 def test_size():

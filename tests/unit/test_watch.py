@@ -13,13 +13,13 @@ import json
 import pytest
 from torch.distributed import HashStore
 
-from common import watch as module
-from common.failures import Failure, PeerLost, Verdict
-from common.phase_timer import FINISHED
-from common.rendezvous import conclude, publish
-from common.signals import Stop
-from common.watch import BEAT_SECONDS, SILENCE_SECONDS, Watch
-from common.world import World
+from common.cluster import watch as module
+from common.cluster.rendezvous import conclude, publish
+from common.cluster.signals import Stop
+from common.cluster.watch import BEAT_SECONDS, SILENCE_SECONDS, Watch
+from common.core.failures import Failure, PeerLost, Verdict
+from common.core.world import World
+from common.step.phase_timer import FINISHED
 
 PATIENCE = 60
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from common.command_line import parse_command_line
 from common.evaluation import Mirrored
-from common.weight_average import NoAverage, WeightAverage, create_average
+from common.options.command_line import parse_command_line
+from common.step.weight_average import NoAverage, WeightAverage, create_average
 from tests.small import small_model
 
 KEPT = 0.6

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from common.datasets import load_spirals
-from common.failures import UsageError
-from common.small_models import SpiralMlp
-from common.vgg11 import VGG11
-from common.whitening import initialise, principal_patches
+from common.core.failures import UsageError
+from common.data.datasets import load_spirals
+from common.model.small_models import SpiralMlp
+from common.model.vgg11 import VGG11
+from common.model.whitening import initialise, principal_patches
 from tests.small import small_dataset
 
 

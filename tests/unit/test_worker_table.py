@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from common.failures import DataError
+from common.core.failures import DataError
 from scripts.worker_table import LEFT_OUT, bottleneck, table
 from tests.ranks import program, run_programs
 

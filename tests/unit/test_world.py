@@ -2,8 +2,8 @@
 
 import pytest
 
-from common.failures import UsageError
-from common.world import World, detect_world, first_slurm_node
+from common.core.failures import UsageError
+from common.core.world import World, detect_world, first_slurm_node
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234"}
 SLURM = {"SLURM_PROCID": "2", "SLURM_NTASKS": "3", "SLURM_STEP_ID": "0",

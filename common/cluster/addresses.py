@@ -1,0 +1,109 @@
+"""Which address and interface of this machine a run uses, and what to think of the master's.
+
+    python3 -c "from common.cluster.addresses import *; print(interface_addresses())"
+"""
+
+import errno
+import fcntl
+import ipaddress
+import socket
+import struct
+from collections.abc import Callable
+
+from common.core.failures import PeerLost, UsageError
+
+_SIOCGIFADDR = 0x8915
+
+
+def resolve(host: str) -> str:
+    """The IPv4 address of `host`; raises UsageError when the name is unknown."""
+    try:
+        return socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0]  # type: ignore[return-value]
+    except OSError as error:
+        raise UsageError(f"the master address {host!r} cannot be resolved ({error.strerror}); "
+                         "give --master-ip as an address such as 10.0.0.1") from None
+
+
+def local_address_towards(master: str, port: int) -> str:
+    """This machine's address on the route to `master`: connects a UDP socket, sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((master, port))
+        except OSError as error:
+            raise PeerLost(f"there is no route from {socket.gethostname()} to the master {master} "
+                           f"({error.strerror})") from None
+        return probe.getsockname()[0]
+
+
+def interface_addresses() -> dict[str, str]:
+    """The IPv4 address of each network interface that has one, by interface name."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
+            except OSError:
+                continue  # an interface without an IPv4 address
+            found[name] = socket.inet_ntoa(reply[20:24])
+    return found
+
+
+def choose_interface(wanted: str | None, master: str, port: int) -> tuple[str, str]:
+    """(interface, address) for gloo: the wanted one, else the one that reaches the master.
+
+    Raises UsageError for an interface that this machine does not have.
+    """
+    addresses = interface_addresses()
+    if wanted is not None:
+        if wanted not in addresses:
+            raise UsageError(f"this machine has no interface {wanted!r} with an IPv4 address; it "
+                             f"has {', '.join(sorted(addresses))}")
+        return wanted, addresses[wanted]
+    address = local_address_towards(master, port)
+    if address.startswith("127."):
+        return "lo", address
+    names = [name for name, other in addresses.items() if other == address]
+    return (names[0] if names else "lo"), address
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """A socket that listens on this one address only, for the store to take over. Leader only."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address, port))
+    except OSError as error:
+        listener.close()
+        raise UsageError(_why_not_bound(address, port, error)) from None
+    listener.listen(1024)
+    return listener
+
+
+def _why_not_bound(address: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (f"port {port} on {address} is in use, by another run or another program: choose "
+                "another --master-port on every node")
+    if error.errno == errno.EADDRNOTAVAIL:
+        mine = ", ".join(sorted(interface_addresses().values()))
+        return (f"{address} is no address of {socket.gethostname()} (it has {mine}): rank 0 must "
+                "run on the machine that --master-ip names")
+    return f"cannot listen on {address}:{port}: {error.strerror}"
+
+
+def warn_of_public_address(address: str, say: Callable[[str], None]) -> None:
+    """Says that the run is open to the whole internet, when its master's address is public."""
+    if ipaddress.ip_address(address).is_global:
+        say(f"warning: {address} is a public address, and the ranks speak without encryption or "
+            "passwords: use a private network or a tunnel (docs/security.md)")
+
+
+def loopback_hint(name: str) -> str:
+    """Why the others may look for the master in vain; "" unless its `name` means loopback here.
+
+    Debian gives a host's own name to 127.0.1.1. For ranks on this one machine that is as good.
+    """
+    address = resolve(name)
+    if not address.startswith("127.") or name in (address, "localhost"):
+        return ""
+    return (f"; note that {name} means {address} here (see /etc/hosts), which no other machine "
+            "reaches: give --master-ip as rank 0's address in the cluster")

@@ -1,0 +1,72 @@
+"""Where a rank computes: CPU or which GPU, how many threads, and the backend that fits them all."""
+
+import ctypes
+import os
+import socket
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from common.core.failures import UsageError
+
+# The numbers of two options in GNU's malloc.h, and "never" for both: as large as they may be.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEPT_BYTES = 2**31 - 1
+
+
+def count_gpus() -> int:
+    """The GPUs that torch sees on this machine."""
+    return torch.cuda.device_count()
+
+
+def gpus_suffice(cards: Sequence[dict]) -> bool:
+    """Whether every rank of the run can have a GPU of its own; `cards` has one entry a rank."""
+    machines = [card["machine"] for card in cards]
+    return all(card["gpus"] >= machines.count(card["machine"]) for card in cards)
+
+
+def choose_device(wanted: str, index_on_host: int, cards: Sequence[dict]) -> torch.device:
+    """The device of the rank that is number `index_on_host` of those on its machine.
+
+    `auto` gives every rank a GPU of its own or all of them the CPU: ranks that compute on different
+    hardware round differently and drift apart. Raises UsageError when `cuda` cannot be had.
+    """
+    if wanted == "cuda" and index_on_host >= count_gpus():
+        raise UsageError(f"--device cuda, but {socket.gethostname()} has {count_gpus()} GPUs for "
+                         f"its {index_on_host + 1} or more ranks")
+    if wanted == "cpu" or (wanted == "auto" and not gpus_suffice(cards)):
+        return torch.device("cpu")
+    torch.cuda.set_device(index_on_host)
+    torch.backends.cudnn.allow_tf32 = False  # float32 means float32
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+    return torch.device("cuda", index_on_host)
+
+
+def choose_backend(wanted: str, device: str, cards: Sequence[dict]) -> str:
+    """`auto` is NCCL when every rank has a GPU of its own, else gloo."""
+    if wanted != "auto":
+        return wanted
+    usable = device != "cpu" and dist.is_nccl_available()
+    return "nccl" if usable and gpus_suffice(cards) else "gloo"
+
+
+def use_threads(wanted: int | None, ranks_here: int) -> int:
+    """Sets, and returns, the threads of arithmetic: cores shared fairly, unless told otherwise."""
+    threads = wanted or max(1, len(os.sched_getaffinity(0)) // ranks_here)
+    torch.set_num_threads(threads)
+    return threads
+
+
+def keep_freed_memory() -> bool:
+    """Lets this process keep the memory that a step frees, for the next step; on a CPU.
+
+    The C library gives large blocks back at once, and the kernel must clear them page by page when
+    they are wanted again: a sixth of VGG-11's step. False where the library is not GNU's.
+    """
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return all(set_option(option, KEPT_BYTES) for option in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD))

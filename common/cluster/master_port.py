@@ -1,0 +1,122 @@
+"""Is it the run's store that answers at the master's port? Asked before torch connects to it.
+
+torch's client waits for ever, whatever its timeout, for a program that accepts a connection and
+says nothing; when one says something else, it prints pages of C++ frames. So a plain socket sends
+the greeting of torch's client first, and looks at the reply.
+"""
+
+import functools
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from torch.distributed import TCPStore
+
+from common.cluster.addresses import listen
+from common.core.failures import PeerLost, UsageError, first_line
+from common.core.world import World
+
+REMARK_SECONDS = 3.0
+RETRY_SECONDS = 0.2
+REPLY_SECONDS = 2.0
+STORE_TIMEOUT = timedelta(seconds=10)
+NONCE = b"ping"
+# TCPStore's queries VALIDATE, with its magic number, and PING, to which it replies the nonce.
+GREETING = struct.pack("<BIB", 0, 0x3C85F7CE, 13) + NONCE
+
+Result = TypeVar("Result")
+
+
+def serve_store(address: str, port: int) -> TCPStore:
+    """A store served on this one address. Raises UsageError where the port cannot be had."""
+    listener = listen(address, port)
+    return TCPStore(address, listener.getsockname()[1], is_master=True, timeout=STORE_TIMEOUT,
+                    wait_for_workers=False, master_listen_fd=listener.detach())
+
+
+def wait_for_master(world: World, address: str, deadline: float,
+                    say: Callable[[str], None]) -> None:
+    """Returns once a store answers at the master's port; says every few seconds that it waits.
+
+    Raises UsageError when another program answers there, PeerLost when no store does by the
+    deadline.
+    """
+    place = f"{address}:{world.master_port}"
+    reason, remark = "no answer", time.monotonic() + REMARK_SECONDS
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            reply = _reply(address, world.master_port, min(REPLY_SECONDS, left / 2))
+            if reply == NONCE or not _greeting_is_known():
+                return
+            reason = _what_is_wrong(reply, place)
+        except OSError as error:
+            reason = error.strerror or str(error)
+        if time.monotonic() > remark:
+            say(f"waiting for rank 0 at {place} ({reason})")
+            remark += REMARK_SECONDS
+        time.sleep(RETRY_SECONDS)
+    raise PeerLost(f"rank {world.rank} on {socket.gethostname()} cannot reach rank 0 at "
+                   f"{place} ({reason}): is rank 0 running there, and is the port open and free "
+                   "of other programs?")
+
+
+def _reply(address: str, port: int, seconds: float) -> bytes | None:
+    """The first bytes that come after the greeting; b"" for a hang-up, None for silence.
+
+    Raises OSError when nothing accepts the connection.
+    """
+    with socket.create_connection((address, port), timeout=seconds) as connection:
+        try:
+            connection.sendall(GREETING)
+            return connection.recv(64)
+        except TimeoutError:
+            return None
+        except OSError:
+            return b""
+
+
+def _what_is_wrong(reply: bytes | None, place: str) -> str:
+    """Silence and hang-ups may pass: of a paused rank 0, or of a proxy with nothing behind it."""
+    if reply is None:
+        return "the connection is accepted, but no store answers"
+    if not reply:
+        return "the connection is closed at once"
+    words = reply.decode("ascii", "backslashreplace").split("\n")[0].strip()
+    raise UsageError(f"another program holds {place}, where rank 0 should answer, and says "
+                     f"{words!r}: choose another --master-port on every node")
+
+
+@functools.cache
+def _greeting_is_known() -> bool:
+    """Whether a store of this version of torch replies as expected; else the reply says nothing."""
+    store = serve_store("127.0.0.1", 0)
+    return _reply("127.0.0.1", store.port, REPLY_SECONDS) == NONCE
+
+
+def before(deadline: float, action: Callable[[], Result], place: str) -> Result:
+    """The action's result. Raises PeerLost when the store breaks off, or falls silent for so long.
+
+    The thread of an action that never ends is left behind; it does not keep the process alive.
+    """
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def act() -> None:
+        try:
+            results.append(action())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=act, name="store", daemon=True)
+    thread.start()
+    thread.join(max(0.0, deadline - time.monotonic()))
+    if results:
+        return results[0]
+    if errors and not isinstance(errors[0], RuntimeError):
+        raise errors[0]
+    how = f"broke off: {first_line(errors[0])}" if errors else "fell silent"
+    raise PeerLost(f"the store at {place} answered, and then {how}: has rank 0 ended there?")

@@ -1,0 +1,44 @@
+"""The JSON lines of a run: one object a line, its kind under "event". Imports nothing.
+
+    python3 -c "from common.core.events import *; print(*read_events(Path('metrics_rank0.jsonl')))"
+
+| event | written | holds |
+|---|---|---|
+| start | at every start or resume | settings, position, host, what it runs on, wall time |
+| note | when something is worth keeping | its text |
+| step | every iteration | loss, accuracy, samples, bytes sent, seconds in all and by phase |
+| checkpoint | when one is saved | its file, seconds |
+| validation | at an epoch's end | mean loss and accuracy over the validation set |
+| epoch | at an epoch's end | mean loss and accuracy over all ranks, seconds |
+| operators | after a traced window | the dearest operators |
+| evaluation | after the last epoch | test loss and accuracy, confusion matrix |
+| failed | when the run is given up | the sentence and the exit code |
+| end | when all is done | nothing |
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def read_events(path: Path, kind: str | None = None) -> Iterator[dict[str, Any]]:
+    """The events of a JSONL file, of one kind or all; a line cut short by a kill is skipped."""
+    if not path.exists():
+        return
+    for line in path.read_text().splitlines():
+        try:
+            event = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if kind in (None, event["event"]):
+            yield event
+
+
+def append_event(path: Path, kind: str, **entries: Any) -> None:
+    """Adds one line to a file that nobody else is writing to; a full disk is passed over."""
+    try:
+        with path.open("a") as file:
+            file.write(json.dumps({"event": kind, **entries}) + "\n")
+    except OSError:
+        pass  # called while a run is given up: the reason is on the screen already

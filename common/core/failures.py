@@ -1,0 +1,88 @@
+"""What can go wrong, one exception each, and the exit code that a script can act on.
+
+    python3 PartTwo/main.py --num-nodes 4; echo $?      # 2: --rank is missing
+"""
+
+import sys
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+from common.cluster.signals import listen_for_signals, process_stop
+
+
+class Failure(Exception):
+    """An expected failure. Its text is the one sentence that the user reads, without traceback."""
+
+    exit_code = 1
+
+    def __str__(self) -> str:
+        """One line, whatever names it quotes."""
+        return " ".join(super().__str__().split())
+
+
+class UsageError(Failure):
+    """The command line, the environment or the output folder cannot be used as given."""
+
+    exit_code = 2
+
+
+class RanksDisagree(Failure):
+    """The ranks were not started for the same run."""
+
+    exit_code = 3
+
+
+class DataError(Failure):
+    """The data set is missing or broken."""
+
+    exit_code = 4
+
+
+class CheckpointError(Failure):
+    """A checkpoint is missing, damaged, or belongs to something else."""
+
+    exit_code = 4
+
+
+class NonFiniteLoss(Failure):
+    """The loss or a gradient is infinite or not a number."""
+
+    exit_code = 5
+
+
+class PeerLost(Failure):
+    """Another rank died, hangs, cannot be reached or never came."""
+
+    exit_code = 75
+
+
+class Verdict(Failure):
+    """A failure that some rank published: every rank reports the first one, and its exit code."""
+
+    def __init__(self, sentence: str, exit_code: int) -> None:
+        super().__init__(sentence)
+        self.exit_code = exit_code
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception of another library says, cut to its first line."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def run_program(main: Callable[[], None]) -> NoReturn:
+    """Calls `main` and exits: 0, or a failure's one sentence on standard error and its exit code.
+
+    `--debug` anywhere on the command line adds the traceback. An exception that is no
+    `Failure` is a fault of this program and always shows its traceback.
+    """
+    stop = process_stop()
+    listen_for_signals(stop)
+    try:
+        main()
+    except Failure as failure:
+        if "--debug" in sys.argv:
+            traceback.print_exc()
+        stop.tell(str(failure), failure.exit_code)
+        sys.exit(failure.exit_code)
+    sys.exit(0)

@@ -1,0 +1,155 @@
+"""Data sets as arrays: CIFAR-10, any image folder, scikit-learn's digits, points on spirals.
+
+Images are decoded once into a cache; see common/data/dataset_cache.py.
+
+    python3 -c "from common.data.datasets import load_digits; print(load_digits('train').digest)"
+"""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.data.dataset_cache import Arrays, ImageDataset, cached, make_dataset
+from common.data.epoch_plan import EpochPlan
+from common.core.failures import DataError, first_line
+from common.cluster.long_waits import counted
+
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png"}
+
+
+def load_cifar10(split: str, data_dir: Path) -> ImageDataset:
+    """CIFAR-10's `split` ("train" or "test") from an image folder in `data_dir`, else the archive.
+
+    The folder is `train/<class>/*.jpg|png` and `test/<class>/...`; the archive is the official
+    python one, downloaded by torchvision when missing. Raises DataError in one sentence.
+    """
+    if (data_dir / split).is_dir():
+        return load_image_folder(split, data_dir)
+    archive = data_dir / "cifar-10-batches-py"
+    return cached(data_dir, f"cifar10-{split}", archive,
+                   lambda: _read_cifar10_archive(split, data_dir))
+
+
+def load_image_folder(split: str, data_dir: Path, size: int = 32) -> ImageDataset:
+    """Any `data_dir/split/<class>/*.jpg|png`; other sizes are resized to `size` x `size` pixels.
+
+    Where the classes lie in `data_dir` itself, a fixed fifth of the images is the test set. Labels
+    follow the sorted class names. Raises DataError naming a broken file or an empty folder.
+    """
+    folder = data_dir / split
+    if folder.is_dir():
+        return cached(data_dir, f"folder-{split}-{size}", folder,
+                      lambda: _read_image_folder(folder, size))
+    if not data_dir.is_dir() or any((data_dir / other).is_dir() for other in ("train", "test")):
+        raise DataError(f"there is no {folder}; expected {data_dir}/train/<class>/*.jpg or *.png, "
+                        f"and test/, or {data_dir}/<class>/*.jpg")
+    whole = cached(data_dir, f"folder-all-{size}", data_dir,
+                   lambda: _read_image_folder(data_dir, size))
+    return whole.part(_fifth(split, len(whole)))
+
+
+def load_digits(split: str) -> ImageDataset:
+    """scikit-learn's 1,797 digits, 8x8 grey, enlarged to 32x32x3; a fixed fifth is the test set."""
+    rows = _read_digits()
+    chosen = _fifth(split, len(rows))  # not in order: the writers follow one another
+    grey = np.round(rows[chosen, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    enlarged = grey.repeat(4, axis=1).repeat(4, axis=2)[..., None].repeat(3, axis=3)
+    return make_dataset(enlarged, rows[chosen, -1].astype(np.int64), list("0123456789"))
+
+
+def _read_digits() -> np.ndarray:
+    """scikit-learn's file of digits, float64 (1797, 65): 64 pixels of 0 to 16, and the class.
+
+    Read without importing scikit-learn, which takes each rank a second; where the file is not
+    where it has always been, scikit-learn is asked.
+    """
+    package = importlib.util.find_spec("sklearn")
+    file = Path(package.origin or "").with_name("datasets") / "data" / "digits.csv.gz" \
+        if package else Path()
+    if file.is_file():
+        return np.loadtxt(file, delimiter=",")
+    from sklearn import datasets
+
+    digits = datasets.load_digits()
+    return np.hstack([digits.data, digits.target[:, None]])
+
+
+def _fifth(split: str, samples: int) -> np.ndarray:
+    """A fixed random fifth of the samples for "test", the others for "train"; int64."""
+    order = EpochPlan(samples, 1).order
+    return order[:samples // 5] if split == "test" else order[samples // 5:]
+
+
+SPIRAL_POINTS, SPIRAL_TEST_POINTS, SPIRAL_SEED, SPIRAL_NOISE = 10_000, 1_500, 42, 0.2
+
+
+def load_spirals(split: str) -> ImageDataset:
+    """10,000 points on two interleaved spirals with noise, of which 1,500 are the test set.
+
+    Points are float32, as images of one pixel: (n, 1, 1, 2). Each arm makes one turn, at a distance
+    of 2 pi from the other at most; the noise has a standard deviation of 0.2.
+    """
+    generator = np.random.default_rng(SPIRAL_SEED)
+    labels = np.arange(SPIRAL_POINTS) % 2
+    angle = 2 * np.pi * np.sqrt(generator.random(SPIRAL_POINTS))
+    radius = (2 * angle + np.pi) * np.where(labels, -1, 1)
+    points = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    points += SPIRAL_NOISE * generator.standard_normal(points.shape)
+    # Rounded, since libraries differ in a cosine's last bit, and nodes compare digests.
+    images = np.round(points, 4).astype(np.float32).reshape(-1, 1, 1, 2)
+    order = EpochPlan(SPIRAL_POINTS, 1).order
+    chosen = order[:SPIRAL_TEST_POINTS] if split == "test" else order[SPIRAL_TEST_POINTS:]
+    return make_dataset(images[chosen], labels[chosen].astype(np.int64), ["one", "other"])
+
+
+def torchvision_datasets() -> Any:
+    """The module torchvision.datasets. Raises DataError where torchvision cannot be imported."""
+    try:
+        from torchvision import datasets
+    except Exception as error:
+        raise DataError(f"torchvision cannot be imported ({first_line(error)}): torch and "
+                        "torchvision do not fit together, so install both at once, as "
+                        "requirements.txt does") from error
+    return datasets
+
+
+def _read_cifar10_archive(split: str, data_dir: Path) -> Arrays:
+    kind = torchvision_datasets().CIFAR10
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        archive = kind(str(data_dir), train=split == "train", download=True)
+    except Exception as error:
+        raise DataError(
+            f"no CIFAR-10 in {data_dir}: it holds neither {split}/<class>/*.jpg nor a sound "
+            f"cifar-10-python.tar.gz, and downloading it failed ({first_line(error)}); "
+            "give --data-dir, or --workload digits-vgg11, which needs no download") from error
+    return archive.data, np.asarray(archive.targets, np.int64), list(archive.classes)
+
+
+def _read_image_folder(folder: Path, size: int) -> Arrays:
+    class_names = sorted(entry.name for entry in folder.iterdir()
+                         if entry.is_dir() and not entry.name.startswith("."))
+    files = [(path, label) for label, name in enumerate(class_names)
+             for path in sorted((folder / name).iterdir())
+             if path.suffix.lower() in IMAGE_SUFFIXES]
+    if not files:
+        raise DataError(f"{folder} holds no images; expected {folder}/<class>/*.jpg or *.png")
+    images = np.empty((len(files), size, size, 3), np.uint8)
+    for index, (path, _) in enumerate(counted(files, "images decoded")):
+        images[index] = _read_image(path, size)
+    return images, np.array([label for _, label in files], np.int64), class_names
+
+
+def _read_image(path: Path, size: int) -> np.ndarray:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as file:
+            image = file.convert("RGB")
+            if image.size != (size, size):
+                image = image.resize((size, size), Image.Resampling.BILINEAR)
+            return np.asarray(image)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{path} is not a readable image ({first_line(error)})") from error

@@ -1,0 +1,222 @@
+"""From the epoch plan to this rank's batches: in memory, or through worker processes.
+
+Both loaders draw from the same plan and give the same batches, bit for bit.
+"""
+
+import ctypes
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from common.data.datasets import ImageDataset
+from common.data.epoch_plan import EpochPlan
+from common.core.precision import Precision
+from common.core.settings import Settings
+from common.options.workloads import find_workload
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Batch(NamedTuple):
+    """This rank's share of one global batch.
+
+    `inputs` are normalised images (n, channels, height, width), channels last in memory; `targets`
+    int64 (n,). `weight` is n * world size / global batch: what the local mean loss is multiplied by
+    so that a plain mean over ranks is the mean over the global batch. `indices` are the samples'
+    numbers in the training set, int64 (n,), where the loader knows them.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    weight: float = 1.0
+    indices: np.ndarray | None = None
+
+
+class Loader(Protocol):
+    """What the training loop asks for: this rank's batches of an epoch, from any iteration on."""
+
+    def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
+        """This rank's batches of `epoch` from `first_iteration` to the end."""
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Crop, flip, normalise, cut out: uint8 (n, h, w, c) to `dtype` (n, c, h, w), channels last.
+
+    `mean` and `std` are per channel, in units of 0 to 1. Padding is black, as torchvision pads.
+    Float32 points are not scaled to 0 to 1. `cutout` is the side, in pixels, of the square that
+    takes the mean colour (DeVries and Taylor, arXiv:1708.04552); part of it may lie outside.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    padding: int
+    flip: bool
+    dtype: torch.dtype = torch.float32
+    cutout: int = 0
+
+    def __call__(self, images: Tensor, top: Tensor, left: Tensor, flip: Tensor, row: Tensor,
+                 column: Tensor) -> Tensor:
+        """Augments each image by its own entries, as EpochPlan.augmentation has them."""
+        count, height, width, _ = images.shape
+        pad = self.padding
+        padded = torch.nn.functional.pad(images, (0, 0, pad, pad, pad, pad))
+        # All windows of all images, as a view: taking one an image copies whole rows of pixels.
+        windows = padded.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
+        cropped = windows[torch.arange(count, device=images.device), top, left]
+        mirrored = (flip & self.flip)[:, None, None, None]
+        found = self.normalise(torch.where(mirrored, cropped.flip(2), cropped))
+        if self.cutout:
+            hole = self._cut(row, height)[:, :, None] & self._cut(column, width)[:, None, :]
+            found.masked_fill_(hole[:, None], 0)
+        return found
+
+    def _cut(self, places: Tensor, size: int) -> Tensor:
+        """Which of `size` rows or columns are cut out around each of `places`, bool (n, size)."""
+        first = (places % size - self.cutout // 2)[:, None]
+        lines = torch.arange(size, device=places.device)
+        return (first <= lines) & (lines < first + self.cutout)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 (n, h, w, c) to (pixels / 255 - mean) / std, (n, c, h, w), channels last."""
+        white = 255 if images.dtype == torch.uint8 else 1
+        mean = torch.tensor(self.mean, dtype=torch.float64)
+        std = torch.tensor(self.std, dtype=torch.float64)
+        # A row of pixels at a time: over the three channels alone no vector unit has work.
+        count, height, width, _ = images.shape
+        scale = (1 / (white * std)).repeat(width).to(images.device, self.dtype)
+        shift = (-mean / std).repeat(width).to(images.device, self.dtype)
+        # In place: memory that is new in every batch costs more than the arithmetic.
+        rows = images.reshape(count, height, -1).to(self.dtype, copy=True).mul_(scale).add_(shift)
+        return rows.view(images.shape).permute(0, 3, 1, 2)
+
+
+def create_augment(settings: Settings) -> Augment:
+    """The workload's augmentation and normalisation, as `settings` change them."""
+    row = find_workload(settings.workload)
+    padding = row.padding if settings.crop_padding is None else settings.crop_padding
+    return Augment(row.mean, row.std, padding, row.flip, Precision(settings.precision).dtype,
+                   settings.cutout)
+
+
+@dataclass(frozen=True)
+class InMemoryLoader:
+    """Gathers, crops and flips whole batches at once from the memory-mapped images."""
+
+    dataset: ImageDataset
+    plan: EpochPlan
+    augment: Augment
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device = torch.device("cpu")
+
+    def example(self) -> Tensor:
+        """Two images as the model will see them, (2, channels, height, width): for dry passes."""
+        return self.augment.normalise(torch.from_numpy(self.dataset.images[:2]).to(self.device))
+
+    def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
+        """This rank's batches of `epoch` from `first_iteration` to the end."""
+        for share in shares(self, epoch, first_iteration):
+            # numpy copies an image in one piece, torch a byte at a time: 15 times as long
+            images = torch.from_numpy(self.dataset.images[share.indices]).to(self.device)
+            labels = torch.from_numpy(self.dataset.labels[share.indices]).to(self.device)
+            how = (torch.from_numpy(part).to(self.device) for part in share.augmentation)
+            yield Batch(self.augment(images, *how), labels, share.weight, share.indices)
+
+
+class WorkerLoader:
+    """The same batches, one sample at a time, in `workers` processes of torch's DataLoader.
+
+    Slower, and worth watching in a trace: that is the lesson. Workers hold no random state; each
+    request carries its sample's index and augmentation.
+    """
+
+    def __init__(self, loader: InMemoryLoader, workers: int) -> None:
+        self.plan = loader.plan
+        self.dataset = loader.dataset
+        self._loader = loader
+        self._workers = workers
+        self.example = loader.example
+
+    def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
+        """This rank's batches of `epoch` from `first_iteration` to the end."""
+        planned = list(shares(self._loader, epoch, first_iteration))
+        requests = [list(zip(share.indices.tolist(), *(a.tolist() for a in share.augmentation),
+                             strict=True)) for share in planned]
+        samples = _Samples(self._loader.dataset, self._loader.augment)
+        # A generator of its own: else the loader would draw from the one that dropout draws from.
+        fetched = DataLoader(samples, batch_sampler=requests, num_workers=self._workers,
+                             generator=torch.Generator(), worker_init_fn=_die_with_parent,
+                             multiprocessing_context="fork" if self._workers else None)
+        device = self._loader.device
+        for share, (inputs, targets) in zip(planned, fetched, strict=True):
+            inputs = inputs.to(device, memory_format=torch.channels_last)
+            yield Batch(inputs, targets.to(device), share.weight, share.indices)
+
+
+def _die_with_parent(worker: int) -> None:
+    """Ends this worker when its rank is killed: by itself it would wait for ever to be read."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class _Samples(torch.utils.data.Dataset):
+    """One augmented sample per request (index, top, left, flip)."""
+
+    def __init__(self, dataset: ImageDataset, augment: Augment) -> None:
+        self._dataset = dataset
+        self._augment = augment
+
+    def __getitem__(self, request: tuple[int, int, int, bool, int, int]) -> tuple[Tensor, int]:
+        index, *how = request
+        image = torch.from_numpy(self._dataset.images[index:index + 1])
+        inputs = self._augment(image, *(torch.tensor([part]) for part in how))
+        return inputs[0], int(self._dataset.labels[index])
+
+
+class Share(NamedTuple):
+    """What one rank does with one global batch."""
+
+    indices: np.ndarray
+    augmentation: Sequence[np.ndarray]
+    weight: float
+
+
+def shares(loader: InMemoryLoader, epoch: int, first_iteration: int = 0) -> Iterator[Share]:
+    """The loader's rank's share of each global batch of `epoch`, from `first_iteration` on."""
+    plan = loader.plan.at(epoch)
+    for iteration in range(first_iteration, plan.iterations):
+        indices = plan.share(iteration, loader.rank, loader.world_size)
+        weight = len(indices) * loader.world_size / len(plan.batch(iteration))
+        yield Share(indices, plan.augmentation(indices, loader.augment.padding), weight)
+
+
+class PlainLoader:
+    """Any iterable of (inputs, targets), such as a DataLoader, in the training loop's terms.
+
+    The iterable's own order is used in every epoch and each rank's batches count alike, so the
+    promise of one trajectory is the caller's to keep.
+    """
+
+    def __init__(self, iterable: Iterable[tuple[Tensor, Tensor]], device: torch.device) -> None:
+        self._iterable = iterable
+        self._device = device
+
+    @property
+    def iterations(self) -> int:
+        """The number of batches of an epoch."""
+        return len(self._iterable)  # type: ignore[arg-type]
+
+    def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
+        """All batches of the iterable; `epoch` is told to its sampler where that wants to know."""
+        sampler = getattr(self._iterable, "sampler", None)
+        if sampler is not None and hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        for iteration, (inputs, targets) in enumerate(self._iterable):
+            if iteration >= first_iteration:
+                yield Batch(inputs.to(self._device), targets.to(self._device))

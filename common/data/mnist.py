@@ -1,0 +1,53 @@
+"""MNIST from files in its own format, or downloaded and checked by torchvision.
+
+    python3 PartOne/main.py --workload mnist-mlp --data-dir ~/mnist
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from common.data.dataset_cache import Arrays, ImageDataset, cached
+from common.data.datasets import torchvision_datasets
+from common.core.failures import DataError, first_line
+
+FIRST_FILE = "train-images-idx3-ubyte"
+
+
+def load_mnist(split: str, data_dir: Path) -> ImageDataset:
+    """MNIST's `split` ("train" or "test"): images uint8 (n, 28, 28, 1).
+
+    The files, packed with gzip or not, lie in `data_dir` or in `data_dir/MNIST/raw`, where
+    torchvision keeps them; missing or packed ones are downloaded, or checked by their MD5 sums.
+    Raises DataError in one sentence.
+    """
+    folder = _folder(data_dir)
+    return cached(data_dir, f"mnist-{split}", folder, lambda: _read(split, data_dir, folder))
+
+
+def _folder(data_dir: Path) -> Path:
+    for folder in (data_dir, data_dir / "raw"):
+        if (folder / FIRST_FILE).exists() or (folder / f"{FIRST_FILE}.gz").exists():
+            return folder
+    return data_dir / "MNIST" / "raw"
+
+
+def _read(split: str, data_dir: Path, folder: Path) -> Arrays:
+    kind = type("MNIST", (torchvision_datasets().MNIST,), {"raw_folder": str(folder)})
+    try:
+        mnist = kind(str(data_dir), train=split == "train", download=True)
+        images, labels = mnist.data.numpy(), mnist.targets.numpy().astype(np.int64)
+        if len(images) != len(labels):
+            raise ValueError(f"{len(images)} images with {len(labels)} labels")
+    except Exception as error:
+        raise DataError(
+            f"no sound MNIST in {data_dir}: reading {FIRST_FILE} and its three companions, or "
+            f"downloading them into {folder}, failed ({_reason(error)}); give --data-dir, or "
+            "--workload digits-vgg11, which needs no download") from error
+    return images[..., None], labels, list("0123456789")
+
+
+def _reason(error: Exception) -> str:
+    """In one line; of torchvision's mirrors the first one's failure will do."""
+    text = "\nTried".join(str(error).split("\nTried")[:2])
+    return " ".join(text.split()) or first_line(error)

@@ -1,0 +1,216 @@
+"""Batch normalisation over the global batch: statistics of all ranks together, on any backend.
+
+With statistics of its own share alone, N nodes learn something else than one; with these, the same
+to rounding. A layer of C channels costs one all-gather of 8 * (2C + 1) bytes per rank in forward,
+one all-reduce of 8C bytes (16C for float64) in backward, and mostly the wait for them. torch's own
+SyncBatchNorm refuses CPU tensors. See it proved:
+
+    python3 -m pytest tests/multiprocess/test_batch_norm.py
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import batch_norm
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from common.model.pooling import PooledBatchNorm2d, max_pool
+
+
+class _GlobalStatistics(_BatchNorm):
+    """The forward of the layers below; input (n, C, ...), any floating dtype and memory format.
+
+    In training every rank of `process_group` (None: the default group) must call forward, and then
+    backward, of the same layers in the same order, with any number of samples, also none.
+    The input's gradient is that of the *sum* of all ranks' losses. The gradients of weight and bias
+    are this rank's part: the gradient synchroniser averages them along with all the others.
+    Mutates the running buffers as nn.BatchNorm on the joined batch. In eval mode, or alone, it is
+    nn.BatchNorm. Raises ValueError on every rank if all hold fewer than two values per channel.
+    """
+
+    process_group: dist.ProcessGroup | None = None
+
+    def forward(self, input: Tensor) -> Tensor:
+        together = dist.is_initialized() and dist.get_world_size(self.process_group) > 1
+        if not (self.training and together):
+            return super().forward(input)
+        self._check_input_dim(input)
+        with torch.no_grad():
+            count, mean, squares = global_statistics(input, self.process_group)
+            if count < 2:
+                raise ValueError("Expected more than 1 value per channel when training, got "
+                                 f"{count} over all ranks, input size {list(input.shape)} here")
+            self._track(count, mean, squares)
+            statistics = torch.stack([mean, squares / count])
+        return self._finish(_Normalize.apply(input, self.weight, self.bias, statistics, count,
+                                             self))
+
+    def _finish(self, normalized: Tensor) -> Tensor:
+        """What a layer that does more than batch norm does with the normalised maps."""
+        return normalized
+
+    def _track(self, count: int, mean: Tensor, squares: Tensor) -> None:
+        """Moves the running buffers, if any; their variance is unbiased over the global count."""
+        if not self.track_running_stats:
+            return
+        assert self.running_mean is not None and self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        momentum = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.mul_(1 - momentum).add_(mean * momentum)
+        self.running_var.mul_(1 - momentum).add_(squares / (count - 1) * momentum)
+
+
+class SynchronizedBatchNorm1d(_GlobalStatistics, nn.BatchNorm1d):
+    """nn.BatchNorm1d over the global batch: input (n, C) or (n, C, length)."""
+
+
+class SynchronizedBatchNorm2d(_GlobalStatistics, nn.BatchNorm2d):
+    """nn.BatchNorm2d over the global batch: input (n, C, height, width)."""
+
+
+class SynchronizedPooledBatchNorm2d(_GlobalStatistics, PooledBatchNorm2d):
+    """PooledBatchNorm2d over the global batch: input (n, C, height, width)."""
+
+    def _finish(self, normalized: Tensor) -> Tensor:
+        return max_pool(normalized, self.size)
+
+
+class SynchronizedBatchNorm3d(_GlobalStatistics, nn.BatchNorm3d):
+    """nn.BatchNorm3d over the global batch: input (n, C, depth, height, width)."""
+
+
+_SYNCHRONIZED: dict[type, type] = {nn.BatchNorm1d: SynchronizedBatchNorm1d,
+                                   nn.BatchNorm2d: SynchronizedBatchNorm2d,
+                                   PooledBatchNorm2d: SynchronizedPooledBatchNorm2d,
+                                   nn.BatchNorm3d: SynchronizedBatchNorm3d}
+_PLAIN = {synchronized: plain for plain, synchronized in _SYNCHRONIZED.items()}
+
+
+def synchronize_batch_norm(model: nn.Module) -> nn.Module:
+    """Turns every batch norm of `model` into its kind above, in place; returns `model`.
+
+    Only the class of a layer changes: parameters, buffers, hooks and settings stay the very same
+    objects. Subclasses of nn.BatchNorm are left alone: their forward may be their own.
+    """
+    for layer in model.modules():
+        layer.__class__ = _SYNCHRONIZED.get(type(layer), type(layer))
+    return model
+
+
+def plain_batch_norm(model: nn.Module) -> nn.Module:
+    """Undoes synchronize_batch_norm, in place; returns `model`."""
+    for layer in model.modules():
+        layer.__class__ = _PLAIN.get(type(layer), type(layer))
+    return model
+
+
+def freeze_batch_norm(model: nn.Module) -> nn.Module:
+    """Lets every batch-norm layer normalise by its running statistics for good; returns `model`.
+
+    A hook calls eval() before each forward, whatever model.train() said. Weight and bias learn on.
+    """
+    for layer in model.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.register_forward_pre_hook(_to_eval)
+    return model
+
+
+def _to_eval(layer: nn.Module, inputs: Any) -> None:
+    layer.eval()
+
+
+def global_statistics(input: Tensor, group: dist.ProcessGroup | None) -> tuple[int, Tensor, Tensor]:
+    """Values per channel, their mean, and sum of squared deviations over all ranks; float64, (C,).
+
+    Every rank of `group` must call it: one all-gather. Each rank combines the same table in rank
+    order, so all get the same bits. Float64 keeps counts above 2**24 exact, at twice the bytes.
+    """
+    count, mean, squares = local_statistics(input)
+    packet = torch.cat([mean.new_tensor([count]), mean, squares])
+    packets = [torch.empty_like(packet) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(packets, packet, group=group)
+    counts, means, all_squares = torch.stack(packets).split([1, len(mean), len(mean)], dim=1)
+    return int(counts.sum()), *combine(counts, means, all_squares)
+
+
+def local_statistics(input: Tensor) -> tuple[int, Tensor, Tensor]:
+    """The same three of this rank's (n, C, ...) input alone; zeros if it is empty.
+
+    For channels_last torch sums all n*H*W values of a channel in one float32: 65536 values of 1e4
+    gave a mean wrong by 3. The same memory read as n rows of H*W*C columns sums n values at a time.
+    """
+    channels = input.shape[1]
+    if input.numel() == 0:
+        return 0, *input.new_zeros(2, channels, dtype=torch.float64)
+    channels_last = input.movedim(1, -1)
+    table = channels_last.reshape(len(input), -1) if channels_last.is_contiguous() else input
+    # for bfloat16 input the buffers, otherwise unused, make the kernel count in float32
+    buffer = input.new_zeros(table.shape[1], dtype=torch.promote_types(input.dtype, torch.float32))
+    mean, variance = torch.batch_norm_update_stats(table, buffer, buffer.clone(), 0.0)
+    means, variances = (s.double().view(-1, channels) for s in (mean, variance))
+    counts = means.new_full((len(means), 1), input.numel() // means.numel())
+    return input.numel() // channels, *combine(counts, means, counts * variances)
+
+
+def combine(counts: Tensor, means: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and sum of squared deviations, (C,), of k parts: `counts` (k, 1), the others (k, C).
+
+    Sums of x*x would cancel, deviations do not (Chan, Golub and LeVeque, 1983, for k parts).
+    """
+    mean = (counts * means).sum(0) / counts.sum().clamp(min=1)
+    return mean, (squares + counts * (means - mean).square()).sum(0)
+
+
+class _Normalize(torch.autograd.Function):
+    """Batch norm by `statistics` (2, C), mean and variance, which depend on all ranks' inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, weight: Tensor | None, bias: Tensor | None,
+                statistics: Tensor, count: int, layer: _GlobalStatistics) -> Tensor:
+        statistics = statistics.to(torch.promote_types(input.dtype, torch.float32))
+        weight, bias = (p if p is None else p.to(statistics.dtype) for p in (weight, bias))
+        ctx.save_for_backward(input, weight, statistics)
+        ctx.count, ctx.eps, ctx.group = count, layer.eps, layer.process_group
+        return batch_norm(input, statistics[0], statistics[1], weight, bias, eps=layer.eps)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        input, weight, statistics = ctx.saved_tensors
+        if gradient.stride() != input.stride():  # mixed memory formats take the kernels' slow path
+            gradient = torch.empty_like(input).copy_(gradient)
+        local = _gradient_sums(gradient, input, statistics, ctx.eps)
+        total = local.clone()  # the parameters' gradients stay this rank's part
+        dist.all_reduce(total, group=ctx.group)
+        of_input = _input_gradient(gradient, input, weight, statistics, total / ctx.count, ctx.eps)
+        of_weight, of_bias = (local[1 - i] if ctx.needs_input_grad[1 + i] else None for i in (0, 1))
+        return of_input, of_weight, of_bias, None, None, None
+
+
+def _gradient_sums(gradient: Tensor, input: Tensor, statistics: Tensor, eps: float) -> Tensor:
+    """This rank's sums per channel of gradient and of gradient * normalised input; (2, C)."""
+    if input.numel() == 0:  # here the kernel would divide by zero and end the process
+        return torch.zeros_like(statistics)
+    _, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
+        gradient, input, None, *statistics, None, None, False, eps, [False, True, True])
+    return torch.stack([of_bias, of_weight])
+
+
+def _input_gradient(gradient: Tensor, input: Tensor, weight: Tensor | None, statistics: Tensor,
+                    averages: Tensor, eps: float) -> Tensor:
+    """weight / deviation * (gradient - averages[0] - normalised input * averages[1]).
+
+    `averages` (2, C): the sums of _gradient_sums over all ranks, divided by the global count.
+    """
+    mean, variance = statistics
+    scale = (variance + eps).rsqrt() * (1 if weight is None else weight)
+    shift, slope = -scale * averages
+    if input.dtype == mean.dtype:  # eval-mode batch norm: the fastest multiply-add per channel
+        rest = batch_norm(input, mean, variance, slope, shift, eps=eps)
+        return rest.addcmul_(gradient, scale.view(-1, *[1] * (input.dim() - 2)))
+    # addcmul_ of bfloat16 by a float32 scale would copy everything to float32, 20 times slower
+    rest = batch_norm(input, mean, variance, slope, eps=eps)
+    return rest.add_(batch_norm(gradient, averages[0], variance, weight, eps=eps))

@@ -1,0 +1,64 @@
+"""Dropout whose masks belong to the samples: the same on any number of ranks.
+
+torch's dropout draws from the process's own random numbers, so two ranks with half the batch each
+drop other units than one rank with all of it. Here a mask is a hash of (seed, epoch, layer, sample,
+unit), as crops and flips are, and a model with dropout is as exact a proof as one without.
+
+    python3 scripts/prove.py --workload spiral-mlp --steps 10
+"""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from common.data.epoch_plan import kept_units
+
+
+class SampleDropout(nn.Module):
+    """Drops each unit of input (n, ...) with `probability`, and scales the rest to the same mean.
+
+    Until DropoutPlan.meet has told whose rows they are, it is torch's dropout. In evaluation mode
+    it does nothing.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+        self.draw: tuple[int, int, int] | None = None
+        """(seed, epoch, this layer's number)."""
+        self.indices = np.empty(0, np.int64)
+        """The sample of each row of the next input."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not self.training:
+            return inputs
+        if self.draw is None:
+            return nn.functional.dropout(inputs, self.probability)
+        kept = kept_units(*self.draw, self.indices, inputs[0].numel(), self.probability)
+        mask = torch.from_numpy(kept).view(inputs.shape).to(inputs.device, inputs.dtype)
+        return inputs * (mask / (1 - self.probability))
+
+    def extra_repr(self) -> str:
+        return f"{self.probability}"
+
+
+class DropoutPlan:
+    """Tells a model's dropout layers which samples come next."""
+
+    def __init__(self, model: nn.Module, seed: int) -> None:
+        self._layers = dropout_layers(model)
+        self._seed = seed
+
+    def meet(self, epoch: int, indices: np.ndarray | None) -> None:
+        """Call before each forward pass with the samples of its rows, int64 (n,).
+
+        None, from a loader that does not know them, leaves the layers to torch's random numbers.
+        """
+        for number, layer in enumerate(self._layers):
+            layer.draw = None if indices is None else (self._seed, epoch, number)
+            layer.indices = np.empty(0, np.int64) if indices is None else indices
+
+
+def dropout_layers(model: nn.Module) -> list[SampleDropout]:
+    """The model's layers of this kind, in the order in which they were made."""
+    return [layer for layer in model.modules() if isinstance(layer, SampleDropout)]

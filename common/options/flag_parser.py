@@ -1,0 +1,119 @@
+"""A parser whose complaints are one sentence, and say what a wrong flag or value was to be.
+
+    python3 PartOne/main.py --lr 0.1    # there is no flag --lr: in this program it is called ...
+"""
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, NoReturn
+
+from common.core.failures import UsageError
+from common.options import other_names
+from common.options.flag_types import CHOICES
+
+HELP = "(--help lists all flags)"
+LIKE_A_FLAG = 0.8  # difflib's ratio: one letter in five may be wrong
+LIKE_A_VALUE = 0.75  # less, and a tpu would be a misspelt cpu
+
+
+class FlagParser(argparse.ArgumentParser):
+    """argparse's, but mistakes raise UsageError and --help is short enough to read.
+
+    `parts_with` tells which parts of the project have a flag; a program that is no part has none.
+    """
+
+    def __init__(self, program: str, description: str, epilog: str,
+                 parts_with: Callable[[str], list[str]] | None = None) -> None:
+        super().__init__(
+            prog=program, usage=f"{program} [flags]", description=description, epilog=epilog,
+            allow_abbrev=False, exit_on_error=False, formatter_class=partial(
+                argparse.RawDescriptionHelpFormatter, max_help_position=33))
+        self._parts_with = parts_with
+
+    @property
+    def flags(self) -> list[str]:
+        return [flag for action in self._actions for flag in action.option_strings]
+
+    def parse_args(self, arguments: Sequence[str] | None = None,  # type: ignore[override]
+                   namespace: Any = None) -> Any:
+        try:
+            found, unknown = self.parse_known_args(arguments, namespace)
+        except argparse.ArgumentError as error:
+            raise UsageError(f"{error}{self._value_hint(error)} {HELP}") from None
+        if unknown:
+            flags = [word.partition("=")[0] for word in unknown if re.match("--?[A-Za-z]", word)]
+            raise UsageError("; ".join(map(self._no_flag, flags))
+                             or f"no flag takes these words: {' '.join(unknown)} {HELP}")
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} {HELP}")
+
+    def _no_flag(self, flag: str) -> str:
+        name = _plain(flag) if len(flag) == 2 or flag.startswith("--") else _plain(f"-{flag}")
+        hint = self._other_name(name) or self._near_name(name)
+        return f"there is no flag {flag} here: {hint}" if hint else (
+            f"there is no flag {flag} {HELP}")
+
+    def _other_name(self, name: str) -> str:
+        """What a flag that others have is called here, and in which parts; or nothing."""
+        if name in self.flags:
+            return f"did you mean {name}?"
+        if self._parts_with is None:
+            return ""
+        if sentence := other_names.sentence(name):
+            return sentence
+        ours = other_names.counterpart(name)
+        needed = ours.split()[0] if ours else name
+        called = f"in this program it is called {ours}"
+        if needed in self.flags:
+            return called
+        if not (parts := self._parts_with(needed)):
+            return ""
+        have = f"only {' and '.join(parts)} {'has' if len(parts) == 1 else 'have'}"
+        return f"{called}, which {have}" if ours else f"{have} it"
+
+    def _near_name(self, name: str) -> str:
+        close = get_close_matches(name, self.flags, 1, LIKE_A_FLAG)
+        return f"did you mean {close[0]}?" if close else ""
+
+    def _value_hint(self, error: argparse.ArgumentError) -> str:
+        """What a wrong value was to be, from the flag's own choices; or nothing."""
+        choices = {"/".join(action.option_strings): action.choices or CHOICES.get(action.type)
+                   for action in self._actions}.get(error.argument_name or "")
+        wrong = re.search("'([^']*)'", error.message)
+        if not (wrong and choices):
+            return ""
+        word = _plain(wrong[1])
+        if sentence := other_names.value_sentence(error.argument_name or "", word):
+            return f"; {sentence}"
+        if same := other_names.same_value(word, choices):
+            return f"; in this program it is called {same}"
+        close = _near_values(word, choices)
+        return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("_", "-")
+
+
+def _near_values(word: str, choices: Iterable[str]) -> list[str]:
+    """The choices that hold the word, when they are one or two; else one that is spelt alike.
+
+    Other digits are another thing: int2 is no int4, and cifar100 no cifar10.
+    """
+    holding = [choice for choice in choices if f"-{word}-" in f"-{choice}-"]
+    if word in choices or 1 <= len(holding) <= 2:
+        return [word] if word in choices else holding
+    if word in other_names.RELATIVES:
+        return []
+    alike = [choice for choice in choices if _digits(word) <= _digits(choice)]
+    return get_close_matches(word, alike, 1, LIKE_A_VALUE)
+
+
+def _digits(word: str) -> Counter[str]:
+    return Counter(filter(str.isdigit, word))

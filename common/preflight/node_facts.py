@@ -1,0 +1,98 @@
+"""What a node knows about itself: names, route, memory, disk. Linux's own files, no other program.
+
+    python3 -c "from common.preflight.node_facts import *; print(own_name(), gateway('10.0.0.1'))"
+"""
+
+import os
+import platform
+import shutil
+import socket
+import struct
+from pathlib import Path
+
+import torch
+
+
+def node_facts(output_dir: Path, interface: str, master: str) -> dict:
+    """Plain values, ready for JSON; sizes are bytes. `master` is an IPv4 address."""
+    total, available = memory()
+    return {
+        "name_means": own_name(), "gateway": gateway(master),
+        "link_speed": _interface_number(interface, "speed"),
+        "mtu": _interface_number(interface, "mtu"),
+        "memory": total, "memory_free": available, "disk_free": disk_free(output_dir),
+        "load": os.getloadavg()[0],
+        "gpu_names": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+    }
+
+
+def processor() -> str:
+    """What the processor calls itself."""
+    names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo")
+             if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def instruction_sets() -> str:
+    """The vector instructions that torch uses here: "AVX512", "AVX512 AMX", "AVX2", …"""
+    capability = torch.backends.cpu.get_cpu_capability()
+    flags = next((line for line in _lines("/proc/cpuinfo") if line.startswith("flags")), "")
+    return capability + " AMX" * (capability == "AVX512" and "amx_bf16" in flags.split())
+
+
+def own_name() -> str:
+    """The address that this host's own name resolves to here, or "unknown".
+
+    Debian's hosts file says 127.0.1.1: whoever announces that address to others is never found.
+    """
+    try:
+        return str(socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)[0][4][0])
+    except OSError:
+        return "unknown"
+
+
+def gateway(destination: str) -> str | None:
+    """The first hop of the route to an IPv4 address; None when it is in reach without one."""
+    if destination.startswith("127."):
+        return None
+    target = _number(destination)
+    best, hop = -1, 0
+    for line in _lines("/proc/net/route")[1:]:
+        fields = line.split()
+        # The kernel prints each address as one hexadecimal number in the machine's byte order.
+        network, through, mask = (int(fields[column], 16) for column in (1, 2, 7))
+        if target & mask == network and mask.bit_count() > best:
+            best, hop = mask.bit_count(), through
+    return socket.inet_ntoa(struct.pack("=I", hop)) if hop else None
+
+
+def _number(address: str) -> int:
+    return struct.unpack("=I", socket.inet_aton(address))[0]
+
+
+def memory() -> tuple[int, int]:
+    """(all, available) bytes of memory; zeros where Linux's meminfo is missing."""
+    sizes = dict(line.split(":") for line in _lines("/proc/meminfo"))
+    return (1024 * int(sizes.get("MemTotal", "0").split()[0]),
+            1024 * int(sizes.get("MemAvailable", "0").split()[0]))
+
+
+def disk_free(folder: Path) -> int:
+    """Free bytes where `folder` is, or would be made."""
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def _interface_number(interface: str, name: str) -> int | None:
+    """What the driver says of its interface; nothing for loopback and for unplugged cables."""
+    lines = _lines(f"/sys/class/net/{interface}/{name}")
+    return int(lines[0]) if lines and int(lines[0]) > 0 else None
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []

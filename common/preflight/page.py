@@ -1,0 +1,100 @@
+"""The one page that the leader prints after a preflight: tables of text, and the verdict.
+
+    scripts/local_cluster.sh 4 scripts/preflight.py --workload digits-vgg11
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from common.cluster.all_reduce_speed import in_megabits, speed_table
+from common.preflight.findings import Findings, clock_ahead, remarks
+from common.preflight.links import Link
+
+
+def page(findings: Findings) -> str:
+    """Everything that was found, for as far as the preflight came; ends in ready or not ready."""
+    world = findings.world
+    lines = [f"preflight of {world.size} rank{'s' * (world.size > 1)} (told by {world.source}), "
+             f"master {world.master_address}:{world.master_port}, {findings.settings.workload}, "
+             f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}"]
+    for heading, body in (("who", _who(findings)), ("machines", _machines(findings)),
+                          ("software and data", _software(findings)),
+                          ("links", _links(findings)), ("all-reduce", _all_reduce(findings)),
+                          ("remarks", ["  " + remark for remark in remarks(findings)])):
+        lines += ["", heading, *body] if body else []
+    return "\n".join([*lines, "", _verdict(findings)])
+
+
+def _verdict(findings: Findings) -> str:
+    if findings.problems:
+        return f"not ready: {findings.problems[0]}"
+    return f"ready: start the run with the same flags on all {findings.world.size} ranks"
+
+
+def _who(findings: Findings) -> list[str]:
+    return table(["rank", "host", "pid", "address", "interface", "route to the master",
+                  "own name means", "clock"],
+                 [[card["rank"], card["host"], card["pid"], card["address"], card["interface"],
+                   f"through {card['gateway']}" if card["gateway"] else "direct",
+                   card["name_means"], f"{1000 * clock_ahead(findings, card['rank']):+.1f} ms"]
+                  for card in findings.cards])
+
+
+def _machines(findings: Findings) -> list[str]:
+    ranks_on = [card["machine"] for card in findings.cards]
+    wanted = findings.settings.threads
+    return table(["rank", "cores", "threads", "load", "memory free", "disk free", "GPUs",
+                  "link speed", "MTU"],
+                 [[card["rank"], card["cores"],
+                   wanted or max(1, card["cores"] // ranks_on.count(card["machine"])),
+                   f"{card['load']:.1f}",
+                   f"{card['memory_free'] / 1e9:.1f} of {card['memory'] / 1e9:.1f} GB",
+                   f"{card['disk_free'] / 1e9:.0f} GB", _gpus(card["gpu_names"]),
+                   f"{card['link_speed']} Mbit/s" if card["link_speed"] else "-",
+                   card["mtu"] or "-"]
+                  for card in findings.cards])
+
+
+def _gpus(names: Sequence[str]) -> str:
+    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "none"
+
+
+def _software(findings: Findings) -> list[str]:
+    rows = [[card["rank"], card["code"], *card["versions"].values(), card.get("data", "-")]
+            for card in findings.cards]
+    head = ["rank", "code", *findings.cards[0]["versions"], "data (train test)"]
+    if len({tuple(row[1:]) for row in rows}) == 1:
+        return table(head, [["all", *rows[0][1:]]])
+    return table(head, rows)
+
+
+def _links(findings: Findings) -> list[str]:
+    if len(findings.links) < 2:
+        return []
+    rate = _matrix(findings, "  sent by row to column, Mbit/s",
+                   lambda link: "stalls" if link.bandwidth is None else in_megabits(link.bandwidth))
+    trip = _matrix(findings, "  round trip from row to column, microseconds (median of 20)",
+                   lambda link: f"{1e6 * (link.round_trip or 0):.0f}")
+    return rate + trip
+
+
+def _matrix(findings: Findings, title: str, cell: Callable[[Link], str]) -> list[str]:
+    rows = [[f"rank {a}", *("-" if a == b else cell(link) if link.connects else "NO LINK"
+                            for b, link in enumerate(row))]
+            for a, row in enumerate(findings.links)]
+    return [title, *table(["", *(f"rank {rank}" for rank in range(len(rows)))], rows)]
+
+
+def _all_reduce(findings: Findings) -> list[str]:
+    if not findings.speeds:
+        return []
+    return [f"  over {findings.backend}; bandwidths as nccl-tests defines them",
+            *speed_table(findings.speeds)]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Lines of text with aligned columns, indented by two."""
+    cells = [[str(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            .rstrip() for row in cells]

@@ -1,0 +1,89 @@
+"""Which test images are taken for which: one run's confusion matrix, and where others differ.
+
+    python3 scripts/compare.py outputs
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from common.reporting.figure_style import PHASES, line, new_figure
+from common.reporting.figures import Runs, label
+from common.reporting.recorded_run import RecordedRun
+
+MORE, FEWER = line(2)["color"], PHASES["sync"]["facecolor"]
+DEEPEST = 0.7  # opacity of a cell: its number stays legible on light paper and on dark
+
+
+def confusion(run: RecordedRun) -> Figure | None:
+    """The confusion matrix on the test set; the title names the most frequent mistake."""
+    if not (names := _classes(run)):
+        return None
+    matrix = _matrix(run)
+    return _drawn(f"{label(run)}: {_worst_mistake(matrix, names)}", matrix, names,
+                  "number: test images", "d")
+
+
+def differences(runs: Runs) -> Figure | None:
+    """In each cell, of all other runs' differences from the first, the largest.
+
+    None where no run differs from the first, or none has the same classes.
+    """
+    tested = [run for run in runs if _classes(run)]
+    others = [run for run in tested[1:] if _classes(run) == _classes(tested[0])]
+    if not others:
+        return None
+    gaps = np.array([_matrix(run) - _matrix(tested[0]) for run in others])
+    largest = np.take_along_axis(gaps, np.abs(gaps).argmax(axis=0)[None], axis=0)[0]
+    if not largest.any():
+        return None
+    who = f"the other {len(others)} runs differ" if others[1:] else f"{label(others[0])} differs"
+    most = int(np.abs(largest).max())
+    return _drawn(f"{who} from {label(tested[0])} by at most {most} test image{'s' * (most > 1)} "
+                  "in a cell", largest, _classes(tested[0]), "number: largest difference", "+d")
+
+
+def _classes(run: RecordedRun) -> list[str]:
+    """The names of the test set's classes; none without a confusion matrix."""
+    event = run.last("evaluation")
+    return list(event.get("class_names") or ()) if "confusion_matrix" in event else []
+
+
+def _matrix(run: RecordedRun) -> np.ndarray:
+    return np.array(run.last("evaluation")["confusion_matrix"])
+
+
+def _drawn(title: str, matrix: np.ndarray, names: Sequence[str], unit: str,
+           form: str) -> Figure:
+    """A number in each cell but zeros. Cells let the paper through, so that ink stays legible."""
+    figure, (axes,) = new_figure(title, 4.9)
+    axes.grid(False)
+    shades = matrix / (np.abs(matrix).max() or 1)
+    for row, column in zip(*matrix.nonzero(), strict=True):
+        axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, linewidth=0,
+                                 facecolor=MORE if matrix[row, column] > 0 else FEWER,
+                                 alpha=float(DEEPEST * abs(shades[row, column]))))
+        axes.text(column, row, f"{matrix[row, column]:{form}}", ha="center", va="center",
+                  fontsize=7.5)
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_aspect("equal")
+    axes.spines[["top", "right"]].set_visible(True)
+    axes.set_xticks(range(len(names)), names, rotation="vertical")
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xlabel(f"predicted class\n({unit}; blank: 0)")
+    axes.set_ylabel("true class")
+    return figure
+
+
+def _worst_mistake(matrix: np.ndarray, names: Sequence[str]) -> str:
+    mistakes = matrix.copy()
+    np.fill_diagonal(mistakes, 0)
+    if (mistakes == mistakes.max()).sum() > 1:
+        return (f"{mistakes.sum()} of {matrix.sum()} test images are mistaken" if mistakes.any()
+                else "no test image is mistaken")
+    truth, taken = divmod(int(mistakes.argmax()), len(matrix))
+    return (f"{names[truth]} is taken for {names[taken]} most often, {mistakes.max()} of "
+            f"{matrix[truth].sum()} times")

@@ -1,0 +1,200 @@
+"""Figures of runs, from their JSON lines alone: neither torch nor the rest of the house.
+
+    python3 scripts/compare.py outputs        # draws them all into one page
+
+Each takes the runs to compare and returns a figure, or None where the runs have nothing to show.
+Titles are conclusions (common/reporting/run_findings.py), looks are in figure_style.py.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from common.core.spread import times_as_fast
+from common.reporting import run_findings as findings
+from common.reporting import speed_findings as speeds
+from common.reporting.figure_style import (
+    BAR_EDGE,
+    INK,
+    PHASES,
+    legend_below,
+    line,
+    mark,
+    new_figure,
+    shortened,
+    wrapped,
+)
+from common.reporting.recorded_run import RecordedRun, short
+
+Runs = Sequence[RecordedRun]
+MILLISECONDS = 1000
+
+
+def label(run: RecordedRun) -> str:
+    """How a run is called in figures and tables."""
+    return f"{short(run.name)}, {run.ranks} rank{'s' * (run.ranks > 1)}"
+
+
+def learning(runs: Runs) -> Figure | None:
+    """Loss and accuracy over the global batch, each iteration; epoch means and test as marks."""
+    figure, (loss, accuracy) = new_figure(findings.learning(runs), 4.8, panels=2)
+    for index, run in enumerate(runs):
+        places = range(1, len(run.merged) + 1)
+        loss.plot(places, [row["loss"] for row in run.merged], label=label(run), **line(index))
+        accuracy.plot(places, [100 * row["accuracy"] for row in run.merged], **line(index))
+        _mark_epochs(run, index, loss, accuracy)
+    for panel in (loss, accuracy):
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    loss.set_ylabel("loss (cross-entropy)")
+    accuracy.set_ylabel("accuracy in %")
+    accuracy.set_xlabel("iteration (lines: a global batch; filled marks, in its middle:\n"
+                        "an epoch's training mean; rings, at the end: the test set)")
+    legend_below(figure, loss, columns=2)
+    return figure
+
+
+def _mark_epochs(run: RecordedRun, index: int, loss: Axes, accuracy: Axes) -> None:
+    """Epoch means in the middle of their iterations, and the test set's at the end."""
+    epochs = [place[0] for place in run.steps]
+    means = [(fmean(at for at, epoch in enumerate(epochs, 1) if epoch == event["epoch"]), event)
+             for event in run.events if event["event"] == "epoch" and event["epoch"] in epochs]
+    for panel, factor, name in ((loss, 1, "loss"), (accuracy, 100, "accuracy")):
+        panel.plot([at for at, _ in means], [factor * event[name] for _, event in means],
+                   markeredgewidth=0.6, markeredgecolor=BAR_EDGE, **mark(index))
+        if test := run.last("evaluation"):
+            panel.plot([len(epochs)], [factor * test[f"test_{name}"]], fillstyle="none",
+                       markeredgewidth=1.6, **mark(index))
+
+
+def phases(runs: Runs) -> Figure | None:
+    """Where each rank's time goes: a bar a rank, a colour a phase, in milliseconds."""
+    bars = [(run, rank, seconds) for run in speeds.timed(runs)
+            for rank, seconds in run.phases.items()]
+    if not bars:
+        return None
+    figure, (axes,) = new_figure(findings.where_time_goes(runs), 1.7 + 0.24 * len(bars))
+    places = list(_places([run for run, _, _ in bars]))
+    start = [0.0] * len(bars)
+    for phase, look in PHASES.items():
+        widths = [MILLISECONDS * seconds[phase] for _, _, seconds in bars]
+        axes.barh(places, widths, left=start, label=phase, edgecolor=BAR_EDGE, linewidth=0.5,
+                  **look)
+        start = [before + width for before, width in zip(start, widths, strict=True)]
+    names = [shortened(f"{short(run.name)}, rank {rank}") for run, rank, _ in bars]
+    axes.set_yticks(places, names, fontsize=9)
+    axes.set_ylim(places[-1] + 0.7, -0.7 + places[0])
+    axes.set_xlabel("ms an iteration (mean, first left out)")
+    legend_below(figure, axes)
+    return figure
+
+
+def _places(runs: Runs) -> Iterator[float]:
+    """Where bars go: bars of one run side by side, a gap between runs."""
+    place = 0.0
+    for index, run in enumerate(runs):
+        place += 1.0 if index == 0 or runs[index - 1] is run else 1.6
+        yield place
+
+
+def speed_up(runs: Runs) -> Figure | None:
+    """Speed against nodes, beside the ideal line; one rank of Part One is 1."""
+    base, many = speeds.base_of(runs), [run for run in speeds.timed(runs) if run.ranks > 1]
+    title = speeds.speed_up(runs)
+    if base is None or not title:
+        return None
+    figure, (axes,) = new_figure(title, 3.4)
+    most = max(run.ranks for run in many)
+    axes.plot([1, most], [1, most], color="#888888", linewidth=1, dashes=(1, 2), label="ideal")
+    kinds = list(dict.fromkeys(_kind(run) for run in many))
+    for index, kind in enumerate(kinds):
+        points = sorted((run.ranks, (base.mean or 0) / (run.mean or 1)) for run in many
+                        if _kind(run) == kind)
+        axes.plot(*zip((1, 1.0), *points, strict=True), label=kind,
+                  **{**line(index + 1), **mark(index + 1), "linestyle": "-"})
+    axes.set_xticks(sorted({1, *(run.ranks for run in many)}))
+    axes.set_xlabel("nodes (ranks)")
+    axes.set_ylabel("speed, times one rank's")
+    axes.set_ylim(bottom=0)
+    legend_below(figure, axes, columns=2)
+    return figure
+
+
+def _kind(run: RecordedRun) -> str:
+    """What averages: runs of one kind on several numbers of ranks make one line."""
+    return short(run.name).rsplit("/", 1)[-1]
+
+
+def skew(runs: Runs) -> Figure | None:
+    """How far apart the ranks' own work is, each iteration: a box a run, in milliseconds."""
+    several = [run for run in speeds.repeated(runs) if len(run.phases) > 1]
+    if not several:
+        return None
+    figure, (axes,) = new_figure(findings.straggling(runs), 1.7 + 0.45 * len(several))
+    values = [[MILLISECONDS * seconds for seconds in findings.skew(run)] for run in several]
+    axes.boxplot(values, orientation="horizontal", widths=0.5, medianprops={"color": INK})
+    names = [wrapped(label(run)) for run in several]
+    axes.set_yticks(range(1, len(several) + 1), names, fontsize=9)
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.set_xlabel("slowest minus fastest rank,\nms of own work (line: median)")
+    return figure
+
+
+def bytes_sent(runs: Runs) -> Figure | None:
+    """What the busiest and the other ranks send an iteration, in megabytes."""
+    several = [run for run in runs if max(run.bytes_sent.values()) > 0]
+    if not several:
+        return None
+    figure, (axes,) = new_figure(findings.bytes_moved(runs), 1.8 + 0.5 * len(several))
+    busiest = [max(run.bytes_sent.values()) / findings.MEGABYTE for run in several]
+    others = [min(run.bytes_sent.values()) / findings.MEGABYTE for run in several]
+    middle = range(len(several))
+    for offset, values, name, look in ((-0.2, busiest, "busiest rank", PHASES["sync"]),
+                                       (0.2, others, "least busy rank", PHASES["forward"])):
+        bars = axes.barh([place + offset for place in middle], values, height=0.4, label=name,
+                         edgecolor=BAR_EDGE, linewidth=0.5, **look)
+        axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=9)
+    axes.set_yticks(middle, [wrapped(label(run)) for run in several], fontsize=9)
+    axes.invert_yaxis()
+    axes.margins(x=0.15)
+    axes.set_xlabel("MB sent by a rank in an iteration")
+    legend_below(figure, axes)
+    return figure
+
+
+def worker_sweep(runs: Runs) -> Figure | None:
+    """Images a second by loader processes, for runs that differ in that; beside it the wait."""
+    swept = sorted((run for run in speeds.timed(runs) if run.settings["loader"] == "workers"),
+                   key=lambda run: run.settings["num_workers"])
+    if len({run.settings["num_workers"] for run in swept}) < 2:
+        return None
+    figure, (speed, wait) = new_figure(_fastest_workers(swept), 4.2, panels=2)
+    workers = [run.settings["num_workers"] for run in swept]
+    speed.plot(workers, [run.images_per_second or 0 for run in swept], marker="o", **line(2))
+    wait.plot(workers, [MILLISECONDS * fmean(rank["data"] for rank in run.phases.values())
+                        for run in swept], marker="s", **line(3))
+    for axes in (speed, wait):
+        axes.set_ylim(bottom=0)
+        axes.set_xticks(workers)
+    speed.set_ylabel("images a second")
+    wait.set_ylabel("waiting for data,\nms an iteration")
+    wait.set_xlabel("worker processes of the loader")
+    return figure
+
+
+def _fastest_workers(swept: Runs) -> str:
+    """The number that is fastest, or the least of those that no other is faster than."""
+    best = max(swept, key=lambda run: run.images_per_second or 0)
+    equal = [run for run in swept if not times_as_fast(run.durations, best.durations)]
+    number = equal[0].settings["num_workers"]
+    who = f"{number} worker process{'es are' if number != 1 else ' is'}"
+    how = "the fastest" if len(equal) == 1 else "as fast as any, within the spread"
+    return f"{who} {how}: {equal[0].images_per_second:.0f} images a second"
+
+
+FIGURES: dict[str, Callable[[Runs], Figure | None]] = {
+    "learning": learning, "phases": phases, "speed-up": speed_up, "bytes": bytes_sent,
+    "skew": skew, "worker-sweep": worker_sweep}

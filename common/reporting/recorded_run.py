@@ -1,0 +1,160 @@
+"""A run as its JSON lines tell it, for figures and comparisons: no torch, no model, no data.
+
+    python3 -c "from common.reporting.recorded_run import *; print(*find_runs([Path('outputs')]))"
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
+
+from common.core.events import read_events
+from common.core.failures import DataError
+from common.core.settings import LOCAL_SYNC_NAMES
+from common.reporting.merged_steps import Steps, averages_in_backward, by_place, merge, rank_of
+from common.step.phase_timer import PHASES
+
+ORDER = ("PartOne", "PartTwo/gather-scatter", "PartTwo/all-reduce", "PartThree")
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """`name` is its folder's, below the folders that were searched. `events` are its leader's.
+
+    `steps` holds the steps of every rank whose log is there, by (epoch, iteration), by rank.
+    """
+
+    name: str
+    folder: Path
+    events: list[dict[str, Any]]
+    steps: Steps
+    hosts: dict[int, str] = field(default_factory=dict)
+
+    def last(self, kind: str) -> dict[str, Any]:
+        """The last event of a kind; empty when there is none."""
+        return next((event for event in reversed(self.events) if event["event"] == kind), {})
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """How the last start of the run ended: its "end" or "failed" event; empty while it runs."""
+        last = next(event for event in reversed(self.events)
+                    if event["event"] in ("start", "failed", "end"))
+        return {} if last["event"] == "start" else last
+
+    @property
+    def start(self) -> dict[str, Any]:
+        return self.last("start")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.start["settings"]
+
+    @property
+    def is_another_algorithm(self) -> bool:
+        """Whether it was never meant to learn what the others learn."""
+        return self.name.split("/")[-1] in LOCAL_SYNC_NAMES
+
+    @property
+    def ranks(self) -> int:
+        return self.start["world_size"]
+
+    @cached_property
+    def merged(self) -> list[dict[str, Any]]:
+        """One record for each iteration of all ranks: see common/reporting/merged_steps.py."""
+        return [merge(place, ranks) for place, ranks in self.steps.items()]
+
+    @cached_property
+    def durations(self) -> list[float]:
+        """Seconds of each iteration's slowest rank; the first, which warms up, left out."""
+        return [row["seconds"] for row in self.merged[1:]]
+
+    @property
+    def mean(self) -> float | None:
+        """Mean seconds an iteration; None when there are none to time."""
+        return fmean(self.durations) if self.durations else None
+
+    @property
+    def median(self) -> float | None:
+        return median(self.durations) if self.durations else None
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of an iteration's seconds."""
+        return stdev(self.durations) if len(self.durations) > 1 else 0.0
+
+    @property
+    def images_per_second(self) -> float | None:
+        return self.settings["batch_size"] / self.mean if self.mean else None
+
+    @cached_property
+    def phases(self) -> dict[int, dict[str, float]]:
+        """Mean seconds of each phase, by rank, the first iteration left out; empty if untimed."""
+        timed = list(self.steps.values())[1:]
+        ranks = sorted({rank for row in timed for rank in row})
+        return {rank: {phase: fmean(row[rank]["seconds"][phase] for row in timed if rank in row)
+                       for phase in PHASES} for rank in ranks}
+
+    @property
+    def bytes_sent(self) -> dict[int, int]:
+        """Bytes that each rank sent in an iteration, on average."""
+        ranks = sorted(list(self.steps.values())[-1])
+        return {rank: round(fmean(row[rank]["bytes_sent"] for row in self.steps.values()
+                                  if rank in row)) for rank in ranks}
+
+    @property
+    def hides_sync(self) -> bool:
+        """Whether averaging happens inside backward, as DDP does it."""
+        return self.ranks > 1 and averages_in_backward(list(self.steps.values())[-1].values())
+
+
+def short(name: str) -> str:
+    """A run's name without its part where the strategy says it all."""
+    return name.replace("PartTwo/", "").replace("PartThree", "DDP")
+
+
+def find_runs(folders: Iterable[Path]) -> list[RecordedRun]:
+    """The runs in these folders and below, parts in the order of the lesson.
+
+    What scripts/ssh_cluster.sh brought back lies in a folder nodeR for each node: logs whose paths
+    differ in that alone belong to one run. A run without a leader's log, or without a step, is
+    passed over. Raises DataError when none is left.
+    """
+    folders = list(folders)
+    found: dict[Path, list[Path]] = {}
+    for folder in folders:
+        for path in sorted(folder.rglob("metrics_rank*.jsonl")):
+            parts = [part for part in path.parent.parts if not re.fullmatch(r"node\d+", part)]
+            found.setdefault(Path(*parts), []).append(path)
+    runs = [run for key, paths in found.items() if (run := _read(_name(key, folders), paths))]
+    if not runs:
+        raise DataError(f"no run with a step in {', '.join(map(str, folders))}: metrics_rank0.jsonl"
+                        " files are looked for, there and below")
+    return sorted(runs, key=lambda run: (_place(run.name), run.ranks, run.name))
+
+
+def _read(name: str, paths: list[Path]) -> RecordedRun | None:
+    leaders = [path for path in paths if rank_of(path) == 0]
+    steps = by_place(paths)
+    if not leaders or not steps:
+        return None
+    hosts = {rank_of(path): event.get("host", "") for path in paths
+             for event in read_events(path, "start")}
+    run = RecordedRun(name, leaders[0].parent, list(read_events(leaders[0])), steps, hosts)
+    return run if run.start else None
+
+
+def _name(key: Path, folders: list[Path]) -> str:
+    """Short where one folder was searched; with the folder's own name where there were several."""
+    for folder in folders:
+        if key.is_relative_to(folder):
+            inner = key.relative_to(folder)
+            whole = inner if len(folders) == 1 else folder.name / inner
+            return str(whole) if str(whole) != "." else folder.resolve().name
+    return str(key)
+
+
+def _place(name: str) -> int:
+    return next((place for place, part in enumerate(ORDER) if name.endswith(part)), len(ORDER))

@@ -1,0 +1,210 @@
+"""Checkpoints: written whole or not at all, verified before they are loaded, never executed.
+
+A checkpoint is what torch.save writes, with a SHA-256 of the whole file in the zip comment at its
+end: one file, one rename, and plain torch.load reads it too.
+
+    python3 -c "from common.run.checkpoint import read; print(read('Epoch_1.pt').keys())"
+"""
+
+import contextlib
+import hashlib
+import io
+import os
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from common.core.failures import CheckpointError, first_line
+
+FORMAT = 1
+_LAYOUT = {"position": list, "model_state_dict": dict, "optimizer_state_dict": dict}
+_END_RECORD = b"PK\x05\x06"
+_MARK = b"sha256:"
+_TRAILER = len(_MARK) + 64
+
+
+class Position(NamedTuple):
+    """The next global batch to be trained on: epochs count from 1, iterations from 0.
+
+    `step` counts all iterations since the run began.
+    """
+
+    epoch: int = 1
+    iteration: int = 0
+    step: int = 0
+
+    def after_one_more(self, iterations_per_epoch: int) -> "Position":
+        """The position one global batch on."""
+        if self.iteration + 1 == iterations_per_epoch:
+            return Position(self.epoch + 1, 0, self.step + 1)
+        return Position(self.epoch, self.iteration + 1, self.step + 1)
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch} iteration {self.iteration}"
+
+
+_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside a DistributedDataParallel or DataParallel, or the model itself."""
+    return model.module if isinstance(model, _WRAPPERS) else model
+
+
+def pack(model: nn.Module, optimizer: Optimizer, position: Position, loss: float,
+         **more: Any) -> dict[str, Any]:
+    """The contents of a checkpoint. `more` may hold plain str, int, float, bool, list and dict.
+
+    `epoch` is the last epoch that has been trained on at least in part, `loss` its mean loss.
+    """
+    trained = position.epoch if position.iteration else position.epoch - 1
+    return {
+        "format": FORMAT, "epoch": trained, "loss": loss,
+        "position": list(position),
+        "model_state_dict": unwrapped(model).state_dict(),
+        "optimizer": type(optimizer).__name__,
+        "optimizer_state_dict": optimizer.state_dict(), **more,
+    }
+
+
+def write(path: Path, contents: dict[str, Any]) -> None:
+    """Writes atomically and durably: temporary file, fsync, verify, rename, fsync the folder.
+
+    A crash at any instant leaves the file as it was before, or whole and new. Leader only. Raises
+    CheckpointError when the disk does not take it; then no temporary file stays behind.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            file.write(_sealed(contents))
+            file.flush()
+            os.fsync(file.fileno())
+        _verify(partial.read_bytes(), partial)
+        os.replace(partial, path)
+        _sync_folder(path.parent)
+    except (OSError, CheckpointError) as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise CheckpointError(f"the checkpoint {path} cannot be written: "
+                              f"{getattr(error, 'strerror', None) or error}") from error
+
+
+def _sealed(contents: dict[str, Any]) -> memoryview:
+    """The bytes of the file. They are as many as the model's and the optimiser's: no copies."""
+    buffer = io.BytesIO()
+    torch.save(contents, buffer)
+    if buffer.getbuffer()[-22:-18] != _END_RECORD:
+        raise CheckpointError("torch.save wrote an unknown format; this is a fault of the program")
+    buffer.seek(-2, io.SEEK_END)
+    buffer.write(struct.pack("<H", _TRAILER) + _MARK)
+    buffer.write(hashlib.sha256(buffer.getbuffer()).hexdigest().encode())
+    return buffer.getbuffer()
+
+
+def _verify(data: bytes, path: Path) -> None:
+    if data[-_TRAILER:-64] != _MARK:
+        raise CheckpointError(f"{path} is not a checkpoint of this project, or it was cut short")
+    if hashlib.sha256(memoryview(data)[:-64]).hexdigest().encode() != data[-64:]:
+        raise CheckpointError(f"{path} is damaged: its checksum does not match its contents")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(path: Path | str) -> dict[str, Any]:
+    """The verified contents of a checkpoint, on the CPU. Runs no code from the file.
+
+    Raises CheckpointError when it is missing, damaged, foreign or of a newer format.
+    """
+    return parse(read_bytes(path), Path(path))
+
+
+def read_bytes(path: Path | str) -> bytes:
+    """The file as it is, unverified. Raises CheckpointError when it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"the checkpoint {path} cannot be read: "
+                              f"{error.strerror}") from error
+
+
+def parse(data: bytes, path: Path) -> dict[str, Any]:
+    """As `read`, from bytes; `path` is for messages."""
+    _verify(data, path)
+    try:
+        contents = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise CheckpointError(f"{path} cannot be loaded: {first_line(error)}") from error
+    if not isinstance(contents, dict) or not isinstance(contents.get("format"), int):
+        raise CheckpointError(f"{path} is not a checkpoint of this project")
+    if contents["format"] > FORMAT:
+        raise CheckpointError(f"{path} has format {contents['format']}, newer than this program's "
+                              f"{FORMAT}: update the program")
+    _require_layout(contents, path)
+    return contents
+
+
+def peek(path: Path | str) -> dict[str, Any]:
+    """The contents, unverified, of a checkpoint that may be damaged; {} if they cannot be had.
+
+    Quick: tensors are not read before they are used. Runs no code from the file.
+    """
+    try:
+        contents = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception:  # a damaged file can make the reader stumble anywhere
+        return {}
+    return contents if isinstance(contents, dict) else {}
+
+
+def _require_layout(contents: dict[str, Any], path: Path) -> None:
+    """Raises CheckpointError naming the first entry that is missing or of another kind."""
+    for name, kind in _LAYOUT.items():
+        if not isinstance(contents.get(name), kind):
+            raise CheckpointError(f"{path} has no usable entry {name!r}: it is not a checkpoint of "
+                                  "this project")
+    position = contents["position"]
+    if len(position) != 3 or not all(type(n) is int and n >= 0 for n in position):
+        raise CheckpointError(f"{path} says it was saved at {position}, which is no position")
+
+
+def restore(contents: dict[str, Any], path: Path | str, model: nn.Module,
+            optimizer: Optimizer | None = None) -> None:
+    """Puts a checkpoint's weights, buffers and optimiser state into `model` and `optimizer`.
+
+    The optimiser keeps its own learning rate, momentum and weight decay: those are settings.
+    Raises CheckpointError when the checkpoint belongs to another architecture.
+    """
+    try:
+        unwrapped(model).load_state_dict(contents["model_state_dict"])
+    except (RuntimeError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} holds another architecture than this run's "
+                              f"{type(unwrapped(model)).__name__}") from error
+    if optimizer is not None:
+        _require_optimizer(contents, path, optimizer)
+        chosen = [{k: v for k, v in group.items() if k != "params"}
+                  for group in optimizer.param_groups]
+        try:
+            optimizer.load_state_dict(contents["optimizer_state_dict"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{path} holds the state of another optimiser than this run's "
+                                  f"{type(optimizer).__name__}") from error
+        for group, settings in zip(optimizer.param_groups, chosen, strict=True):
+            group.update(settings)
+
+
+def _require_optimizer(contents: dict[str, Any], path: Path | str, optimizer: Optimizer) -> None:
+    """SGD would take Adam's state without a word, and train on without a momentum."""
+    mine, theirs = type(optimizer).__name__, contents.get("optimizer")
+    if theirs not in (None, mine):
+        raise CheckpointError(f"{path} holds the state of {theirs}, and this run's optimiser is "
+                              f"{mine}")

@@ -1,0 +1,45 @@
+"""Two runs are never mixed in one folder: the second is refused, at once and without torch.
+
+Each rank goes by its own logs, since the nodes of a cluster need not share a disk.
+"""
+
+from pathlib import Path
+
+from common.core.failures import UsageError
+from common.core.settings import Settings
+from common.core.world import World
+
+
+def refuse_at_once(part: str, settings: Settings, world: World) -> None:
+    """Refuses where this process is the whole run. Call it before torch is imported.
+
+    One of several ranks must join the others first, and tell them: see refuse_other_runs.
+    """
+    if world.size == 1:
+        refuse_other_runs(part, settings, world)
+
+
+def refuse_other_runs(part: str, settings: Settings, world: World) -> None:
+    """Raises UsageError when a folder that this command will fill holds another run."""
+    for name in settings.sync or ("",):
+        refuse_other_run(settings.output_dir / part / name, settings, world)
+
+
+def refuse_other_run(folder: Path, settings: Settings, world: World) -> None:
+    """Raises UsageError when `folder` holds another run's logs of this rank."""
+    if _is_another_run(folder, settings.resume) and any(
+            path.exists() for path in log_paths(folder, world)):
+        raise UsageError(f"{folder} already holds a run: continue it with --resume auto, start "
+                         "over with --resume replace, or choose another --output-dir")
+
+
+def _is_another_run(folder: Path, resume: str) -> bool:
+    """Whether what is about to start must not be mixed with what the folder holds."""
+    if resume in ("auto", "replace"):
+        return False
+    return resume == "no" or folder.resolve() not in Path(resume).resolve().parents
+
+
+def log_paths(folder: Path, world: World) -> tuple[Path, Path]:
+    """This rank's timing log, and its metrics."""
+    return folder / f"logs_rank{world.rank}.txt", folder / f"metrics_rank{world.rank}.jsonl"

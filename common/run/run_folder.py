@@ -1,0 +1,58 @@
+"""The folder of a run: what stands in it, and how it is made ready.
+
+    outputs/PartTwo/all-reduce/   logs_rankR.txt  metrics_rankR.jsonl  settings.json
+                                  checkpoints/  report.txt  report.json  summary.json
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from torch import nn
+
+from common.cluster.process_group import Node
+from common.core.failures import UsageError
+from common.core.settings import Settings
+from common.run import checkpoint_folder
+from common.run.other_runs import log_paths
+from common.run.run import KEPT_CHECKPOINTS
+
+LEADERS_FILES = ("settings.json", "summary.json", "report.txt", "report.json")
+
+
+def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Module) -> None:
+    """Makes the folder ready to be written, and empty for --resume replace. Every rank must call.
+
+    Raises UsageError where it cannot be written, CheckpointError where the disk cannot take the
+    checkpoints of `model`.
+    """
+    try:
+        if settings.resume == "replace":
+            _remove_run(folder, node)
+        folder.mkdir(parents=True, exist_ok=True)
+        if node.world.is_leader:
+            (folder / "settings.json").write_text(json.dumps(settings.as_json(), indent=2) + "\n")
+            checkpoint_folder.remove_partial_files(folder / "checkpoints")
+            checkpoint_folder.require_space(
+                folder, model, KEPT_CHECKPOINTS + 1 + bool(settings.validation_fraction),
+                1 + bool(settings.weight_average))
+    except OSError as error:
+        raise UsageError(f"the output folder {folder} cannot be written: {error.strerror}") \
+            from error
+
+
+def _remove_run(folder: Path, node: Node) -> None:
+    """Deletes what a run writes, and nothing else: this rank's logs, and what the leader wrote."""
+    for path in log_paths(folder, node.world):
+        path.unlink(missing_ok=True)
+    if node.world.is_leader:
+        for name in LEADERS_FILES:
+            (folder / name).unlink(missing_ok=True)
+        for path in checkpoint_folder.newest(folder / "checkpoints"):
+            path.unlink()
+        (folder / "checkpoints" / checkpoint_folder.BEST).unlink(missing_ok=True)
+        shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+        for path in (folder / "traces").glob("trace_all_*"):
+            path.unlink()
+    for path in (folder / "traces").glob(f"*_rank{node.world.rank}[_.]*"):
+        path.unlink()

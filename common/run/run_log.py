@@ -1,0 +1,216 @@
+"""What a rank writes down: a timing log in the assignment's wording, and JSON lines.
+
+    tail -f outputs/PartTwo/all-reduce/logs_rank0.txt
+
+`metrics_rankR.jsonl` holds the events that common/core/events.py lists. Durations are wall seconds
+of the whole iteration, data loading included.
+"""
+
+import json
+import os
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from tqdm import tqdm
+
+from common.core.console import console
+from common.core.events import read_events
+from common.core.failures import UsageError
+from common.core.world import World
+from common.preflight.node_facts import processor
+from common.run.checkpoint import Position
+from common.run.trackers import NoTracker, Tracker
+from common.step.phase_timer import dearest_phase
+
+BATCH_LINE = ("Batch Idx: {}, Batch Loss: {:.3f}, Batch Accuracy: {:.3f}, "
+              "Batch Duration: {:.3f} seconds")
+VALIDATION_LINE = "Epoch: {}, Validation Loss: {:.3f}, Validation Accuracy: {:.3f}"
+EPOCH_LINE = ("Epoch: {}, Train Loss: {:.3f}, Train Accuracy: {:.3f}, "
+              "Avg Batch Duration: {:.3f} seconds, Epoch Duration: {:.3f} seconds")
+
+
+@dataclass
+class Totals:
+    """Sums over the samples of an epoch so far: means come from these, never from batch means."""
+
+    loss: float = 0.0
+    correct: float = 0
+    samples: float = 0
+
+    def add(self, mean_loss: float, correct: int, samples: int) -> None:
+        self.loss += mean_loss * samples
+        self.correct += correct
+        self.samples += samples
+
+    def means(self) -> tuple[float, float]:
+        """(mean loss, accuracy) per sample; not a number before the first sample."""
+        count = self.samples or float("nan")
+        return self.loss / count, self.correct / count
+
+
+@dataclass(frozen=True)
+class Step:
+    """One iteration of this rank: mean loss over its own samples, and where the time went.
+
+    `duration` and `seconds` are wall seconds; `indices` says which samples, where the loader knows.
+    """
+
+    at: Position
+    loss: float
+    correct: int
+    samples: int
+    duration: float
+    seconds: dict[str, float]
+    bytes_sent: int
+    learning_rate: float | None = None
+    indices: np.ndarray | None = None
+
+
+@dataclass
+class RunLog:
+    """Writes words to `text_path` and JSON lines to `metrics_path`; shows a bar on the leader.
+
+    Use as a context manager. An existing JSONL is continued: its steps from `start` on, which a
+    killed run wrote after its last checkpoint, are dropped, so that each step stands there once.
+    """
+
+    text_path: Path
+    metrics_path: Path
+    world: World
+    start: Position = field(default_factory=Position)
+    log_every: int = 20
+    distributed: bool = False
+    tracker: Tracker = field(default_factory=NoTracker)
+    _durations: list[float] = field(default_factory=list)
+
+    def __enter__(self) -> "RunLog":
+        self.say = console(self.world)
+        self._prefix = f"Rank: {self.world.rank}, " if self.distributed else ""
+        try:
+            for path in (self.text_path, self.metrics_path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            _keep_steps_before(self.metrics_path, self.start)
+            self._text: TextIO = self.text_path.open("a")
+            self._metrics: TextIO = self.metrics_path.open("a")
+        except OSError as error:
+            raise _unwritable(self.text_path, error) from error
+        self._bar: tqdm | None = None
+        self._last = self.start.step
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close_bar()
+        self.tracker.close()
+        self._text.close()
+        self._metrics.close()
+
+    def event(self, kind: str, **entries: Any) -> None:
+        """Adds one JSON line."""
+        _append(self._metrics, json.dumps({"event": kind, **entries}))
+
+    def note(self, text: str) -> None:
+        """Says something worth keeping, on the screen and in both files."""
+        self._line(text)
+        self.event("note", text=text)
+
+    def begin(self, settings: dict[str, Any], **entries: Any) -> None:
+        """The run begins, or goes on: writes what it was told, and what it runs on."""
+        self.event("start", time=time.time(), host=socket.gethostname(), processor=processor(),
+                   cores=len(os.sched_getaffinity(0)), settings=settings, **entries)
+        self.tracker.start(settings)
+
+    def open_bar(self, epoch: int, done: int, iterations: int) -> None:
+        """Starts an epoch: from here its durations count, and the leader's terminal gets a bar.
+
+        The bar counts the iterations of the whole run, so that its time left is the run's.
+        """
+        self._durations = []
+        if self.world.is_leader and sys.stdout.isatty():
+            self._bar = tqdm(total=iterations, initial=done, desc=f"epoch {epoch}", leave=False)
+
+    def close_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def step(self, step: Step) -> None:
+        """Writes one iteration; every `log_every` of them also in words."""
+        self._last = step.at.step
+        self._durations.append(step.duration)
+        accuracy = step.correct / step.samples
+        self.event("step", epoch=step.at.epoch, iteration=step.at.iteration, loss=step.loss,
+                   accuracy=accuracy, samples=step.samples, duration=round(step.duration, 6),
+                   seconds=step.seconds, bytes_sent=step.bytes_sent,
+                   learning_rate=step.learning_rate)
+        if step.at.iteration % self.log_every == 0:
+            self._line(self._prefix + BATCH_LINE.format(
+                step.at.iteration, step.loss, accuracy, step.duration))
+        if self._bar is not None:
+            self._bar.update()
+            self._bar.set_postfix_str(self._in_short(step))
+        self.tracker.log(step.at.step, {"batch/loss": step.loss, "batch/accuracy": accuracy,
+                                        "batch/seconds": step.duration})
+
+    def _in_short(self, step: Step) -> str:
+        phase, share = dearest_phase(step.seconds)
+        speed = step.samples * self.world.size / step.duration
+        return f"loss {step.loss:.3f}, {speed:.0f} images/s, mostly {phase} ({100 * share:.0f} %)"
+
+    def evaluation(self, loss: float, accuracy: float, **entries: Any) -> None:
+        """Writes the test set's mean loss and accuracy."""
+        self.event("evaluation", test_loss=loss, test_accuracy=accuracy, **entries)
+        self.tracker.log(self._last, {"test/loss": loss, "test/accuracy": accuracy})
+
+    def epoch(self, epoch: int, totals: Totals) -> None:
+        """Writes an epoch's means over all samples of all ranks, without the first duration."""
+        self.close_bar()
+        loss, accuracy = totals.means()
+        timed = self._durations[1:] or self._durations or [float("nan")]
+        mean, whole = sum(timed) / len(timed), sum(self._durations)
+        self.event("epoch", epoch=epoch, loss=loss, accuracy=accuracy, samples=totals.samples,
+                   mean_iteration_seconds=mean, seconds=whole)
+        self.tracker.log(self._last, {"epoch/loss": loss, "epoch/accuracy": accuracy})
+        self._line(self._prefix + EPOCH_LINE.format(epoch, loss, accuracy, mean, whole))
+
+    def validation(self, epoch: int, loss: float, accuracy: float, **entries: Any) -> None:
+        """Writes an epoch's means over the validation set; `entries` go to the JSON alone."""
+        self.close_bar()
+        self.event("validation", epoch=epoch, loss=loss, accuracy=accuracy, **entries)
+        self.tracker.log(self._last, {"validation/loss": loss, "validation/accuracy": accuracy})
+        self._line(self._prefix + VALIDATION_LINE.format(epoch, loss, accuracy))
+
+    def _line(self, text: str) -> None:
+        _append(self._text, text)
+        self.say(text)
+
+
+def _append(file: TextIO, line: str) -> None:
+    try:
+        file.write(line + "\n")
+        file.flush()
+    except OSError as error:
+        raise _unwritable(Path(file.name), error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"the log {path} cannot be written: {error.strerror}")
+
+
+def _keep_steps_before(path: Path, start: Position) -> None:
+    kept = [event for event in read_events(path)
+            if event["event"] not in ("step", "validation", "epoch", "end")
+            or _place(event) < start[:2]]
+    if path.exists():
+        partial = path.with_suffix(".partial")
+        partial.write_text("".join(json.dumps(event) + "\n" for event in kept))
+        partial.replace(path)
+
+
+def _place(event: dict[str, Any]) -> tuple[float, float]:
+    """Where an event stands in the run; an epoch's end comes after all its steps."""
+    return event.get("epoch", float("inf")), event.get("iteration", float("inf"))

@@ -1,0 +1,117 @@
+"""Watches over the promise while a run goes on: equal replicas, and every sample exactly once.
+
+Every N steps the ranks exchange one row of whole numbers each: a checksum of every parameter, and a
+fingerprint of the samples they have trained on. The first rank and tensor that differ are named.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from common.cluster.process_group import Node
+from common.core.collectives import gather_rows
+from common.core.failures import RanksDisagree
+from common.data.epoch_plan import EpochPlan, fingerprint
+from common.run.checkpoint import Position, unwrapped
+from common.run.run_log import Step
+
+
+class NoSentinel:
+    """Watches nothing: for loops whose loader has no plan."""
+
+    def is_due(self, more: int = 0) -> bool:
+        """Never."""
+        return False
+
+    def note(self, step: Step) -> None:
+        """Nothing to do."""
+
+    def check(self, position: Position, model: nn.Module) -> None:
+        """Nothing to do."""
+
+
+class Sentinel:
+    """Checks when `every` steps have passed, and at the end of an epoch or run; 0 is never.
+
+    Every rank must have one. A check costs one pass over the parameters and one all-gather of 8
+    bytes a tensor: 15 ms for VGG-11, so 0.03 % of the time at one second a step and every=50.
+    """
+
+    def __init__(self, plan: EpochPlan, node: Node, every: int) -> None:
+        self._plan = plan
+        self._node = node
+        self._every = every
+        self._trained: list[tuple[Position, np.ndarray]] = []
+
+    def note(self, step: Step) -> None:
+        """Remembers what has been trained on. Every rank must call it after every step."""
+        if self._every and step.indices is not None:
+            self._trained.append((step.at, step.indices))
+
+    def is_due(self, more: int = 0) -> bool:
+        """Whether it is time for a check, when `more` steps have been noted besides.
+
+        Where weights may differ it waits for a step that ends with equal ones.
+        """
+        return 0 < self._every <= len(self._trained) + more
+
+    def check(self, position: Position, model: nn.Module) -> None:
+        """Compares what has been done since the last check, if anything. Every rank must call it.
+
+        `position` is the next one. Raises RanksDisagree naming the first rank with other samples or
+        other weights.
+        """
+        if self._trained:
+            self._compare(unwrapped(model), position)
+            self._trained = []
+
+    def _compare(self, model: nn.Module, position: Position) -> None:
+        samples = fingerprint(np.concatenate([indices for _, indices in self._trained]))
+        row = torch.cat([torch.tensor([_signed(samples)], device=self._node.device),
+                         checksums(list(model.parameters()))])
+        rows = gather_rows(row).cpu()
+        self._check_samples(rows[:, 0].tolist(), position)
+        self._check_weights(rows[:, 1:], [name for name, _ in model.named_parameters()], position)
+
+    def _check_samples(self, found: Sequence[int], position: Position) -> None:
+        for rank, samples in enumerate(found):
+            planned = np.concatenate([
+                self._plan_of(at.epoch).share(at.iteration, rank, self._node.world.size)
+                for at, _ in self._trained])
+            if _signed(fingerprint(planned)) != samples:
+                raise RanksDisagree(
+                    f"{self._name(rank)} has trained on other samples than its share between "
+                    f"{self._trained[0][0]} and {position}: its loader does not follow the plan")
+
+    def _check_weights(self, rows: Tensor, names: list[str], position: Position) -> None:
+        for rank in range(1, len(rows)):
+            different = (rows[rank] != rows[0]).nonzero()
+            if len(different):
+                raise RanksDisagree(
+                    f"{self._name(rank)} has other weights than rank 0 before {position}: "
+                    f"{len(different)} of {len(names)} tensors differ, the first is "
+                    f"{names[int(different[0])]} (--check-every 0 turns this check off)")
+
+    def _plan_of(self, epoch: int) -> EpochPlan:
+        if self._plan.epoch != epoch:
+            self._plan = self._plan.at(epoch)
+        return self._plan
+
+    def _name(self, rank: int) -> str:
+        cards = self._node.cards
+        return f"rank {rank} on {cards[rank]['host']}" if cards else f"rank {rank}"
+
+
+def checksums(tensors: Sequence[Tensor]) -> Tensor:
+    """One int64 per tensor: the sum of its bits, read as whole numbers. Any one change shows."""
+    words = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    sums = [tensor.detach().view(words[tensor.element_size()]).sum(dtype=torch.int64)
+            for tensor in tensors]
+    return torch.stack([each.to(tensors[0].device) for each in sums])
+
+
+def _signed(number: int) -> int:
+    """A 64-bit number as torch's int64 holds it."""
+    return number - 2**64 if number >= 2**63 else number

@@ -1,0 +1,41 @@
+"""Gradient accumulation: one step of the optimiser from several passes over parts of the batch.
+
+For when a rank's share is too large for its memory, or to train on one rank as K would: the parts
+are cut as shares are, so 1 rank with --accumulate 4 meets the very batches that 4 ranks meet.
+
+    python3 PartOne/main.py --workload cifar10-vgg11 --accumulate 4
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+from torch import nn
+
+from common.data.epoch_plan import share_bounds
+from common.data.loaders import Batch
+from common.step.gradient_sync import GradientSync
+
+
+def micro_batches(batch: Batch, count: int) -> Iterator[tuple[Batch, bool]]:
+    """`batch` in `count` parts, the larger ones first, each with whether it is the last.
+
+    A part's weight is its part of the batch's, so gradients of weighted mean losses add up to the
+    gradient of the whole. No part is empty: fewer samples than `count` give fewer parts.
+    """
+    samples = len(batch.targets)
+    count = max(1, min(count, samples))
+    for number in range(count):
+        cut = share_bounds(samples, number, count)
+        weight = batch.weight if count == 1 else batch.weight * (cut.stop - cut.start) / samples
+        indices = None if batch.indices is None else batch.indices[cut]
+        yield (Batch(batch.inputs[cut], batch.targets[cut], weight, indices), number == count - 1)
+
+
+def averaging(model: nn.Module, gradient_sync: GradientSync,
+              is_last: bool) -> AbstractContextManager:
+    """Around forward and backward of one part: gradients are averaged in the last backward only."""
+    if is_last:
+        return nullcontext()
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        return model.no_sync()
+    return gradient_sync.no_sync()

@@ -1,0 +1,97 @@
+"""Optimisers and criteria by the names that the workload table and the flags use."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import SGD, Adadelta, Adam, Optimizer
+
+from common.core.failures import UsageError
+from common.core.precision import Precision
+from common.core.settings import Settings
+from common.step.muon import Muon
+
+SMOOTHED = "cross-entropy"
+# Each is a mean over the samples of a batch: of class scores, or of log-probabilities.
+CRITERIA: dict[str, Callable[[], nn.Module]] = {
+    "cross-entropy": lambda: nn.CrossEntropyLoss(),
+    "negative-log-likelihood": lambda: nn.NLLLoss(),
+}
+
+
+def create_criterion(settings: Settings, name: str) -> nn.Module:
+    """The criterion called `name`, smoothed as `settings` say. Raises UsageError if it cannot be.
+
+    Smoothing s gives every class s / classes of the target (Szegedy and others, arXiv:1512.00567).
+    """
+    if not settings.label_smoothing:
+        return CRITERIA[name]()
+    if name != SMOOTHED:
+        raise UsageError(f"--label-smoothing is for the criterion {SMOOTHED}, and --workload "
+                         f"{settings.workload} has {name}: leave it out")
+    return nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing)
+
+
+def without_smoothing(criterion: nn.Module) -> nn.Module:
+    """What evaluation measures: the criterion on the true targets, so that recipes compare."""
+    smoothed = getattr(criterion, "label_smoothing", 0.0)
+    return nn.CrossEntropyLoss() if smoothed else criterion
+
+
+def create_optimizer(settings: Settings, model: nn.Module) -> Optimizer:
+    """The optimiser that `settings` name, over all parameters of `model`.
+
+    `momentum` is how much of the past a running mean keeps: SGD's momentum, Adam's first beta,
+    Adadelta's rho. "nesterov" is SGD that looks one step of its momentum ahead; "muon" is that,
+    with orthogonalised steps for the convolutions between batch norms.
+    """
+    parameters, rate = parameter_groups(settings, model), settings.learning_rate
+    kept, decay = settings.momentum, settings.weight_decay
+    if settings.optimizer == "adam":
+        return Adam(parameters, rate, betas=(kept, 0.999), weight_decay=decay)
+    if settings.optimizer == "adadelta":
+        return Adadelta(parameters, rate, rho=kept, weight_decay=decay)
+    if settings.optimizer == "muon":
+        return Muon(parameters, rate, kept, decay, Precision(settings.precision).products)
+    return SGD(parameters, rate, kept, weight_decay=decay,
+               nesterov=settings.optimizer == "nesterov")
+
+
+def parameter_groups(settings: Settings, model: nn.Module) -> list[dict[str, Any]]:
+    """All parameters, in one group if they are alike; else by what they want. No group is empty.
+
+    Weights are tensors of two dimensions or more; biases and batch norm's scales have one, and
+    decay would pull them to zero without making the function any smoother. A group's `rate_scale`
+    is what schedules multiply its rate by. Raises UsageError where Muon finds nothing to do.
+    """
+    muon = settings.optimizer == "muon"
+    if settings.decay_on == "all" and settings.bias_rate == 1 and not muon:
+        return [{"params": list(model.parameters())}]
+    biases = {id(layer.bias) for layer in model.modules() if isinstance(layer, _BatchNorm)}
+    hidden = hidden_convolutions(model) if muon else set()
+    if muon and not hidden:
+        raise UsageError("--optimizer muon is for convolutions between batch norms, and --workload "
+                         f"{settings.workload} has none: take --optimizer nesterov")
+    decay = settings.weight_decay if settings.decay_on == "all" else 0.0
+    scale, rate = settings.bias_rate, settings.learning_rate
+    groups: dict[str, dict[str, Any]] = {
+        "weights": {}, "others": {"weight_decay": decay},
+        "biases": {"weight_decay": decay, "rate_scale": scale, "lr": rate * scale},
+        "hidden": {"orthogonal": True}}
+    for parameter in model.parameters():
+        kind = ("hidden" if id(parameter) in hidden else "weights" if parameter.ndim > 1
+                else "biases" if id(parameter) in biases else "others")
+        groups[kind].setdefault("params", []).append(parameter)
+    return [group for group in groups.values() if "params" in group]
+
+
+def hidden_convolutions(model: nn.Module) -> set[int]:
+    """The ids of the weights of all convolutions before a batch norm, but for the first.
+
+    Batch norm takes their scale out again, and the first convolution sees pixels, not features.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | _BatchNorm)]
+    return {id(layer.weight) for layer, after in pairwise(layers) if layer is not layers[0]
+            and isinstance(layer, nn.Conv2d) and isinstance(after, _BatchNorm)}

@@ -1,0 +1,84 @@
+"""Learning-rate schedules: pure functions of the global step, so that there is nothing to store.
+
+A resumed run knows its step, and so its rate, bit for bit. On any number of ranks a step is one
+global batch.
+
+    python3 PartOne/main.py --workload digits-vgg11 --schedule one-cycle
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from common.core.settings import Settings
+
+# torch's defaults for OneCycleLR: a cycle begins at 1/25 of the peak and ends at 1/10,000 of that.
+RISING_FRACTION, FIRST_DIVISOR, LAST_DIVISOR = 0.3, 25.0, 1e4
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate of every step of a run of `epochs` epochs of `iterations` steps each.
+
+    `name` is one of settings.SCHEDULES. The rate of all but one-cycle rises linearly over
+    the first `warmup_epochs`; for one-cycle that is the length of its rise, 0 meaning 0.3 of all.
+    `step` multiplies by `gamma` after every `step_epochs` epochs.
+    """
+
+    name: str
+    peak: float
+    epochs: int
+    iterations: int
+    warmup_epochs: float = 0.0
+    step_epochs: int = 1
+    gamma: float = 0.1
+
+    def rate(self, step: int) -> float:
+        """The learning rate of global step `step`, which counts from 0."""
+        if self.name == "one-cycle":
+            return self._one_cycle(step)
+        warmup = round(self.warmup_epochs * self.iterations)
+        if step < warmup:
+            return self.peak * (step + 1) / warmup
+        if self.name == "step":
+            return self.peak * self.gamma ** (step // self.iterations // self.step_epochs)
+        if self.name == "cosine":
+            return _between(self.peak, 0.0, (step - warmup) / max(1, self._total - warmup))
+        if self.name == "linear":
+            return self.peak * max(0, self._total - step) / max(1, self._total - warmup)
+        return self.peak
+
+    def apply(self, optimizer: Any, step: int) -> None:
+        """Sets the rate of all parameter groups of `optimizer` for `step`, in place.
+
+        A group's "rate_scale", if any, multiplies it.
+        A constant rate is the optimiser's own, and is left alone.
+        """
+        if self.name == "constant" and not self.warmup_epochs:
+            return
+        for group in optimizer.param_groups:
+            group["lr"] = self.rate(step) * group.get("rate_scale", 1.0)
+
+    @property
+    def _total(self) -> int:
+        return self.epochs * self.iterations
+
+    def _one_cycle(self, step: int) -> float:
+        """Up to the peak and down again, both along half a cosine (Smith, arXiv:1708.07120)."""
+        rising = self.warmup_epochs * self.iterations or RISING_FRACTION * self._total
+        top = max(rising - 1, 1e-9)
+        first = self.peak / FIRST_DIVISOR
+        if step <= top:
+            return _between(first, self.peak, step / top)
+        return _between(self.peak, first / LAST_DIVISOR, (step - top) / (self._total - 1 - top))
+
+
+def _between(start: float, end: float, progress: float) -> float:
+    """From `start` to `end` along half a cosine; stays at `end` once `progress` is past 1."""
+    return end + (start - end) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
+
+
+def create_schedule(settings: Settings, iterations: int) -> Schedule:
+    """The schedule of a run with `iterations` steps an epoch."""
+    return Schedule(settings.schedule, settings.learning_rate, settings.epochs, iterations,
+                    settings.warmup_epochs, settings.step_epochs, settings.gamma)

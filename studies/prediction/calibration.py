@@ -1,0 +1,116 @@
+"""The model with its constants: what studies/prediction/fitting.py finds, and what follows from it.
+
+    python3 scripts/predict.py docs/results/sync_grid.json --nodes 8 --rate 300mbit
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from statistics import median
+from typing import Any, NamedTuple
+
+from common.core.failures import UsageError
+from studies.prediction.forms import Link
+from studies.prediction.model import STRATEGIES, Compute, Cost, Gradient, Machine, exposed_seconds
+from studies.prediction.rates import payload_rate
+
+COMPUTE_ONLY = "compute only"
+NO_BAR = "not enough data for an error bar"
+Cell = dict[str, Any]
+
+
+class Prediction(NamedTuple):
+    """Seconds of the median step, and half of its 95 % error bar, relative; None without one."""
+
+    seconds: float
+    error: float | None = None
+
+    @property
+    def low(self) -> float:
+        """The bar's lower end; without a bar there is no telling, and it is 0."""
+        return 0.0 if self.error is None else self.seconds * max(0.0, 1 - self.error)
+
+    @property
+    def high(self) -> float:
+        return inf if self.error is None else self.seconds * (1 + self.error)
+
+    @property
+    def words(self) -> str:
+        return f"{self.seconds:.3f}" + ("" if self.error is None else
+                                        f" ± {self.seconds * self.error:.3f}")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The model with its constants: seconds, and bytes.
+
+    A step alone takes fixed + image * images, of which `update` is the optimiser's; `backward` is
+    backward's share of the rest. `errors` are half of the error bars, relative, by variant; None
+    where the cells are not enough for one (studies/prediction/error_bars.py).
+    """
+
+    machine: Machine
+    batch: int
+    gradient: Gradient
+    fixed: float
+    image: float
+    update: float
+    backward: float
+    latency: float
+    costs: dict[str, Cost]
+    errors: dict[str, float | None]
+
+    def compute(self, ranks: int) -> Compute:
+        """The phases of a step on one of `ranks` ranks that averages nothing."""
+        crowd = self.machine.crowd(ranks)
+        whole = crowd * (self.fixed + self.image * self.batch / ranks)
+        update = min(whole, crowd * self.update)
+        return Compute((whole - update) * (1 - self.backward), (whole - update) * self.backward,
+                       update)
+
+    def on_own_machines(self) -> "Calibration":
+        """The same nodes, each with processors of its own."""
+        return replace(self, machine=replace(self.machine, machines=None))
+
+    def link(self, bytes_per_second: float) -> Link:
+        """Links of that rate; their latency is the calibrated one."""
+        return Link(1 / bytes_per_second, self.latency)
+
+    def seconds(self, name: str, ranks: int, link: Link) -> float:
+        """Of a step with the strategy `name`. Raises UsageError for one that was not measured."""
+        compute = self.compute(ranks)
+        if name == COMPUTE_ONLY:
+            return compute.seconds
+        if name not in self.costs:
+            raise UsageError(f"{name!r} was in none of the cells that the model is calibrated on")
+        return compute.seconds + exposed_seconds(name, self.costs[name], self.gradient, compute,
+                                                 ranks, link, self.machine)
+
+    def predict(self, name: str, ranks: int, bytes_per_second: float) -> Prediction:
+        """A step at a rate of payload, with its error bar."""
+        return Prediction(self.seconds(name, ranks, self.link(bytes_per_second)),
+                          self.errors.get(name))
+
+
+def measured(cell: Cell, name: str) -> float:
+    """The median step of a variant, in seconds."""
+    return median(cell["variants"][name]["steps"])
+
+
+def variants(cells: Sequence[Cell]) -> list[str]:
+    """What was measured and the model knows, compute first."""
+    return [name for name in (COMPUTE_ONLY, *STRATEGIES)
+            if any(name in cell["variants"] for cell in cells)]
+
+
+def relative_errors(model: Calibration, cells: Sequence[Cell]) -> dict[str, float]:
+    """By variant that the model knows, the largest error on these cells: (predicted - measured) /
+    measured, with its sign."""
+    found: dict[str, float] = {}
+    for cell in cells:
+        for name in (COMPUTE_ONLY, *model.costs):
+            if name in cell["variants"]:
+                error = model.seconds(name, cell["nodes"], model.link(
+                    payload_rate(cell["rate"]))) / measured(cell, name) - 1
+                found[name] = max(found.get(name, 0.0), error, key=abs)
+    return found

@@ -1,0 +1,77 @@
+"""The model beside what was measured, and the simulation up to thousands of ranks, as figures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
+
+from common.core.failures import UsageError
+from common.reporting.figure_style import MARKS, legend_below, line, new_figure, svg
+from studies.prediction.simulation import AVERAGING, Cluster, Work, efficiency
+from studies.prediction.tables import Check, errors_in_words
+
+STEPS = 3  # of each simulated cluster
+SPREAD = 0.1  # of a rank's time: a standard deviation of a tenth
+
+
+def accuracy(found: Sequence[Check]) -> Figure:
+    """Predicted against measured steps of unseen cells: a mark a step, its shape the nodes."""
+    figure, (axes,) = new_figure(errors_in_words(found).split(";")[0].split(" (")[0], 3.9)
+    ends = [min(each.measured for each in found) / 1.2, max(each.measured for each in found) * 1.2]
+    axes.plot(ends, ends, color="#888888", linewidth=1)
+    axes.fill_between(ends, [0.85 * end for end in ends], [1.15 * end for end in ends],
+                      color="#e0e0e0", label="within 15 %")
+    for index, nodes in enumerate(sorted({each.nodes for each in found})):
+        own = [each for each in found if each.nodes == nodes]
+        axes.plot([each.measured for each in own], [each.predicted.seconds for each in own],
+                  linestyle="none", marker=MARKS[index], markersize=5, fillstyle="none",
+                  color=line(index + 1)["color"], label=f"{nodes} nodes")
+    _both_logarithmic(axes)
+    axes.set_xlabel("measured seconds a step")
+    axes.set_ylabel("predicted seconds a step")
+    legend_below(figure, axes, columns=2)
+    return figure
+
+
+def _both_logarithmic(axes: Axes) -> None:
+    for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
+        scale("log")
+        axis.set_major_formatter(ScalarFormatter())
+
+
+def scaling(clusters: Sequence[Cluster], work: Work) -> Figure:
+    """Efficiency by number of ranks, without stragglers and with: a line a strategy."""
+    last = efficiency("hierarchical, overlapped", clusters[-1], work)
+    waiting = efficiency("hierarchical, overlapped", clusters[-1], _uneven(work), STEPS)
+    figure, panels = new_figure(
+        f"{clusters[-1].ranks} ranks keep {100 * last:.0f} % of their speed with overlapped rings "
+        f"in nodes and racks, and {100 * waiting:.0f} % when ranks vary by {100 * SPREAD:.0f} %",
+        5.4, panels=2)
+    for axes, each, words in zip(panels, (work, _uneven(work)), ("even", "uneven"), strict=True):
+        for index, name in enumerate(AVERAGING):
+            axes.plot([cluster.ranks for cluster in clusters],
+                      [100 * efficiency(name, cluster, each, STEPS if each.spread else 1)
+                       for cluster in clusters], label=name, marker=MARKS[index], markersize=4,
+                      **line(index))
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.set_ylim(0, 105)
+        axes.set_ylabel(f"efficiency in %,\n{words} ranks")
+    panels[1].set_xlabel("ranks")
+    legend_below(figure, panels[0], columns=2)
+    return figure
+
+
+def write(figure: Figure, path: Path) -> None:
+    """As SVG. Raises UsageError when that cannot be written."""
+    try:
+        path.write_text(svg(figure))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    print(f"\nto look at: {path}")
+
+
+def _uneven(work: Work) -> Work:
+    return Work(work.ready, work.sizes, SPREAD)

@@ -1,0 +1,140 @@
+"""The model's constants, out of measured cells: the file that benchmarks/sync.py writes.
+
+    python3 scripts/predict.py docs/results/sync_grid.json --calibrate-on 4:1gbit 2:none
+
+Compute comes from the compute-only steps, as the link's rate does not change them:
+crowd * (fixed + image * images), where crowd is how many ranks share a processor. What averaging
+adds to that, less the link's part, is the strategy's processor cost. Error bars are those of
+studies/prediction/error_bars.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean, median
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.core.failures import DataError
+from studies.prediction.calibration import (
+    COMPUTE_ONLY,
+    Calibration,
+    Cell,
+    measured,
+    variants,
+)
+from studies.prediction.error_bars import error_bars
+from studies.prediction.model import STRATEGIES, Cost, Gradient, Machine, link_seconds
+from studies.prediction.rates import payload_rate
+
+TRIES = 400  # of the hidden cost, from none to all that was seen where links are fastest
+STRETCHES = np.linspace(1, 2, 51)
+STRETCH_PRICE = 0.01  # a stretch of 1.1 must make errors smaller by 1 % of a step
+Values = NDArray[np.float64]
+
+
+def calibrate(cells: Sequence[Cell], machine: Machine, batch: int,
+              latency: float = 0.0) -> Calibration:
+    """The model that fits these cells best. Raises DataError when there is none."""
+    if not cells:
+        raise DataError("there is no cell to calibrate the model on")
+
+    def fit(seen: Sequence[Cell]) -> Calibration:
+        return _fit(seen, machine, batch, latency)
+
+    return replace(fit(cells), errors=error_bars(cells, fit))
+
+
+def _fit(cells: Sequence[Cell], machine: Machine, batch: int, latency: float) -> Calibration:
+    fixed, image, update = _fit_compute(cells, machine, batch)
+    found = Calibration(machine, batch, _gradient(cells), fixed, image, update,
+                        _backward_share(cells), latency, {}, {})
+    costs = {name: _fit_cost(name, cells, found) for name in variants(cells)[1:]}
+    return replace(found, costs=costs)
+
+
+def _fit_compute(cells: Sequence[Cell], machine: Machine,
+                 batch: int) -> tuple[float, float, float]:
+    """(fixed, image, update) seconds of an uncrowded rank.
+
+    A straight line through the medians by number of ranks; where all cells have the same number,
+    the update is what is fixed.
+    """
+    crowd = {cell["nodes"]: machine.crowd(cell["nodes"]) for cell in cells}
+    update = median(cell["variants"][COMPUTE_ONLY]["phases"]["update"] / crowd[cell["nodes"]]
+                    for cell in cells)
+    points = [(batch / ranks, median(step for cell in cells if cell["nodes"] == ranks
+                                     for step in cell["variants"][COMPUTE_ONLY]["steps"]) / times)
+              for ranks, times in crowd.items()]
+    fixed = _line(points) if len(points) > 1 else update
+    fixed = min(max(0.0, fixed), *(seconds for _, seconds in points), update if len(points) < 2
+                else float("inf"))
+    return fixed, fmean((seconds - fixed) / images for images, seconds in points), update
+
+
+def _line(points: Sequence[tuple[float, float]]) -> float:
+    """Where the straight line through (x, y) points, by least squares, meets x = 0."""
+    middle, level = (fmean(values) for values in zip(*points, strict=True))
+    slope = (sum((x - middle) * (y - level) for x, y in points)
+             / sum((x - middle) ** 2 for x, _ in points))
+    return level - slope * middle
+
+
+def _backward_share(cells: Sequence[Cell]) -> float:
+    phases = [cell["variants"][COMPUTE_ONLY]["phases"] for cell in cells]
+    return median(each["backward"] / ((each["forward"] + each["backward"]) or 1.0)
+                  for each in phases)
+
+
+def _gradient(cells: Sequence[Cell]) -> Gradient:
+    """Tensors in the order of buckets, the last layer's first, as backward has them."""
+    ready = [median(each) for each in zip(*(
+        [min(1.0, at / cell["variants"][COMPUTE_ONLY]["phases"]["backward"])
+         for at in cell["ready"]] for cell in cells), strict=True)]
+    return Gradient(tuple(cells[0]["gradient_bytes"][::-1]), tuple(ready[::-1]))
+
+
+class _Samples(NamedTuple):
+    """What n cells say of a strategy: whole steps, and what of them is not computing, (n,).
+
+    `serial` and `hidden` are the strategy's loads there, (n,); `links` the links' seconds for each
+    of STRETCHES, (stretches, n).
+    """
+
+    steps: Values
+    extra: Values
+    serial: Values
+    hidden: Values
+    links: Values
+
+
+def _samples(name: str, cells: Sequence[Cell], model: Calibration) -> _Samples:
+    strategy, rows = STRATEGIES[name], []
+    for cell in cells:
+        ranks, step = cell["nodes"], measured(cell, name)
+        crowd, compute = model.machine.crowd(ranks), model.compute(ranks)
+        link = model.link(payload_rate(cell["rate"]))
+        rows.append((step, step - compute.seconds, strategy.serial(ranks, crowd),
+                     strategy.hidden(ranks, crowd), *(
+                         link_seconds(strategy, model.gradient, compute, ranks,
+                                      Cost(0, 0, stretch).stretched(link))
+                         for stretch in STRETCHES)))
+    steps, extra, serial, hidden, *links = np.array(rows).T
+    return _Samples(steps, extra, serial, hidden, np.array(links))
+
+
+def _fit_cost(name: str, cells: Sequence[Cell], model: Calibration) -> Cost:
+    """The least squares of relative errors: the best serial cost for all others that are tried.
+
+    Where no cell tells a stretch from a cost, there is none: see STRETCH_PRICE.
+    """
+    known = _samples(name, [cell for cell in cells if name in cell["variants"]], model)
+    tried = max(0.0, (known.extra / known.hidden).min()) * np.linspace(0, 1, TRIES)
+    rest = known.extra - np.maximum(known.links[:, None], tried[:, None] * known.hidden)
+    share = known.serial / known.steps
+    best = np.maximum(0, (rest / known.steps * share).sum(-1) / (share**2).sum())
+    misfit = (((rest / known.steps - best[..., None] * share) ** 2).sum(-1)
+              + STRETCH_PRICE * (STRETCHES[:, None] - 1) ** 2)
+    stretch, hidden = np.unravel_index(misfit.argmin(), misfit.shape)
+    return Cost(float(best[stretch, hidden]), float(tried[hidden]), float(STRETCHES[stretch]))

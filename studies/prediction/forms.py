@@ -1,0 +1,96 @@
+"""What each way to average costs on the wire, in closed form: the alpha-beta model.
+
+    python3 -c "from studies.prediction.forms import *; print(ring(36.9e6, 4, Link(8e-9, 5e-5)))"
+
+A message of m bytes takes alpha + beta*m seconds (Hockney, 1994); links carry both ways at once. G
+is the gradient's bytes, N the number of ranks. All ranks begin together, and processors cost
+nothing here.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Link(NamedTuple):
+    """What a message costs: beta, seconds a byte of payload, and alpha, seconds a message."""
+
+    seconds_per_byte: float
+    latency: float = 0.0
+
+
+class Level(NamedTuple):
+    """Groups of `size` members, each with a link of its own to the others of its group.
+
+    Of ranks the members are ranks; of nodes, nodes; of racks, racks.
+    """
+
+    size: int
+    link: Link
+
+
+def gather_scatter(size: float, ranks: int, link: Link) -> float:
+    """Everything into the root, then everything out of it: 2 (alpha + (N-1) G beta)."""
+    return 2 * (link.latency + (ranks - 1) * size * link.seconds_per_byte) if ranks > 1 else 0.0
+
+
+def pipelined(size: float, ranks: int, link: Link, chunk: float) -> float:
+    """The root's link both ways at once: one chunk more than (N-1) G one way."""
+    if ranks == 1:
+        return 0.0
+    return 2 * link.latency + (ranks - 1) * (size + min(chunk, size)) * link.seconds_per_byte
+
+
+def ring(size: float, ranks: int, link: Link) -> float:
+    """2 (N-1) messages of G/N bytes (Patarasuk and Yuan, 2009), each after the one before."""
+    return 2 * (ranks - 1) * (link.latency + size / ranks * link.seconds_per_byte)
+
+
+def reduce_scatter(size: float, ranks: int, link: Link) -> float:
+    """Slices straight to their roots (one latency), and the means around a ring."""
+    if ranks == 1:
+        return 0.0
+    return ranks * link.latency + 2 * (ranks - 1) / ranks * size * link.seconds_per_byte
+
+
+def hierarchical(size: float, levels: Sequence[Level]) -> float:
+    """A ring in each group of every level, over what the level below has left to each member.
+
+    Reduce-scatter from the innermost level outwards, all-gather back. The members of a group share
+    its link to the next level, and each has 1/size of the gradient: together the link carries a
+    whole gradient's ring.
+    """
+    return sum(ring(size, level.size, level.link) for level in levels)
+
+
+def queue(ready: Sequence[float], seconds: Sequence[float]) -> float:
+    """When the last bucket is through, if each begins when it is ready and the one before is.
+
+    `ready` and the result are seconds from one beginning; `seconds` is what each bucket takes.
+    """
+    finished = 0.0
+    for at, takes in zip(ready, seconds, strict=True):
+        finished = max(finished, at) + takes
+    return finished
+
+
+def two_lanes(ready: Sequence[float], seconds: Sequence[float], first: int) -> list[float]:
+    """When each bucket is through, if those from number `first` on have a lane of their own.
+
+    Within a lane buckets go one after the other, as in `queue`; while both lanes have something to
+    carry, each has half of the link. `seconds` is what a bucket takes on the whole link.
+    """
+    ends = [0.0] * len(seconds)
+    lanes = [list(range(first)), list(range(first, len(seconds)))]
+    left, now = list(seconds), 0.0
+    while any(lanes):
+        heads = [lane[0] for lane in lanes if lane]
+        busy = [head for head in heads if ready[head] <= now]
+        arrivals = [ready[head] for head in heads if ready[head] > now]
+        until = min([now + left[head] * len(busy) for head in busy] + arrivals)
+        for head in busy:
+            if now + left[head] * len(busy) <= until:
+                ends[head] = until
+                lanes[head >= first].pop(0)
+            left[head] -= (until - now) / len(busy)
+        now = until
+    return ends

@@ -1,0 +1,94 @@
+"""One cell of the grid, nodes x rate, out of what its ranks measured; and the file that keeps them.
+
+    {"made_on": {...}, "cells": [{"nodes": 4, "rate": "1gbit", "gradient_bytes": [...],
+     "ready": [...], "variants": {"all-reduce": {"steps": [...], "phases": {...}, ...}}}]}
+
+Seconds and bytes throughout. Imports no torch: what reads the file need not have it.
+"""
+
+import json
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from common.core.failures import DataError, UsageError
+
+COMPUTE_ONLY = "compute only"
+PHASES = ("forward", "backward", "sync", "update")
+BYTES = ("counted", "wire", "payload_sent", "payload_received")
+Cell = dict[str, Any]
+
+
+def cell(nodes: int, rate: str, ranks: list[dict]) -> Cell:
+    """What is kept of a cell: `ranks` is what each rank of it wrote."""
+    taken = [step for rank in ranks for found in rank["rounds"][COMPUTE_ONLY]
+             for step in found["steps"]]
+    rounds = [rank["rounds"] for rank in ranks]
+    return {"nodes": nodes, "rate": rate, "gradient_bytes": ranks[0]["gradient_bytes"],
+            "ready": [median(each) for each in zip(*(step["ready"] for step in taken),
+                                                   strict=True)],
+            "variants": {name: _variant([rank[name] for rank in rounds]) for name in rounds[0]}}
+
+
+def _variant(ranks: list[list[dict]]) -> dict[str, Any]:
+    """`steps` are as long as the slowest rank took; phases are medians, means over the ranks."""
+    by_rank = [[step for found in rounds for step in found["steps"]] for rounds in ranks]
+    return {
+        "steps": [max(step["step"] for step in steps) for steps in zip(*by_rank, strict=True)],
+        "phases": {phase: fmean(median(step[phase] for step in steps) for steps in by_rank)
+                   for phase in PHASES},
+        "processor": fmean(median(step["user"] + step["system"] for step in steps)
+                           for steps in by_rank),
+        "alone": [max(each) for each in zip(*([found["alone"] for found in rounds if
+                                               "alone" in found] for rounds in ranks),
+                                            strict=True)],
+        "bytes": [{name: median(found[name] for found in rounds) for name in BYTES}
+                  for rounds in ranks],
+    }
+
+
+def exposed(found: Cell, name: str) -> float:
+    """Seconds of a step that averaging adds: its median minus the compute-only one's."""
+    variants = found["variants"]
+    return median(variants[name]["steps"]) - median(variants[COMPUTE_ONLY]["steps"])
+
+
+def load_grid(path: Path) -> dict[str, Any]:
+    """The file that benchmarks/sync.py wrote. Raises DataError when it is not one."""
+    try:
+        grid = json.loads(path.read_text())
+        if grid["made_on"] and all(each["variants"][COMPUTE_ONLY]["steps"]
+                                   for each in grid["cells"]):
+            return grid
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise DataError(f"{path} is no grid of cells that benchmarks/sync.py wrote")
+
+
+def open_grid(path: Path | None, made_on: dict[str, Any]) -> dict[str, Any]:
+    """The grid to go on with: an empty one, or that in `path` if it was made in the same way."""
+    if path is None or not path.exists():
+        return {"made_on": made_on, "cells": []}
+    grid = load_grid(path)
+    differing = [name for name, value in made_on.items() if grid["made_on"].get(name) != value]
+    if differing:
+        raise UsageError(f"{path} was made with another {', '.join(differing)}: choose another "
+                         "--json, or move it away")
+    return grid
+
+
+def save_grid(path: Path | None, grid: dict[str, Any]) -> None:
+    """Replaces the file as a whole, so that an interrupted run leaves the cells it had."""
+    if path is not None:
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(_rounded(grid), indent=1) + "\n")
+        partial.replace(path)
+
+
+def _rounded(value: Any) -> Any:
+    """Microseconds and whole bytes are enough, and make a file that one can read."""
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return round(value, 6) if isinstance(value, float) else value

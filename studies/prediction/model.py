@@ -1,0 +1,217 @@
+"""Seconds a step for every way to average gradients, on any number of nodes at any rate.
+
+    step = forward + backward + update + serial + max(stretch * link, hidden)
+
+`link` is the alpha-beta model's (studies/prediction/forms.py), `stretch` what is lost where several
+messages cross on one link and get in each other's way. Processors cost twice: `serial` is
+work during which the link stands still (laying gradients end to end, adding what a gather brought),
+`hidden` is work that goes on while it carries the next message (the kernel's copies, adding inside
+of a ring), and matters where the link is faster. Both are measured in some cells and scaled to
+others by what a strategy has its busiest processor do. Overlapped strategies send each bucket when
+its gradients are ready and the one before is through; `link` is then what sticks out of backward,
+or, of those that go on across steps, what the next forward waits for.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from PartTwo.lanes import first_of_express
+from studies.prediction import forms
+from studies.prediction.forms import Link
+
+MEBIBYTE = 1 << 20
+CHUNK = float(MEBIBYTE)  # of the pipelined strategy: PartTwo/pipelined.py
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where ranks compute: `cores` a machine; on `machines` None each rank has one of its own.
+
+    `threads` of arithmetic a rank.
+    """
+
+    cores: int
+    machines: int | None = None
+    threads: int = 1
+
+    def crowd(self, ranks: int) -> float:
+        """How many times longer a rank takes because all share the processors; 1 is alone."""
+        if self.machines is None:
+            return 1.0
+        return max(1.0, ranks * self.threads / (self.cores * self.machines))
+
+
+class Gradient(NamedTuple):
+    """Bytes of each tensor in the order in which backward has them, and when, 0 to 1 of it."""
+
+    sizes: tuple[float, ...]
+    ready: tuple[float, ...]
+
+    @property
+    def size(self) -> float:
+        return sum(self.sizes)
+
+    def buckets(self, limits: Sequence[float]) -> "Gradient":
+        """Tensors that travel together: bucket b closes when it holds `limits[b]` bytes or more.
+
+        The last limit holds for all that follow. A bucket is ready when its last tensor is, and not
+        before the bucket ahead of it.
+        """
+        sizes: list[float] = []
+        ready: list[float] = []
+        held = latest = 0.0
+        for number, (size, at) in enumerate(zip(*self, strict=True)):
+            held, latest = held + size, max(latest, at)
+            limit = limits[min(len(sizes), len(limits) - 1)]
+            if held >= limit or number == len(self.sizes) - 1:
+                sizes.append(held)
+                ready.append(latest)
+                held = 0.0
+        return Gradient(tuple(sizes), tuple(ready))
+
+
+class Compute(NamedTuple):
+    """Seconds of a step in which nothing is averaged, by phase."""
+
+    forward: float
+    backward: float
+    update: float
+
+    @property
+    def seconds(self) -> float:
+        return sum(self)
+
+
+Wire = Callable[[Gradient, int, Link], float]
+Load = Callable[[int, float], float]
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How a strategy uses links and processors.
+
+    `wire` gives the link's seconds for a gradient, with N ranks; `serial` and `hidden` how often
+    the busiest processor handles a gradient for each kind of cost, given N and how crowded it is.
+    With `limits`, it sends buckets of these sizes while backward goes on, and `across_steps` while
+    the next forward does. `part` of the gradient's bytes is sent.
+    """
+
+    wire: Wire
+    serial: Load
+    hidden: Load
+    limits: tuple[float, ...] = ()
+    part: float = 1.0
+    across_steps: bool = False
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Processor seconds of a strategy for one handling of the gradient: see the module.
+
+    Its bytes take `stretch` times as long as the link's rate says.
+    """
+
+    serial: float
+    hidden: float = 0.0
+    stretch: float = 1.0
+
+    def stretched(self, link: Link) -> Link:
+        """The link as the strategy has it."""
+        return link._replace(seconds_per_byte=self.stretch * link.seconds_per_byte)
+
+
+def _root_load(ranks: int, crowd: float) -> float:
+    """The root handles all others' gradients while they wait: nobody crowds it."""
+    return float(ranks - 1)
+
+
+def _stack_load(ranks: int, crowd: float) -> float:
+    """Passes over memory at the root: what was gathered, its stack, the mean, in and out of it."""
+    return 2.0 * ranks + 3
+
+
+def _ring_load(ranks: int, crowd: float) -> float:
+    """Every rank handles as much as a ring makes it send, all at once."""
+    return crowd * 2 * (ranks - 1) / ranks
+
+
+def _copy_load(ranks: int, crowd: float) -> float:
+    """Every rank lays its whole gradient end to end and back, however many there are."""
+    return crowd
+
+
+def _ring(gradient: Gradient, ranks: int, link: Link) -> float:
+    return forms.ring(gradient.size, ranks, link)
+
+
+def _gather_scatter(gradient: Gradient, ranks: int, link: Link) -> float:
+    return forms.gather_scatter(gradient.size, ranks, link)
+
+
+def _by_tensor(form: Callable[[float, int, Link], float]) -> Wire:
+    return lambda gradient, ranks, link: sum(form(size, ranks, link) for size in gradient.sizes)
+
+
+def _overlapped(limits: Sequence[float], part: float = 1.0,
+                across_steps: bool = False) -> Strategy:
+    return Strategy(_ring, _ring_load, _ring_load, tuple(limits), part, across_steps)
+
+
+STRATEGIES: Mapping[str, Strategy] = {
+    "gather-scatter": Strategy(_gather_scatter, _stack_load, _root_load),
+    "gather-scatter-per-tensor": Strategy(_by_tensor(forms.gather_scatter), _root_load,
+                                          _root_load),
+    "gather-scatter-pipelined": Strategy(
+        lambda gradient, ranks, link: forms.pipelined(gradient.size, ranks, link, CHUNK),
+        _root_load, _root_load),
+    "all-reduce": Strategy(_ring, _copy_load, _ring_load),
+    "all-reduce-per-tensor": Strategy(_by_tensor(forms.ring), _ring_load, _ring_load),
+    "reduce-scatter": Strategy(
+        lambda gradient, ranks, link: forms.reduce_scatter(gradient.size, ranks, link),
+        _copy_load, _ring_load),
+    "overlapped-all-reduce": _overlapped([1e6]),
+    "overlapped-all-reduce, bf16 wire": _overlapped([1e6], 0.5),
+    "cross-step-all-reduce": _overlapped([1e6], across_steps=True),
+    "cross-step-all-reduce, bf16 wire": _overlapped([1e6], 0.5, across_steps=True),
+    "DDP, torch's defaults": _overlapped([MEBIBYTE, 25 * MEBIBYTE]),
+    "Part Three": _overlapped([MEBIBYTE]),
+}
+
+
+def link_seconds(strategy: Strategy, gradient: Gradient, compute: Compute, ranks: int,
+                 link: Link) -> float:
+    """What the links add to a step: all they take, or what sticks out of backward."""
+    if not strategy.limits:
+        return strategy.wire(gradient, ranks, link)
+    sizes, parts = gradient.buckets(strategy.limits)
+    ready = [compute.backward * part for part in parts]
+    seconds = [forms.ring(strategy.part * size, ranks, link) for size in sizes]
+    if strategy.across_steps:
+        return _kept_waiting(compute, parts, forms.two_lanes(ready, seconds,
+                                                             first_of_express(sizes)))
+    return max(0.0, forms.queue(ready, seconds) - compute.backward)
+
+
+def _kept_waiting(compute: Compute, ready: Sequence[float], through: Sequence[float]) -> float:
+    """How long forward waits for buckets that are `through` after these seconds of backward.
+
+    What backward reaches late, forward needs early: a bucket that is ready at 0.9 of the one is
+    needed at 0.1 of the other.
+    """
+    waited = 0.0
+    for part, at in zip(reversed(ready), reversed(through), strict=True):
+        needed = compute.backward + waited + compute.forward * (1 - part)
+        waited += max(0.0, at - needed)
+    return waited
+
+
+def exposed_seconds(name: str, cost: Cost, gradient: Gradient, compute: Compute, ranks: int,
+                    link: Link, machine: Machine) -> float:
+    """What averaging adds to a step of `compute`."""
+    if ranks == 1:
+        return 0.0
+    strategy, crowd = STRATEGIES[name], machine.crowd(ranks)
+    return cost.serial * strategy.serial(ranks, crowd) + max(
+        cost.hidden * strategy.hidden(ranks, crowd),
+        link_seconds(strategy, gradient, compute, ranks, cost.stretched(link)))

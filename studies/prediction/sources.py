@@ -1,0 +1,143 @@
+"""Measured cells for the model: from the benchmark's grid, or from runs and their preflight.
+
+    python3 scripts/predict.py outputs --preflight outputs/preflight.json --nodes 8 --rate 300mbit
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from common.core.failures import DataError, UsageError
+from common.reporting.recorded_run import RecordedRun, find_runs
+from common.step.phase_timer import PHASES
+from studies.prediction.calibration import Cell
+from studies.prediction.grid import COMPUTE_ONLY, load_grid
+from studies.prediction.model import STRATEGIES, Machine
+
+PROFILE = Path(__file__).resolve().parents[2] / "docs" / "results" / "sync_grid.json"
+BOX_LATENCY = 15e-6  # half a round trip between two namespaces, in seconds
+OWN = tuple(phase for phase in PHASES if phase != "sync")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the model is calibrated on, and where that was measured."""
+
+    cells: list[Cell]
+    machine: Machine
+    batch: int
+    latency: float
+    words: str
+
+
+def read_source(paths: Sequence[Path], preflight: Path | None) -> Source:
+    """A grid's file, or folders of runs. Raises DataError or UsageError for anything else."""
+    if len(paths) == 1 and paths[0].is_file():
+        return _grid(paths[0])
+    missing = [path for path in paths if not path.is_dir()]
+    if missing:
+        raise DataError(f"there is no {missing[0]}")
+    found = preflight or next((path / "preflight.json" for path in paths
+                               if (path / "preflight.json").exists()), None)
+    if found is None:
+        raise UsageError("runs say how long averaging took, but not over what links: give "
+                         "--preflight FILE, which scripts/preflight.py wrote on that cluster")
+    return _runs(find_runs(paths), read_links(found), found)
+
+
+def _grid(path: Path) -> Source:
+    grid = load_grid(path)
+    made_on = grid["made_on"]
+    machine = Machine(made_on["cores"], made_on["machines"], made_on["threads"])
+    words = (f"{path.name}, {made_on['processor']}, "
+             f"{made_on['cores']} cores for all nodes, {made_on['precision']}")
+    return Source(grid["cells"], machine, made_on["batch"], BOX_LATENCY, words)
+
+
+@dataclass(frozen=True)
+class Links:
+    """The median link of a preflight: bytes and seconds; and on how many machines ranks were."""
+
+    bytes_per_second: float
+    latency: float
+    machines: int
+
+
+def read_links(path: Path) -> Links:
+    """The median link of a preflight. Raises DataError when the file is none, or has no links."""
+    try:
+        found = json.loads(path.read_text())
+        links = [link for row in found["links"] for link in row if link["bandwidth"]]
+        return Links(median(link["bandwidth"] for link in links),
+                      median(link["round_trip"] for link in links) / 2,
+                      len({card["machine"] for card in found["cards"]}))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is no preflight with links that scripts/preflight.py wrote"
+                        ) from error
+
+
+def _runs(runs: Sequence[RecordedRun], links: Links, preflight: Path) -> Source:
+    strange = [run for run in runs if not run.settings["workload"].endswith("vgg11")]
+    if strange:
+        raise UsageError(f"{strange[0].name} trained {strange[0].settings['workload']}: when "
+                         "gradients are ready is known of VGG-11 only")
+    timed = [run for run in runs if run.mean and run.ranks > 1]
+    cells = [_cell([run for run in timed if run.ranks == ranks], links)
+             for ranks in sorted({run.ranks for run in timed})]
+    if not cells:
+        raise DataError("a prediction needs a run on several ranks, of two iterations or more")
+    start = timed[0].start
+    machine = Machine(start["cores"], links.machines, start["ran_on"]["threads"])
+    words = (f"{len(timed)} runs and {preflight.name}, {start['processor']}, links of "
+             f"{links.bytes_per_second * 8 / 1e6:.0f} Mbit/s, {1e6 * links.latency:.0f} µs")
+    return Source(cells, machine, timed[0].settings["batch_size"], links.latency, words)
+
+
+def _cell(runs: Sequence[RecordedRun], links: Links) -> Cell:
+    """The runs on one number of ranks, as the benchmark would have written them."""
+    alone = [run for run in runs if not run.hides_sync]
+    if not alone:
+        raise DataError(f"of the runs on {runs[0].ranks} ranks all hide their averaging behind "
+                        "backward, so computing cannot be told from it: add one with --sync "
+                        "all-reduce")
+    sizes, ready = _profile(max(_gradient_bytes(run) for run in alone))
+    phases = {phase: fmean(rank[phase] for run in alone for rank in run.phases.values())
+              for phase in PHASES}
+    computing = {"steps": [step for run in alone for step in _computing(run)], "phases": {
+        **phases, "forward": phases["forward"] + phases["data"]}}
+    return {"nodes": runs[0].ranks, "rate": links.bytes_per_second, "gradient_bytes": sizes,
+            "ready": [phases["backward"] * at for at in ready],
+            "variants": {COMPUTE_ONLY: computing,
+                         **{_strategy(run): {"steps": run.durations} for run in runs}}}
+
+
+def _computing(run: RecordedRun) -> list[float]:
+    """Seconds of the slowest rank's own work, each iteration after the first."""
+    return [max(sum(step["seconds"][phase] for phase in OWN) for step in ranks.values())
+            for ranks in list(run.steps.values())[1:]]
+
+
+def _strategy(run: RecordedRun) -> str:
+    name = run.name.rpartition("/")[2]
+    wire = run.settings.get("wire", "float32")
+    if "PartThree" in run.name:
+        return "Part Three"
+    return name if wire == "float32" or name not in STRATEGIES else f"{name}, {wire} wire"
+
+
+def _gradient_bytes(run: RecordedRun) -> float:
+    """What the busiest rank sent says how large the gradient is."""
+    times = run.ranks - 1 if "gather-scatter" in run.name else 2 * (run.ranks - 1) / run.ranks
+    return max(run.bytes_sent.values()) / times
+
+
+def _profile(size: float) -> tuple[list[float], list[float]]:
+    """VGG-11's tensors, `size` bytes in all, and when backward has each, 0 to 1 of it."""
+    cell: dict[str, Any] = load_grid(PROFILE)["cells"][0]
+    scale = size / sum(cell["gradient_bytes"])
+    last = list(accumulate(cell["ready"], max))[-1]
+    return [scale * each for each in cell["gradient_bytes"]], [at / last for at in cell["ready"]]

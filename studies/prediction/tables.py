@@ -1,0 +1,159 @@
+"""What the model says, in lines of text: steps by strategy and rate, and what follows from them."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+from studies.prediction.calibration import (
+    COMPUTE_ONLY,
+    NO_BAR,
+    Calibration,
+    Cell,
+    Prediction,
+    measured,
+    variants,
+)
+from studies.prediction.error_bars import LEAST_CELLS, spread
+from studies.prediction.model import Machine
+from studies.prediction.rates import payload_rate
+
+
+class Check(NamedTuple):
+    """A measured step of a cell that the model has not seen, beside what it says of it."""
+
+    nodes: int
+    rate: str
+    name: str
+    measured: float
+    predicted: Prediction
+
+    @property
+    def error(self) -> float:
+        """(predicted - measured) / measured."""
+        return self.predicted.seconds / self.measured - 1
+
+    @property
+    def is_within_bar(self) -> bool:
+        return self.predicted.low <= self.measured <= self.predicted.high
+
+
+def checks(model: Calibration, unseen: Sequence[Cell]) -> list[Check]:
+    """Every step of the unseen cells that the model can say something of."""
+    return [Check(cell["nodes"], str(cell["rate"]), name, measured(cell, name),
+                  model.predict(name, cell["nodes"], payload_rate(cell["rate"])))
+            for cell in unseen for name in variants([cell]) if name in (COMPUTE_ONLY, *model.costs)]
+
+
+def check_table(found: Sequence[Check]) -> str:
+    """Markdown: measured and predicted seconds of each unseen step, then the errors in a line."""
+    lines = ["| nodes, rate | strategy | measured, s | predicted, s | error |",
+             "|---|---|--:|--:|--:|"]
+    lines += [f"| {each.nodes}, {each.rate} | {each.name} | {each.measured:.3f} | "
+              f"{each.predicted.words} | {100 * each.error:+.1f} % |" for each in found]
+    return "\n".join([*lines, "", errors_in_words(found)])
+
+
+def errors_in_words(found: Sequence[Check]) -> str:
+    """The median and the worst error, and how many of those with an error bar lie within it."""
+    worst = max(found, key=lambda each: abs(each.error))
+    barred = [each for each in found if each.predicted.error is not None]
+    within = (f"{sum(each.is_within_bar for each in barred)} within their error bars" if barred
+              else NO_BAR)
+    middle = median(abs(each.error) for each in found)
+    return (f"{len(found)} steps of unseen cells: error {_percent(middle)} in the median, "
+            f"{_percent(abs(worst.error))} at worst ({worst.name}, {worst.nodes} nodes, "
+            f"{worst.rate}); {within}")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def step_table(model: Calibration, ranks: int, rates: Sequence[str | float]) -> str:
+    """Markdown: predicted seconds of a step by strategy and rate, best at the first rate first."""
+    names = [COMPUTE_ONLY, *sorted(model.costs, key=lambda name: model.predict(
+        name, ranks, payload_rate(rates[0])).seconds)]
+    lines = [f"| {ranks} nodes, seconds a step | {' | '.join(map(rate_in_words, rates))} |",
+             "|---" + "|--:" * len(rates) + "|"]
+    for name in names:
+        cells = [model.predict(name, ranks, payload_rate(rate)) for rate in rates]
+        lines.append(f"| {name} | {' | '.join(each.words for each in cells)} |")
+    return "\n".join(lines)
+
+
+def rate_in_words(rate: str | float) -> str:
+    """As it was given; a measured one in Mbit/s."""
+    return rate if isinstance(rate, str) else f"{rate * 8 / 1e6:.0f} Mbit/s, measured"
+
+
+def fastest(model: Calibration, ranks: int, rate: float) -> list[tuple[str, Prediction]]:
+    """Every strategy at a rate of payload, the fastest first."""
+    found = [(name, model.predict(name, ranks, rate)) for name in model.costs]
+    return sorted(found, key=lambda each: each[1].seconds)
+
+
+def which_strategy(model: Calibration, ranks: int, rate: str | float) -> str:
+    """The fastest one, and those that the error bars cannot tell from it."""
+    (best, seconds), *others = fastest(model, ranks, payload_rate(rate))
+    text = f"{ranks} nodes, {rate_in_words(rate)}: {best}, {seconds.seconds:.3f} s a step "
+    if seconds.error is None:
+        return text + f"({NO_BAR})"
+    equal = [name for name, each in others if each.error is not None and each.low <= seconds.high]
+    text += f"({seconds.low:.3f} to {seconds.high:.3f})"
+    return text + (f"; {', '.join(equal)}: as fast within the error" if equal else "")
+
+
+def bars_in_words(model: Calibration, cells: Sequence[Cell]) -> str:
+    """What the error bars are made of, or why there are none."""
+    found, sizes = spread(cells), sorted({cell["nodes"] for cell in cells})
+    deviation = (f"a step's standard deviation is {100 * found.deviation:.0f} %" if found.freedom
+                 else "no step was measured twice")
+    if all(error is None for error in model.errors.values()):
+        return (f"{NO_BAR}: that takes {LEAST_CELLS} cells (numbers of nodes, or rates), and some "
+                f"with several steps; here {len(cells)} calibrate{'s' * (len(cells) == 1)}, and "
+                f"{deviation}")
+    return (f"±: 95 % error bars of the median step, from each of {len(cells)} cells of "
+            f"{' and '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} nodes left out once, "
+            f"and from the spread of the steps ({deviation}); they cannot know more nodes. "
+            f"Without ±: {NO_BAR}")
+
+
+def processors_in_words(machine: Machine, shared: bool) -> str:
+    """For which nodes the predictions are."""
+    cores = f"{machine.cores} cores"
+    if shared:
+        return (f"nodes: hosts that share {machine.machines} machine"
+                f"{'s' * (machine.machines != 1)} of {cores}, as the measured ones did")
+    return (f"nodes: each with processors of its own, {machine.threads} "
+            f"thread{'s' * (machine.threads > 1)} a rank; for hosts that share the measured "
+            f"machine's {cores} add --shared-processors")
+
+
+def stops_paying(model: Calibration, name: str, rate: float) -> tuple[int, float]:
+    """(nodes, images a second): the number of nodes after which one more makes steps no shorter.
+
+    The global batch stays the same, so a node more takes work from the others and adds to the
+    averaging; counted from one node up to one an image, to the first that does not pay.
+    """
+    seconds = model.predict(name, 1, rate).seconds
+    for ranks in range(2, model.batch + 1):
+        more = model.predict(name, ranks, rate).seconds
+        if more >= seconds:
+            return ranks - 1, model.batch / seconds
+        seconds = more
+    return model.batch, model.batch / seconds
+
+
+def scaling_table(model: Calibration, rates: Sequence[str | float]) -> str:
+    """Markdown: by strategy and rate, up to how many nodes another one pays, and the speed there.
+
+    A first node more may cost more than it brings although the third would pay: that stands as 1.
+    """
+    lines = [f"| another node pays up to | {' | '.join(map(rate_in_words, rates))} |",
+             "|---" + "|--:" * len(rates) + "|"]
+    for name in model.costs:
+        found = [stops_paying(model, name, payload_rate(rate)) for rate in rates]
+        lines.append(f"| {name} | " + " | ".join(
+            f"{ranks} node{'s' * (ranks > 1)}, {speed:.0f} images/s"
+            for ranks, speed in found) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,168 @@
+"""The comparison itself: one rank once, then every strategy on every number of ranks against it."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from studies.proof.by_step import Compared, Kept
+from studies.proof.comparison import Gaps, beyond, bounds, differences, worst
+from studies.proof.ranks import run_ranks
+from studies.proof.strategies import PERTURBATIONS, Strategy, alone, by_hand
+from studies.proof.trajectory import Problem, trajectory
+
+MEASURED_BY = "all-reduce"  # what all strategies do alike is measured with one of them
+KEPT = "weights by step"
+
+
+class Apart(NamedTuple):
+    """How far a training ended from one rank's, and how far its weights were on the way."""
+
+    gaps: Gaps
+    by_step: list[float]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison with one rank. `beyond` names what was out of bounds; None: not judged.
+
+    `by_step` holds the weights' largest difference after each look of studies/proof/by_step.py.
+    `is_meant_to_agree` is false for another algorithm, which fails nothing by being one.
+    """
+
+    name: str
+    world_size: int
+    gaps: Gaps
+    beyond: list[str] | None = None
+    is_meant_to_agree: bool = True
+    by_step: Sequence[float] = ()
+
+    @property
+    def verdict(self) -> str:
+        """A word or two, or what failed."""
+        if self.beyond is None:
+            return "measured"
+        if not self.is_meant_to_agree and self.beyond:
+            return "not equivalent"
+        return "FAILED: " + ", ".join(self.beyond) if self.beyond else "agrees"
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it breaks the promise of one trajectory."""
+        return bool(self.beyond) and self.is_meant_to_agree
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What one rank learned, in a file; what rounding does to it; the bounds that follow."""
+
+    problem: Problem
+    path: Path
+    perturbed: list[Case]
+    allowed: Gaps
+
+    def against(self, strategy: Strategy, world_size: int, **changed: Any) -> Apart:
+        """How far any of `world_size` ranks is from one rank, settings `changed` or not."""
+        settings = replace(self.problem.settings, **changed)
+        ranks = run_ranks(world_size, _apart_here, replace(self.problem, settings=settings),
+                          strategy, self.path)
+        return Apart(worst(each.gaps for each in ranks),
+                     np.max([each.by_step for each in ranks], axis=0).tolist())
+
+    def judge(self, name: str, strategy: Strategy, world_size: int, is_meant_to_agree: bool = True,
+              **changed: Any) -> Case:
+        """The same as a case that is held to the bounds."""
+        apart = self.against(strategy, world_size, **changed)
+        return Case(name, world_size, apart.gaps, beyond(apart.gaps, self.allowed),
+                    is_meant_to_agree, apart.by_step)
+
+    def measure(self, name: str, strategy: Strategy, world_size: int, **changed: Any) -> Case:
+        """The same as a case that is held to nothing."""
+        apart = self.against(strategy, world_size, **changed)
+        return Case(name, world_size, apart.gaps, by_step=apart.by_step)
+
+
+def create_reference(problem: Problem, path: Path, limit: float = float("inf")) -> Reference:
+    """Trains on one rank, writes its trajectory to `path`, and finds the bounds.
+
+    No bound is larger than `limit`. Raises what training raises, as a Verdict.
+    """
+    run_ranks(1, _save, problem, path)
+    reference = Reference(problem, path, [], {})
+    perturbed = [reference.measure("one rank, " + name, way.strategy, 1, **way.changed_settings)
+                 for name, way in PERTURBATIONS.items()
+                 if way.changed_settings.get("precision") != problem.settings.precision]
+    images = problem.load().images
+    summands = problem.settings.batch_size * images.shape[1] * images.shape[2]
+    allowed = bounds(_load(path), summands, [case.gaps for case in perturbed], limit)
+    return replace(reference, perturbed=perturbed, allowed=allowed)
+
+
+def judged(reference: Reference, strategies: Mapping[str, Strategy], sizes: Iterable[int],
+           are_meant_to_agree: bool = True) -> Iterator[Case]:
+    """Every strategy on every number of ranks, held to the reference's bounds."""
+    for size in sizes:
+        for name, strategy in strategies.items():
+            yield reference.judge(name, strategy, size, are_meant_to_agree)
+
+
+def accumulated(reference: Reference, passes: Iterable[int]) -> Iterator[Case]:
+    """One rank that takes each step in several passes, held to the reference's bounds.
+
+    None at all where each pass would have batch statistics of its own.
+    """
+    if (reference.problem.settings.batch_norm == "synchronised"
+            and _load(reference.path)["statistics"]):
+        return
+    for count in passes:
+        yield reference.judge(f"one rank, {count} passes a step", alone, 1, accumulate=count)
+
+
+def local_statistics(reference: Reference, sizes: Iterable[int]) -> Iterator[Case]:
+    """How far ranks end from one rank when each normalises by its own share's statistics.
+
+    Measured with one strategy, as all do the same; not judged: it cannot agree. The reference must
+    have synchronised statistics, which on one rank are local ones. Nothing without batch norm.
+    """
+    for size in sizes:
+        if size > 1 and _load(reference.path)["statistics"]:
+            yield reference.measure(f"{MEASURED_BY}, local statistics",
+                                    partial(by_hand, MEASURED_BY), size, batch_norm="local")
+
+
+def in_float32(reference: Reference, sizes: Iterable[int]) -> Iterator[Case]:
+    """How far float32 takes one rank, and as many as there may be, from a reference in float64.
+
+    Measured, not judged: rounding alone leads the one away, and the others must look no worse.
+    """
+    if reference.problem.settings.precision == "float64":
+        yield reference.measure("one rank, in float32", alone, 1, precision="float32")
+        if (most := max(sizes)) > 1:
+            yield reference.measure(f"{MEASURED_BY}, in float32", partial(by_hand, MEASURED_BY),
+                                    most, precision="float32")
+
+
+def _save(problem: Problem, path: Path) -> None:
+    kept = Kept(_steps(problem))
+    torch.save({**trajectory(problem, alone, kept), KEPT: kept.weights}, path)
+
+
+def _apart_here(problem: Problem, strategy: Strategy, path: Path) -> Apart:
+    """On each rank: trains, and compares with the reference."""
+    reference = _load(path)
+    compared = Compared(_steps(problem), reference[KEPT])
+    return Apart(differences(reference, trajectory(problem, strategy, compared)), compared.gaps)
+
+
+def _steps(problem: Problem) -> int:
+    assert problem.settings.max_iterations is not None  # a proof has a fixed number of steps
+    return problem.settings.max_iterations
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """A trajectory, and what was kept of its weights by step."""
+    return torch.load(path, mmap=True, weights_only=True)

@@ -1,0 +1,85 @@
+"""The proof in words: a Markdown table while it runs, and files to keep."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from common.cluster.rendezvous import code_digest, versions
+from common.preflight.node_facts import processor
+from studies.proof.by_step import looked_after
+from studies.proof.comparison import QUANTITIES, Gap, Gaps
+from studies.proof.experiment import Case, Reference
+from studies.proof.trajectory import Problem
+
+HEAD = (f"| ranks | gradients averaged by | {' | '.join(QUANTITIES)} | verdict |\n"
+        f"|--:|---|{'--:|' * len(QUANTITIES)}---|")
+NOTE = """The bounds are derived in studies/proof/comparison.py. The rows above each bound show one
+rank against itself when nothing but rounding changes. Where a bound is not small beside 1 in its
+brackets, training has blown rounding up to the size of the numbers themselves: there agreement
+proves nothing, and the same cell in float64, or fewer steps, must do it. Local statistics are
+measured only, because they cannot agree."""
+
+
+def title(problem: Problem) -> str:
+    """The heading of one precision's table, and the table's."""
+    settings = problem.settings
+    return "\n".join([
+        "", f"## {settings.precision}", "",
+        f"{settings.workload}, {settings.max_iterations} steps of {settings.batch_size} samples "
+        f"out of {problem.samples or 'all'}, batch-norm statistics {settings.batch_norm}. Cells: "
+        "largest absolute difference from one rank, and in brackets its ratio to the largest "
+        "element.", "", HEAD])
+
+
+def bounds(reference: Reference) -> str:
+    """The rows that say where the bounds come from, and the bounds."""
+    allowed = " | ".join(_cell(reference.allowed[name]) for name in QUANTITIES)
+    return "\n".join([*map(row, reference.perturbed), f"| | **bound** | {allowed} | |"])
+
+
+def row(case: Case) -> str:
+    """One line of the table."""
+    cells = " | ".join(_cell(case.gaps[name]) for name in QUANTITIES)
+    return f"| {case.world_size} | {case.name} | {cells} | {case.verdict} |"
+
+
+def _cell(gap: Gap) -> str:
+    return "0" if gap.absolute == 0 else f"{gap.absolute:.1e} ({gap.relative:.0e})"
+
+
+def provenance(arguments: Sequence[str]) -> dict[str, Any]:
+    """The command, and what its numbers depend on."""
+    return {"command": " ".join(["python3 scripts/prove.py", *arguments]), **versions(),
+            "code": code_digest(), "processor": processor(),
+            "cores": len(os.sched_getaffinity(0))}
+
+
+def write_report(output: Path, tables: Sequence[tuple[Reference, list[Case]]],
+                 arguments: Sequence[str]) -> None:
+    """Writes `output`.md and `output`.json: all tables, and what they depend on."""
+    source = provenance(arguments)
+    markdown = ["# N ranks learn what one rank learns", "", "    " + source["command"], "",
+                ", ".join(f"{name} {source[name]}" for name in source if name != "command") + ".",
+                "", NOTE]
+    for reference, cases in tables:
+        markdown += [title(reference.problem), bounds(reference), *map(row, cases)]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.with_name(output.name + ".md").write_text("\n".join(markdown) + "\n")
+    data = {**source, "tables": [_as_json(reference, cases) for reference, cases in tables]}
+    output.with_name(output.name + ".json").write_text(json.dumps(data, indent=1) + "\n")
+
+
+def _as_json(reference: Reference, cases: Sequence[Case]) -> dict[str, Any]:
+    settings = reference.problem.settings
+    return {"settings": settings.trajectory(), "steps": settings.max_iterations,
+            "looked_after": looked_after(settings.max_iterations or 0),
+            "samples": reference.problem.samples, "bounds": _gaps_as_json(reference.allowed),
+            "cases": [{"ranks": case.world_size, "name": case.name, "verdict": case.verdict,
+                       "gaps": _gaps_as_json(case.gaps), "by_step": list(case.by_step)}
+                      for case in (*reference.perturbed, *cases)]}
+
+
+def _gaps_as_json(gaps: Gaps) -> dict[str, dict[str, float]]:
+    return {name: gap._asdict() for name, gap in gaps.items()}

@@ -1,0 +1,108 @@
+"""What may stand in the seam: one rank alone, the strategies, and perturbations that only round.
+
+A strategy wires a model and this rank's loader as one of the three mains does.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from common.data.loaders import Batch, Loader
+from common.step.gradient_sync import GradientSync, KeepLocal
+from PartThree.comm_hooks import register_comm_hook
+from PartThree.ddp import OWN_BUFFERS, buckets
+from PartTwo.synchronizers import (
+    DEFAULTS,
+    LOCAL_SYNCHRONIZERS,
+    SYNCHRONIZERS,
+    SyncOptions,
+    create_synchronizer,
+)
+
+
+class Wiring(NamedTuple):
+    """What the training loop is given: model, this rank's batches, and the seam."""
+
+    model: nn.Module
+    loader: Loader
+    gradient_sync: GradientSync
+
+
+Strategy = Callable[[nn.Module, Loader], Wiring]
+
+
+def alone(model: nn.Module, loader: Loader) -> Wiring:
+    """Part One. On several ranks this is what must be caught: nobody averages."""
+    return Wiring(model, loader, KeepLocal())
+
+
+def by_hand(name: str, model: nn.Module, loader: Loader,
+            options: SyncOptions = DEFAULTS) -> Wiring:
+    """Part Two with the synchroniser called `name`."""
+    return Wiring(model, loader, create_synchronizer(name, options))
+
+
+def by_ddp(model: nn.Module, loader: Loader) -> Wiring:
+    """Part Three."""
+    counter = KeepLocal()
+    replica = DistributedDataParallel(model, **OWN_BUFFERS, **buckets(1.0))
+    register_comm_hook(replica, "none", counter)
+    return Wiring(replica, loader, counter)
+
+
+STRATEGIES: Mapping[str, Strategy] = {
+    **{name: partial(by_hand, name) for name in SYNCHRONIZERS}, "ddp": by_ddp}
+
+
+
+
+def local_strategies(every: int) -> Mapping[str, Strategy]:
+    """Those that are other algorithms, with a meeting after every `every` steps."""
+    return {name: partial(by_hand, name, options=SyncOptions(sync_every=every))
+            for name in LOCAL_SYNCHRONIZERS}
+
+
+@dataclass(frozen=True)
+class Reversed:
+    """A loader's batches, the samples of each in reverse order: the same sums, added otherwise."""
+
+    loader: Loader
+
+    def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
+        """The loader's batches of `epoch`."""
+        for batch in self.loader.batches(epoch, first_iteration):
+            indices = None if batch.indices is None else batch.indices[::-1]
+            yield Batch(batch.inputs.flip(0), batch.targets.flip(0), batch.weight, indices)
+
+
+def batches_reversed(model: nn.Module, loader: Loader) -> Wiring:
+    """One rank that meets each batch back to front: mathematically the same training."""
+    return Wiring(model, Reversed(loader), KeepLocal())
+
+
+def weights_nudged(model: nn.Module, loader: Loader) -> Wiring:
+    """One rank whose initial weights are each off by the last bit, up or down."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        sign = torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1
+        parameter.data.mul_(1 + sign.to(parameter.dtype) * torch.finfo(parameter.dtype).eps)
+    return Wiring(model, loader, KeepLocal())
+
+
+class Perturbation(NamedTuple):
+    """A way to train that differs from one rank's by rounding alone."""
+
+    strategy: Strategy
+    changed_settings: dict[str, str]
+
+
+PERTURBATIONS: Mapping[str, Perturbation] = {
+    "batches reversed": Perturbation(batches_reversed, {}),
+    "weights nudged": Perturbation(weights_nudged, {}),
+    "in float64": Perturbation(alone, {"precision": "float64"}),
+}
