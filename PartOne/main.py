@@ -12,8 +12,8 @@ from common.core.interpreter import use_environment
 
 use_environment(__name__)  # .venv's Python, if this one has no torch
 
-from common.cluster.long_waits import tell_long_waits
-from common.core.failures import run_program
+from common.cluster.program import run_program
+from common.core.long_waits import tell_long_waits
 from common.options.command_line import parse_command_line
 from common.run.other_runs import refuse_at_once
 
@@ -23,12 +23,13 @@ def main() -> None:
     tell_long_waits(world)
     refuse_at_once("PartOne", settings, world)
     # torch is imported only now: --help and a mistyped flag have been answered already
+    from common.banner import announce
     from common.cluster.process_group import lone_node
     from common.evaluation import evaluate
     from common.report import finish_run
     from common.run.choices import settle_choices
     from common.run.resume import open_run
-    from common.setup import announce, create_loader, create_training, load_datasets
+    from common.setup import create_loader, create_training, load_datasets
     from common.step.gradient_sync import KeepLocal
     from common.training import train
 

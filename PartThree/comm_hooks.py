@@ -13,9 +13,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from common.core.collectives import world_size
+from common.core.collectives import ring_bytes, world_size
 from common.step.gradient_check import require_finite
-from common.step.gradient_sync import KeepLocal, ring_bytes
+from common.step.gradient_sync import KeepLocal
 
 # Rank 4 sends a fiftieth of VGG-11's gradient. The first ten steps are exact: the largest gradients
 # are those of the beginning, and settle_buckets takes two more.

@@ -12,8 +12,8 @@ from common.core.interpreter import use_environment
 
 use_environment(__name__)  # .venv's Python, if this one has no torch
 
-from common.cluster.long_waits import tell_long_waits
-from common.core.failures import run_program
+from common.cluster.program import run_program
+from common.core.long_waits import tell_long_waits
 from common.options.command_line import parse_command_line
 from common.run.other_runs import refuse_at_once, refuse_other_runs
 
@@ -25,12 +25,13 @@ def main() -> None:
     # torch is imported only now: --help and a mistyped flag have been answered already
     from torch.nn.parallel import DistributedDataParallel
 
+    from common.banner import announce
     from common.cluster.process_group import process_group
     from common.evaluation import evaluate
     from common.report import finish_run
     from common.run.choices import settle_choices
     from common.run.resume import open_run
-    from common.setup import announce, create_loader, create_training, load_datasets
+    from common.setup import create_loader, create_training, load_datasets
     from common.step.gradient_sync import KeepLocal
     from common.training import train
     from PartThree.comm_hooks import register_comm_hook

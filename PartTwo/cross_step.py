@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from common.core.collectives import total_bytes
 from common.core.failures import UsageError
-from common.step.gradient_sync import total_bytes
 from PartTwo.lanes import first_of_express
 from PartTwo.overlapped import Bucket, InFlight, OverlappedAllReduce
 from PartTwo.wire import Wire

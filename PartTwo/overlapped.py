@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from common.core.collectives import LEADER, gather_rows, world_size
+from common.core.collectives import LEADER, gather_rows, ring_bytes, total_bytes, world_size
 from common.core.failures import RanksDisagree
 from common.step.gradient_check import require_finite
-from common.step.gradient_sync import KeepLocal, ring_bytes, total_bytes
+from common.step.gradient_sync import KeepLocal
 from PartTwo.wire import Wire
 
 

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from common.core.collectives import LEADER, world_size
-from common.step.gradient_sync import KeepLocal, as_row, put_back, total_bytes
+from common.core.collectives import LEADER, total_bytes, world_size
+from common.step.gradient_sync import KeepLocal, as_row, put_back
 
 CHUNK_BYTES = 1 << 18
 AHEAD = 8  # chunks that the root is ready to receive while it averages one

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from common.core.collectives import world_size
-from common.step.gradient_sync import KeepLocal, total_bytes
+from common.core.collectives import total_bytes, world_size
+from common.step.gradient_sync import KeepLocal
 
 BITS = {"int8": 8, "int4": 4}
 BLOCK = 256  # elements that share a scale

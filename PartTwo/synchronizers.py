@@ -17,17 +17,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from common.core.collectives import LEADER, world_size
+from common.core.collectives import LEADER, ring_bytes, total_bytes, world_size
 from common.core.failures import UsageError
 from common.core.settings import Settings
-from common.step.gradient_sync import (
-    GradientSync,
-    KeepLocal,
-    as_row,
-    put_back,
-    ring_bytes,
-    total_bytes,
-)
+from common.step.gradient_sync import GradientSync, KeepLocal, as_row, put_back
 from PartTwo.cross_step import CrossStepAllReduce
 from PartTwo.local_sgd import DiLoCo, LocalSGD
 from PartTwo.overlapped import OverlappedAllReduce

@@ -29,10 +29,11 @@ import subprocess
 import tempfile
 from statistics import mean, stdev
 
+from common.cluster.program import run_program
+from common.core.collectives import ring_bytes
 from common.core.events import read_events
-from common.core.failures import PeerLost, UsageError, run_program
+from common.core.failures import PeerLost, UsageError
 from common.core.settings import SYNC_NAMES
-from common.step.gradient_sync import ring_bytes
 
 GRADIENT_BYTES = 4 * 9_231_114  # VGG-11 in float32
 JOIN = ["--master-ip", "{master}", "--num-nodes", "{nodes}", "--rank", "{rank}"]

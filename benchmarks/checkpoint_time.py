@@ -29,12 +29,13 @@ from statistics import median
 
 import torch
 
+from common.cluster.program import run_program
 from common.core.events import read_events
-from common.core.failures import PeerLost, run_program
+from common.core.failures import PeerLost
+from common.core.progress import Position
 from common.core.settings import Settings
 from common.model.vgg11 import VGG11
 from common.run import checkpoint
-from common.run.checkpoint import Position
 
 EVERY = 3
 DEFAULT_SECONDS = 60 * Settings.checkpoint_minutes

@@ -28,12 +28,12 @@ import torch
 from torch import nn
 
 from common.cluster.devices import keep_freed_memory
-from common.core.failures import run_program
+from common.cluster.program import run_program
 from common.core.precision import Precision
+from common.core.provenance import processor
 from common.model.convolutions import LIBRARY, Shape
 from common.model.fast_convolution import compute_by
 from common.model.tuned import measure
-from common.preflight.node_facts import processor
 
 # Channels in and out, and map size, of those layers that have candidates.
 LAYERS = ((128, 256, 8), (256, 256, 8), (256, 512, 4), (512, 512, 4), (512, 512, 2))

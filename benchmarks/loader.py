@@ -32,10 +32,11 @@ from statistics import median
 import torch
 
 from common.cluster.process_group import lone_node
+from common.cluster.program import run_program
 from common.core.events import read_events
-from common.core.failures import DataError, run_program
+from common.core.failures import DataError
+from common.core.provenance import processor
 from common.options.command_line import parse_command_line
-from common.preflight.node_facts import processor
 from common.setup import create_loader, load_datasets
 
 TRANSFORMED = 2000

@@ -31,8 +31,9 @@ import tempfile
 from importlib.metadata import version
 from statistics import median
 
-from common.core.failures import DataError, UsageError, run_program
-from common.preflight.node_facts import processor
+from common.cluster.program import run_program
+from common.core.failures import DataError, UsageError
+from common.core.provenance import processor
 
 WORKER = "benchmarks/peer_loops/worker.py"
 CEILING, COURSE = "ceiling", "course-float32"

@@ -31,8 +31,9 @@ import subprocess
 import tempfile
 
 from benchmarks.sync_benchmark.tables import cell_table, largest_gap
-from common.core.failures import PeerLost, UsageError, run_program
-from common.preflight.node_facts import processor
+from common.cluster.program import run_program
+from common.core.failures import PeerLost, UsageError
+from common.core.provenance import processor
 from studies.prediction.grid import COMPUTE_ONLY, Cell, cell, open_grid, save_grid
 
 WORKER = "benchmarks/sync_benchmark/worker.py"

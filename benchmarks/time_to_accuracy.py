@@ -30,9 +30,10 @@ import tempfile
 import time
 from statistics import fmean, stdev
 
+from common.cluster.program import run_program
 from common.core.events import read_events
-from common.core.failures import DataError, run_program
-from common.preflight.node_facts import processor
+from common.core.failures import DataError
+from common.core.provenance import processor
 
 COLUMNS = {"training": "training, s", "launched": "launch to report, s", "images": "images/s",
            "accuracy": "accuracy, %", "mirrored": "with mirror images, %"}

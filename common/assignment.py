@@ -17,17 +17,16 @@ from common.cluster.process_group import Node
 from common.core.collectives import world_size
 from common.core.failures import UsageError
 from common.core.precision import Precision
+from common.core.progress import Position, Progress
 from common.core.settings import Settings
 from common.core.world import World
 from common.data.loaders import PlainLoader
 from common.evaluation import Evaluation, predict
 from common.report import count_parameters, generate_eval_report
 from common.run import checkpoint
-from common.run.checkpoint import Position
 from common.run.run import Run
 from common.run.run_log import RunLog
 from common.step.gradient_sync import GradientSync, KeepLocal
-from common.step.phase_timer import Progress
 from PartThree.ddp import OWN_BUFFERS
 from PartTwo.synchronizers import create_synchronizer
 

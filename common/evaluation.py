@@ -8,16 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from common.cluster.long_waits import counted
 from common.core.collectives import share_leaders_buffers, sum_over_ranks
 from common.core.failures import NonFiniteLoss
+from common.core.long_waits import counted
 from common.core.precision import Precision
+from common.core.progress import Progress
+from common.data.augment import Augment
 from common.data.datasets import ImageDataset
 from common.data.epoch_plan import share_bounds
-from common.data.loaders import Augment, create_augment
+from common.options.workloads import create_augment
 from common.run.run import Run
 from common.step.optimizers import without_smoothing
-from common.step.phase_timer import Progress
 
 EVALUATION_BATCH = 250
 

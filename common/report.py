@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from common.cluster.rendezvous import versions
-from common.core.collectives import digest_of
 from common.core.events import read_events
+from common.core.provenance import versions
 from common.core.spread import times_as_fast
 from common.evaluation import Evaluation
 from common.model.convolutions import algorithms
+from common.model.replica import digest_of
 from common.reporting.causes import Learned, sentences
 from common.run.run import Run
 

@@ -18,7 +18,7 @@ from common.data.datasets import ImageDataset
 from common.data.loaders import Batch, Loader
 from common.evaluation import evaluate
 from common.model.dropout import DropoutPlan
-from common.run.checkpoint import unwrapped
+from common.model.replica import unwrapped
 from common.run.run import Run
 from common.run.run_log import Step, Totals
 from common.step.accumulation import averaging, micro_batches

@@ -19,7 +19,8 @@ use_environment(__name__, ["matplotlib", "jinja2"])
 
 import argparse
 
-from common.core.failures import DataError, UsageError, run_program
+from common.cluster.program import run_program
+from common.core.failures import DataError, UsageError
 from common.reporting.recorded_run import find_runs
 
 NAME = "comparison"

@@ -22,7 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from common.core.failures import DataError, UsageError, run_program
+from common.cluster.program import run_program
+from common.core.failures import DataError, UsageError
 from common.core.spread import half_interval
 from common.reporting.recorded_run import find_runs
 

@@ -19,9 +19,9 @@ use_environment(__name__, [])
 import argparse
 import json
 
-from common.core.failures import run_program
+from common.cluster.program import run_program
+from common.core.progress import PHASES
 from common.reporting.merged_steps import Steps, merge, read_steps, straggler
-from common.step.phase_timer import PHASES
 
 
 def show(steps: Steps, every: int) -> None:

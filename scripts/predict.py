@@ -22,7 +22,8 @@ use_environment(__name__, ["numpy", "matplotlib"])
 
 import argparse
 
-from common.core.failures import UsageError, run_program
+from common.cluster.program import run_program
+from common.core.failures import UsageError
 from studies.prediction.calibration import Calibration, Cell
 from studies.prediction.fitting import calibrate
 from studies.prediction.flags import parse_flags

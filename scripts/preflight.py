@@ -18,7 +18,7 @@ from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
-from common.core.failures import run_program
+from common.cluster.program import run_program
 from common.options.command_line import parse_command_line
 
 

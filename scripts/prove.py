@@ -26,7 +26,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from common.core.failures import UsageError, run_program
+from common.cluster.program import run_program
+from common.core.failures import UsageError
 from common.core.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
 from common.options.command_line import parse_command_line
 from common.options.flag_types import count

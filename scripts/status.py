@@ -20,9 +20,10 @@ import argparse
 import time
 from statistics import fmean, median
 
-from common.core.failures import DataError, PeerLost, run_program
+from common.cluster.program import run_program
+from common.core.failures import DataError, PeerLost
+from common.core.progress import PHASES, dearest_phase
 from common.reporting.recorded_run import RecordedRun, find_runs
-from common.step.phase_timer import PHASES, dearest_phase
 
 RECENT = 20  # iterations that loss, speed and phase are taken from
 PATIENCE = 60.0  # seconds of silence, or ten iterations if that is longer

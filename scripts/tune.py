@@ -21,7 +21,8 @@ import argparse
 import json
 from collections.abc import Sequence
 
-from common.core.failures import UsageError, run_program
+from common.cluster.program import run_program
+from common.core.failures import UsageError
 from common.core.settings import Settings
 from common.options.command_line import parse_command_line
 from common.options.flag_types import count

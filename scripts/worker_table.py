@@ -23,9 +23,10 @@ import argparse
 from collections.abc import Iterable, Sequence
 from statistics import median, quantiles
 
-from common.core.failures import DataError, run_program
-from common.run.run_log import read_events
-from common.step.phase_timer import PHASES
+from common.cluster.program import run_program
+from common.core.events import read_events
+from common.core.failures import DataError
+from common.core.progress import PHASES
 
 # Filling the workers' queues is start-up, not the steady state that is asked for.
 LEFT_OUT = 5

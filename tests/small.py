@@ -4,9 +4,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from common.data.augment import Augment
 from common.data.datasets import ImageDataset
 from common.data.epoch_plan import EpochPlan
-from common.data.loaders import Augment, InMemoryLoader
+from common.data.loaders import InMemoryLoader
 
 
 class FrozenBatchNorm(nn.BatchNorm2d):

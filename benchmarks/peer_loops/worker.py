@@ -19,7 +19,8 @@ import json
 from collections.abc import Callable
 
 from benchmarks.peer_loops.job import Job, StepClock
-from common.core.failures import UsageError, run_program
+from common.cluster.program import run_program
+from common.core.failures import UsageError
 
 CEILING = "ceiling"
 

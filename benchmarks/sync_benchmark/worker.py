@@ -32,15 +32,14 @@ from benchmarks.sync_benchmark.counters import read_counters
 from benchmarks.sync_benchmark.ready_times import ReadyTimes
 from benchmarks.sync_benchmark.variants import VARIANTS, Wired
 from common.cluster.process_group import Node, process_group
-from common.core.collectives import sum_over_ranks
-from common.core.failures import run_program
+from common.cluster.program import run_program
+from common.core.collectives import sum_over_ranks, total_bytes
 from common.core.precision import Precision
 from common.model.convolutions import AUTO, use_fast_convolutions
 from common.model.vgg11 import VGG11
 from common.options.command_line import parse_command_line
 from common.step.accumulation import averaging
 from common.step.gradient_check import finite_gradients
-from common.step.gradient_sync import total_bytes
 from common.step.phase_timer import PhaseTimer
 from PartTwo.overlapped import OverlappedAllReduce
 from studies.prediction.grid import COMPUTE_ONLY

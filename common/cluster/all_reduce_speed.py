@@ -9,8 +9,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from common.core.collectives import world_size
-from common.step.gradient_sync import ring_bytes
+from common.core.collectives import ring_bytes, world_size
 
 GRADIENT_BYTES = 4 * 9_231_114  # VGG-11's in float32
 SIZES = (1 << 16, 1 << 20, 1 << 23, GRADIENT_BYTES)

@@ -12,9 +12,13 @@ from typing import Any
 
 from torch.distributed import Store
 
-from common.cluster.rendezvous import POLL_SECONDS, REMARK_SECONDS, publish
+from common.cluster.master_port import (
+    REMARK_SECONDS,
+)
 from common.core.failures import Failure, PeerLost, Verdict, first_line
 from common.core.world import World
+
+POLL_SECONDS = 0.05
 
 LINGER_SECONDS = 3.0
 
@@ -91,3 +95,21 @@ class Board:
                    and time.monotonic() < deadline):
                 time.sleep(POLL_SECONDS)
                 left = self.store.add("left", 0)
+
+
+def publish(store: Store, failure: Failure) -> Failure:
+    """Makes `failure` the run's verdict unless there is one already; returns the one that holds."""
+    mine = json.dumps({"sentence": str(failure), "exit_code": failure.exit_code})
+    said = json.loads(store.compare_set("verdict", "", mine))
+    return Verdict(said["sentence"], said["exit_code"])
+
+
+def conclude(store: Store) -> None:
+    """Closes the case when all ranks have done everything: no failure can be told any more.
+
+    Without it a signal in the last instant could stop one rank when another has ended already.
+    Raises the verdict that was told before.
+    """
+    verdict = publish(store, Verdict("all ranks have done everything", 0))
+    if verdict.exit_code:
+        raise verdict

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store
 
-from common.cluster import addresses, rendezvous
+from common.cluster import addresses, board, rendezvous
 from common.cluster.devices import (
     choose_backend,
     choose_device,
@@ -29,9 +29,9 @@ from common.cluster.signals import Stop, process_stop
 from common.cluster.watch import SILENCE_AFTER_ERROR_SECONDS, Watch, learn_saved
 from common.core.console import console, mark
 from common.core.failures import Failure, PeerLost, RanksDisagree, first_line
+from common.core.progress import FINISHED, Progress
 from common.core.settings import Settings
 from common.core.world import World
-from common.step.phase_timer import FINISHED, Progress
 
 START_FACTOR = 2.0
 LINGER_SECONDS = 5.0
@@ -175,7 +175,7 @@ def _form_group(store: Store, world: World, settings: Settings, cards: list[dict
 def _patient_get(store: Store, key: str) -> str:
     """Waits for a key without limit: a lost rank is the watch's business, a slow one welcome."""
     while not store.check([key]):
-        time.sleep(rendezvous.POLL_SECONDS)
+        time.sleep(board.POLL_SECONDS)
     return store.get(key).decode()
 
 
@@ -188,7 +188,7 @@ def _count(store: Store, world: World, stage: str, among: int,
         while arrived < among and time.monotonic() < deadline:
             if not (every_rank_waits or world.is_leader):
                 return
-            time.sleep(rendezvous.POLL_SECONDS)
+            time.sleep(board.POLL_SECONDS)
             arrived = store.add(stage, 0)
     except RuntimeError:
         return  # the store is gone, so its server has seen everyone out
@@ -196,7 +196,7 @@ def _count(store: Store, world: World, stage: str, among: int,
 
 def _conclude(store: Store) -> None:
     try:
-        rendezvous.conclude(store)
+        board.conclude(store)
     except RuntimeError:
         pass  # the store is gone, so its server has concluded
     process_stop().is_over = True
@@ -215,7 +215,7 @@ def _share_failure(error: BaseException, store: Store, world: World, watch: Watc
     here = f"rank {world.rank} on {socket.gethostname()}"
     told = error if isinstance(error, Failure) else PeerLost(f"{here} failed: {first_line(error)}")
     try:
-        verdict = rendezvous.publish(store, told)
+        verdict = board.publish(store, told)
         learn_saved(store, watch.progress)
         _count(store, world, "left", among=store.add("joined", 0))  # some may never have come
     except RuntimeError:

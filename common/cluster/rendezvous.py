@@ -6,7 +6,6 @@ Everything here speaks through torch's TCPStore, before any process group exists
 import hashlib
 import json
 import os
-import platform
 import socket
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore
 
+from common.cluster.board import POLL_SECONDS
 from common.cluster.master_port import (
     REMARK_SECONDS,
     STORE_TIMEOUT,
@@ -22,13 +22,12 @@ from common.cluster.master_port import (
     serve_store,
     wait_for_master,
 )
-from common.core.failures import Failure, PeerLost, RanksDisagree, Verdict
+from common.core.failures import PeerLost, RanksDisagree
+from common.core.provenance import code_digest, versions
 from common.core.settings import Settings, differences
 from common.core.world import World
 
-POLL_SECONDS = 0.05
 GRACE_SECONDS = 1.0
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def open_store(world: World, address: str, deadline: float, say: Callable[[str], None]) -> Store:
@@ -80,23 +79,6 @@ def my_card(world: World, settings: Settings, address: str, interface: str) -> d
         "cores": len(os.sched_getaffinity(0)), "gpus": torch.cuda.device_count(),
         "versions": versions(), "code": code_digest(), "settings": settings.shared(),
     }
-
-
-def versions() -> dict[str, str]:
-    """The versions that results depend on."""
-    import numpy
-
-    return {"python": platform.python_version(), "torch": str(torch.__version__),
-            "numpy": str(numpy.__version__)}
-
-
-def code_digest(root: Path = ROOT) -> str:
-    """A hash of the program's own source files, equal on nodes that run the same code."""
-    digest = hashlib.sha256()
-    for folder in ("common", "PartOne", "PartTwo", "PartThree"):
-        for path in sorted((root / folder).rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def _machine_id() -> str:
@@ -160,21 +142,3 @@ def _difference(topic: str, leader: dict, card: dict) -> str:
     pairs = [f"{name} is {card[topic].get(name)} there and {leader[topic].get(name)} on rank 0"
              for name in differences(leader[topic], card[topic])]
     return f"{who} and rank 0 on {leader['host']} differ in {topic}: {'; '.join(pairs)}"
-
-
-def publish(store: Store, failure: Failure) -> Failure:
-    """Makes `failure` the run's verdict unless there is one already; returns the one that holds."""
-    mine = json.dumps({"sentence": str(failure), "exit_code": failure.exit_code})
-    said = json.loads(store.compare_set("verdict", "", mine))
-    return Verdict(said["sentence"], said["exit_code"])
-
-
-def conclude(store: Store) -> None:
-    """Closes the case when all ranks have done everything: no failure can be told any more.
-
-    Without it a signal in the last instant could stop one rank when another has ended already.
-    Raises the verdict that was told before.
-    """
-    verdict = publish(store, Verdict("all ranks have done everything", 0))
-    if verdict.exit_code:
-        raise verdict

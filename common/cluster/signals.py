@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from common.cluster.advice import advice
 from common.core.events import append_event
-from common.step.phase_timer import Progress
+from common.core.progress import Progress, process_progress
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
 GRACE_SECONDS = 20.0
@@ -34,8 +34,8 @@ class Stop:
     ranks pass the same boundaries in the same order, so their count says where a rank is.
     """
 
-    def __init__(self) -> None:
-        self.progress = Progress()
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.progress = progress or Progress()
         self.mark = ""
         self.signal: signal.Signals | None = None
         self.in_group = False
@@ -153,7 +153,7 @@ class Stop:
 @functools.cache
 def process_stop() -> Stop:
     """The one Stop of this process: signals belong to processes."""
-    return Stop()
+    return Stop(process_progress())
 
 
 def listen_for_signals(stop: Stop) -> None:

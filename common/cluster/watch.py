@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from torch.distributed import PrefixStore, Store
 
 from common.cluster.agreement import StopAgreement
-from common.cluster.rendezvous import publish
+from common.cluster.board import publish
 from common.cluster.signals import Stop
 from common.core.failures import Failure, PeerLost, Verdict, first_line
+from common.core.progress import FINISHED, Progress
 from common.core.world import World
-from common.step.phase_timer import FINISHED, Progress
 
 BEAT_SECONDS = 0.5
 STOPPING_BEAT_SECONDS = 0.05
@@ -151,7 +151,7 @@ class Watch:
             publish(store, failure)
         if store.check(["verdict"]):
             said = json.loads(store.get("verdict"))
-            if said["exit_code"]:  # else all have done everything: see rendezvous.conclude
+            if said["exit_code"]:  # else all have done everything: see board.conclude
                 self._see_others_out(store)
                 self._leave(Verdict(said["sentence"], said["exit_code"]))
 

@@ -1,0 +1,1 @@
+"""What every room may know: settings, world, failures, progress. Read settings.py first."""

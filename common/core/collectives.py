@@ -3,7 +3,8 @@
 Tensors must live on the device that the backend works on; every rank must call each of them.
 """
 
-import hashlib
+
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
@@ -88,10 +89,15 @@ def gather_bytes(data: bytes, device: torch.device) -> list[bytes]:
             zip(gather_rows(row), lengths.tolist(), strict=True)]
 
 
-def digest_of(model: nn.Module) -> str:
-    """A hash of all parameters and buffers, names and bytes: equal for equal replicas."""
-    digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()[:12]
+def ring_bytes(payload: int, ranks: int) -> int:
+    """What each rank sends when `ranks` ranks all-reduce `payload` bytes around a ring.
+
+    Reduce-scatter and all-gather each pass ranks-1 blocks of payload/ranks bytes on
+    (Patarasuk and Yuan, 2009).
+    """
+    return round(2 * payload * (ranks - 1) / ranks)
+
+
+def total_bytes(tensors: Iterable[Tensor]) -> int:
+    """The size of all tensors together, in bytes."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

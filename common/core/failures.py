@@ -1,14 +1,4 @@
-"""What can go wrong, one exception each, and the exit code that a script can act on.
-
-    python3 PartTwo/main.py --num-nodes 4; echo $?      # 2: --rank is missing
-"""
-
-import sys
-import traceback
-from collections.abc import Callable
-from typing import NoReturn
-
-from common.cluster.signals import listen_for_signals, process_stop
+"""What can go wrong: one exception each, with the exit code that a script can act on."""
 
 
 class Failure(Exception):
@@ -68,21 +58,3 @@ class Verdict(Failure):
 def first_line(error: BaseException) -> str:
     """What an exception of another library says, cut to its first line."""
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def run_program(main: Callable[[], None]) -> NoReturn:
-    """Calls `main` and exits: 0, or a failure's one sentence on standard error and its exit code.
-
-    `--debug` anywhere on the command line adds the traceback. An exception that is no
-    `Failure` is a fault of this program and always shows its traceback.
-    """
-    stop = process_stop()
-    listen_for_signals(stop)
-    try:
-        main()
-    except Failure as failure:
-        if "--debug" in sys.argv:
-            traceback.print_exc()
-        stop.tell(str(failure), failure.exit_code)
-        sys.exit(failure.exit_code)
-    sys.exit(0)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from common.step.phase_timer import PHASES
+from common.core.progress import PHASES
 
 Trace = dict[str, Any]
 Event = dict[str, Any]

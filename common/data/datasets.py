@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from common.core.failures import DataError, first_line
+from common.core.long_waits import counted
 from common.data.dataset_cache import Arrays, ImageDataset, cached, make_dataset
 from common.data.epoch_plan import EpochPlan
-from common.core.failures import DataError, first_line
-from common.cluster.long_waits import counted
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png"}
 

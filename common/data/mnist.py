@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from common.core.failures import DataError, first_line
 from common.data.dataset_cache import Arrays, ImageDataset, cached
 from common.data.datasets import torchvision_datasets
-from common.core.failures import DataError, first_line
 
 FIRST_FILE = "train-images-idx3-ubyte"
 

@@ -1,0 +1,1 @@
+"""The networks and the layers that make them fast. Read vgg11.py first."""

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from common.core.collectives import broadcast_bytes
 from common.core.precision import Precision
+from common.core.provenance import instruction_sets
 from common.model.fast_convolution import compute_by, fits
-from common.preflight.node_facts import instruction_sets
 
 LIBRARY, AUTO = "library", "auto"
 # In bf16 torch's own convolution is 0.2 % of its outputs off, winograd-2 0.6 %, and winograd-4

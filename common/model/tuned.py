@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from common.core.failures import UsageError
 from common.core.precision import Precision
+from common.core.provenance import instruction_sets, processor
 from common.model.convolutions import LIBRARY, Shape
 from common.model.fast_convolution import compute_by
-from common.preflight.node_facts import instruction_sets, processor
 
 # The library keeps a layer unless another takes less than this share of its time.
 CLEARLY_FASTER = 0.95

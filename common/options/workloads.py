@@ -8,9 +8,13 @@ Rows name their data and models in functions, so that reading the table imports 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.core.failures import UsageError
+from common.core.settings import Settings
+
+if TYPE_CHECKING:
+    from common.data.augment import Augment
 
 
 @dataclass(frozen=True)
@@ -159,3 +163,14 @@ def find_workload(name: str) -> Workload:
     if name not in WORKLOADS:
         raise UsageError(f"no workload is called {name!r}; there are: {', '.join(WORKLOADS)}")
     return WORKLOADS[name]
+
+
+def create_augment(settings: Settings) -> "Augment":
+    """The workload's augmentation and normalisation, as `settings` change them."""
+    from common.core.precision import Precision
+    from common.data.augment import Augment
+
+    row = find_workload(settings.workload)
+    padding = row.padding if settings.crop_padding is None else settings.crop_padding
+    return Augment(row.mean, row.std, padding, row.flip, Precision(settings.precision).dtype,
+                   settings.cutout)

@@ -115,5 +115,3 @@ def clock_ahead(findings: Findings, rank: int) -> float:
     if not findings.links or rank == 0:
         return 0.0
     return findings.links[0][rank].clock_ahead or 0.0
-
-

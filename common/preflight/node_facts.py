@@ -4,13 +4,14 @@
 """
 
 import os
-import platform
 import shutil
 import socket
 import struct
 from pathlib import Path
 
 import torch
+
+from common.core.provenance import lines_of
 
 
 def node_facts(output_dir: Path, interface: str, master: str) -> dict:
@@ -24,20 +25,6 @@ def node_facts(output_dir: Path, interface: str, master: str) -> dict:
         "load": os.getloadavg()[0],
         "gpu_names": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
-
-
-def processor() -> str:
-    """What the processor calls itself."""
-    names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo")
-             if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def instruction_sets() -> str:
-    """The vector instructions that torch uses here: "AVX512", "AVX512 AMX", "AVX2", …"""
-    capability = torch.backends.cpu.get_cpu_capability()
-    flags = next((line for line in _lines("/proc/cpuinfo") if line.startswith("flags")), "")
-    return capability + " AMX" * (capability == "AVX512" and "amx_bf16" in flags.split())
 
 
 def own_name() -> str:
@@ -57,7 +44,7 @@ def gateway(destination: str) -> str | None:
         return None
     target = _number(destination)
     best, hop = -1, 0
-    for line in _lines("/proc/net/route")[1:]:
+    for line in lines_of("/proc/net/route")[1:]:
         fields = line.split()
         # The kernel prints each address as one hexadecimal number in the machine's byte order.
         network, through, mask = (int(fields[column], 16) for column in (1, 2, 7))
@@ -72,7 +59,7 @@ def _number(address: str) -> int:
 
 def memory() -> tuple[int, int]:
     """(all, available) bytes of memory; zeros where Linux's meminfo is missing."""
-    sizes = dict(line.split(":") for line in _lines("/proc/meminfo"))
+    sizes = dict(line.split(":") for line in lines_of("/proc/meminfo"))
     return (1024 * int(sizes.get("MemTotal", "0").split()[0]),
             1024 * int(sizes.get("MemAvailable", "0").split()[0]))
 
@@ -87,12 +74,5 @@ def disk_free(folder: Path) -> int:
 
 def _interface_number(interface: str, name: str) -> int | None:
     """What the driver says of its interface; nothing for loopback and for unplugged cables."""
-    lines = _lines(f"/sys/class/net/{interface}/{name}")
+    lines = lines_of(f"/sys/class/net/{interface}/{name}")
     return int(lines[0]) if lines and int(lines[0]) > 0 else None
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except OSError:
-        return []

@@ -16,7 +16,7 @@ from typing import Any
 
 from common.core.events import read_events
 from common.core.failures import DataError
-from common.step.phase_timer import PHASES
+from common.core.progress import PHASES
 
 NOTABLE = 1.1  # own work this many times the median rank's makes a straggler
 Step = dict[str, Any]

@@ -13,9 +13,9 @@ from typing import Any
 
 from common.core.events import read_events
 from common.core.failures import DataError
+from common.core.progress import PHASES
 from common.core.settings import LOCAL_SYNC_NAMES
 from common.reporting.merged_steps import Steps, averages_in_backward, by_place, merge, rank_of
-from common.step.phase_timer import PHASES
 
 ORDER = ("PartOne", "PartTwo/gather-scatter", "PartTwo/all-reduce", "PartThree")
 

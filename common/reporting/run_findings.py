@@ -6,13 +6,13 @@
 from collections.abc import Sequence
 from statistics import fmean, median
 
+from common.core.progress import dearest_phase
 from common.core.spread import half_interval
 from common.reporting import causes
 from common.reporting.causes import EARLY, Learned
 from common.reporting.merged_steps import own_work, straggler
 from common.reporting.recorded_run import RecordedRun, short
 from common.reporting.speed_findings import repeated, speed_up, strategies, timed
-from common.step.phase_timer import dearest_phase
 
 MEGABYTE = 1e6
 

@@ -9,12 +9,12 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from common.core.failures import DataError
+from common.core.progress import PHASES
 from common.reporting.figures import label
 from common.reporting.proof_findings import best_table, claim
 from common.reporting.recorded_run import RecordedRun
 from common.reporting.run_findings import MEGABYTE
 from common.reporting.speed_findings import base_of, timed
-from common.step.phase_timer import PHASES
 
 Runs = Sequence[RecordedRun]
 NODE_SETTINGS = ("data_dir", "output_dir", "resume", "debug", "dry_run", "accept_changes")

@@ -12,47 +12,21 @@ import io
 import os
 import struct
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from common.core.failures import CheckpointError, first_line
+from common.core.progress import Position
+from common.model.replica import unwrapped
 
 FORMAT = 1
 _LAYOUT = {"position": list, "model_state_dict": dict, "optimizer_state_dict": dict}
 _END_RECORD = b"PK\x05\x06"
 _MARK = b"sha256:"
 _TRAILER = len(_MARK) + 64
-
-
-class Position(NamedTuple):
-    """The next global batch to be trained on: epochs count from 1, iterations from 0.
-
-    `step` counts all iterations since the run began.
-    """
-
-    epoch: int = 1
-    iteration: int = 0
-    step: int = 0
-
-    def after_one_more(self, iterations_per_epoch: int) -> "Position":
-        """The position one global batch on."""
-        if self.iteration + 1 == iterations_per_epoch:
-            return Position(self.epoch + 1, 0, self.step + 1)
-        return Position(self.epoch, self.iteration + 1, self.step + 1)
-
-    def __str__(self) -> str:
-        return f"epoch {self.epoch} iteration {self.iteration}"
-
-
-_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside a DistributedDataParallel or DataParallel, or the model itself."""
-    return model.module if isinstance(model, _WRAPPERS) else model
 
 
 def pack(model: nn.Module, optimizer: Optimizer, position: Position, loss: float,

@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import nn
 
 from common.core.failures import CheckpointError
-from common.run.checkpoint import Position
+from common.core.progress import Position
 
 BEST = "best.pt"
 

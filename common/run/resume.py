@@ -16,12 +16,12 @@ from torch.optim import Optimizer
 from common.cluster.process_group import Node
 from common.core.collectives import broadcast_bytes
 from common.core.failures import CheckpointError, UsageError
+from common.core.progress import Position
 from common.core.settings import FIELD_DEFAULTS, Settings, differences
 from common.data.epoch_plan import EpochPlan
 from common.data.loaders import InMemoryLoader, WorkerLoader
 from common.model.convolutions import LIBRARY
 from common.run import checkpoint, checkpoint_folder
-from common.run.checkpoint import Position
 from common.run.other_runs import log_paths, refuse_other_run
 from common.run.run import Run, ran_on
 from common.run.run_folder import prepare_folder

@@ -14,15 +14,15 @@ from torch import nn
 from torch.optim import Optimizer
 
 from common.cluster.process_group import Node
-from common.cluster.rendezvous import versions
 from common.core.collectives import gather_rows, gather_to_leader, share_leaders_buffers
 from common.core.failures import CheckpointError
 from common.core.precision import Precision
+from common.core.progress import Position
+from common.core.provenance import versions
 from common.core.settings import Settings
 from common.data.epoch_plan import mix
 from common.model.convolutions import algorithms
 from common.run import checkpoint, checkpoint_folder
-from common.run.checkpoint import Position
 from common.run.early_stopping import best_epoch, should_stop
 from common.run.run_log import RunLog, Step, Totals
 from common.run.save_clock import SaveClock

@@ -21,11 +21,10 @@ from tqdm import tqdm
 from common.core.console import console
 from common.core.events import read_events
 from common.core.failures import UsageError
+from common.core.progress import Position, dearest_phase
+from common.core.provenance import processor
 from common.core.world import World
-from common.preflight.node_facts import processor
-from common.run.checkpoint import Position
 from common.run.trackers import NoTracker, Tracker
-from common.step.phase_timer import dearest_phase
 
 BATCH_LINE = ("Batch Idx: {}, Batch Loss: {:.3f}, Batch Accuracy: {:.3f}, "
               "Batch Duration: {:.3f} seconds")

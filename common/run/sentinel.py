@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from common.cluster.process_group import Node
 from common.core.collectives import gather_rows
 from common.core.failures import RanksDisagree
+from common.core.progress import Position
 from common.data.epoch_plan import EpochPlan, fingerprint
-from common.run.checkpoint import Position, unwrapped
+from common.model.replica import unwrapped
 from common.run.run_log import Step
 
 

@@ -16,10 +16,10 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from common.cluster.process_group import Node
 from common.core.collectives import gather_bytes
 from common.core.failures import UsageError
+from common.core.progress import PHASES
 from common.core.settings import Settings
 from common.core.trace_file import is_communication, merge_traces, pack_trace, unpack_trace
 from common.run.run_log import RunLog
-from common.step.phase_timer import PHASES
 
 SHOWN_OPERATORS = 10
 

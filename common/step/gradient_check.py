@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from common.core.failures import NonFiniteLoss
-from common.run.checkpoint import unwrapped
+from common.model.replica import unwrapped
 from common.step.gradient_sync import GradientSync
 
 

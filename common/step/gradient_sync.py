@@ -3,7 +3,7 @@
 The strategies that average by hand are the lesson of Part Two and live in PartTwo/synchronizers.py.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -119,17 +119,3 @@ def put_back(row: Tensor, gradient: Tensor) -> None:
     """Copies a row of `as_row`'s order into the gradient, unless it is a view of it."""
     if row.data_ptr() != gradient.data_ptr():
         gradient.copy_(row.view_as(gradient))
-
-
-def ring_bytes(payload: int, ranks: int) -> int:
-    """What each rank sends when `ranks` ranks all-reduce `payload` bytes around a ring.
-
-    Reduce-scatter and all-gather each pass ranks-1 blocks of payload/ranks bytes on
-    (Patarasuk and Yuan, 2009).
-    """
-    return round(2 * payload * (ranks - 1) / ranks)
-
-
-def total_bytes(tensors: Iterable[Tensor]) -> int:
-    """The size of all tensors together, in bytes."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -5,52 +5,10 @@
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
 
-PHASES = ("data", "forward", "backward", "sync", "update")
-PHASES_AFTER_A_STEP = ("checking", "totals", "saving", "evaluation")
-FINISHED = "finished"
-
-
-def dearest_phase(seconds: Mapping[str, float]) -> tuple[str, float]:
-    """The phase that took longest, and its share of all."""
-    phase = max(seconds, key=lambda name: seconds[name])
-    return phase, seconds[phase] / (sum(seconds.values()) or 1.0)
-
-
-@dataclass
-class Progress:
-    """Where a rank is. The main thread writes it, the watch publishes it."""
-
-    epoch: int = 0
-    iteration: int = 0
-    phase: str = "start"
-    settled: bool = False
-    """True once a first step has ended: from then on the shorter patience applies."""
-    run: int = 0
-    """Counts the runs of this process: Part Two has one a strategy, and epochs start anew."""
-    saved: str | None = None
-    """The leader's last good checkpoint: "" when there is none yet, None before a run begins."""
-    log: Path | None = None
-    """The open run's JSON lines, where a failure is to be noted too."""
-
-    def place(self) -> str:
-        """In words: "at epoch 1 iteration 137", or "during start"."""
-        if self.epoch == 0:
-            return f"during {self.phase}"
-        return f"at epoch {self.epoch} iteration {self.iteration} ({self.phase})"
-
-    def order(self) -> tuple[int, ...]:
-        """Sorts ranks by how far they have come."""
-        phase = self.phase.removeprefix("after ")
-        every = PHASES + PHASES_AFTER_A_STEP
-        place = 2 * every.index(phase) + (phase != self.phase) if phase in every else -1
-        # Evaluation counts batches of its own, after the epoch's last iteration.
-        return (phase == FINISHED, self.run, self.epoch, phase == "evaluation", self.iteration,
-                place)
+from common.core.progress import PHASES, Progress
 
 
 class PhaseTimer:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from common.core.settings import Settings
-from common.run.checkpoint import unwrapped
+from common.model.replica import unwrapped
 
 EVERY = 5
 

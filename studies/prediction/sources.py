@@ -12,8 +12,8 @@ from statistics import fmean, median
 from typing import Any
 
 from common.core.failures import DataError, UsageError
+from common.core.progress import PHASES
 from common.reporting.recorded_run import RecordedRun, find_runs
-from common.step.phase_timer import PHASES
 from studies.prediction.calibration import Cell
 from studies.prediction.grid import COMPUTE_ONLY, load_grid
 from studies.prediction.model import STRATEGIES, Machine

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common.cluster.rendezvous import code_digest, versions
-from common.preflight.node_facts import processor
+from common.core.provenance import code_digest, processor, versions
 from studies.proof.by_step import looked_after
 from studies.proof.comparison import QUANTITIES, Gap, Gaps
 from studies.proof.experiment import Case, Reference

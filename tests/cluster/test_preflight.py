@@ -171,4 +171,3 @@ def test_a_master_name_that_means_loopback_to_the_leader(hosts, tmp_path):
                          before=debian_hosts())
     check(outcomes[:1], 75, "1 of 4 joined", "node0 means 127.0.1.1 here", "--master-ip")
     check(outcomes[1:], 75, f"cannot reach rank 0 at {MASTER}")
-

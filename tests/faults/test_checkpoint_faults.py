@@ -23,8 +23,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.core.failures import CheckpointError
+from common.core.progress import Position
 from common.run import checkpoint, checkpoint_folder
-from common.run.checkpoint import Position
 from tests.ranks import CONTEXT, program, run_programs
 from tests.runs import Case, end_of, launch, same_bits
 from tests.small import small_model
@@ -292,5 +292,3 @@ def test_stale_partial_files_go_at_the_next_start(tmp_path, undisturbed):
     launch(case, tmp_path, "auto")
     assert same_bits(end_of(case, tmp_path), undisturbed(case))
     assert not list(partials.glob("*.partial"))
-
-

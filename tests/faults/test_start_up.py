@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from common.cluster import rendezvous
+from common.core import provenance
 from common.run import other_runs
 from tests.ranks import ROOT, cluster, error_lines, free_port, program, run_programs
 from tests.workload import SMALL, plant
@@ -163,7 +164,7 @@ def test_code_differs(tmp_path):
 
 def other_code() -> None:
     """One line more in one file, as far as the digest can see."""
-    plain = rendezvous.code_digest
+    plain = provenance.code_digest
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name)
         for folder in ("common", "PartOne", "PartTwo", "PartThree"):

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from common.model.model_split import split_in_two
+from common.model.replica import unwrapped
 from common.model.small_models import MnistCnn
 from common.model.vgg11 import VGG11
-from common.run.checkpoint import unwrapped
 from PartThree.data_parallel import DataParallel
 from tests.ranks import cluster, run_programs
 from tests.workload import SMALL, plant

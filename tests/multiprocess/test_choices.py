@@ -17,6 +17,7 @@ from torch import nn
 from common.cluster.process_group import Node
 from common.core.events import read_events
 from common.core.precision import Precision
+from common.core.progress import Position
 from common.core.settings import Settings
 from common.core.world import World
 from common.model.convolutions import algorithms, use_fast_convolutions
@@ -111,7 +112,7 @@ def test_what_does_not_suit_the_model_is_chosen_anew(told):
 def save(path: Path, ran_on: object) -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    checkpoint.write(path, checkpoint.pack(model, optimizer, checkpoint.Position(), 0.0,
+    checkpoint.write(path, checkpoint.pack(model, optimizer, Position(), 0.0,
                                            ran_on=ran_on))
 
 

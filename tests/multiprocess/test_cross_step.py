@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from common.core.failures import UsageError
+from common.core.progress import PHASES, Progress
 from common.run import checkpoint
 from common.step import phase_timer
-from common.step.phase_timer import PHASES, PhaseTimer, Progress
+from common.step.phase_timer import PhaseTimer
 from PartTwo.synchronizers import SyncOptions, create_synchronizer
 from tests.multiprocess.test_parity import SMALL_BUCKETS, trained
 from tests.ranks import run_ranks

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from common.core.collectives import digest_of
 from common.model.convolutions import algorithms
+from common.model.replica import digest_of
 from common.model.vgg11 import VGG11
 from common.run.checkpoint import read
 from tests.ranks import program, run_programs

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 import common
 from common.core.events import read_events
 from common.core.failures import UsageError
-from common.run import checkpoint
+from common.model.replica import unwrapped
 from tests.ranks import run_ranks
 from tests.small import small_model
 
@@ -73,7 +73,7 @@ def course(distribute_flag: bool, task_flag: str) -> dict[str, torch.Tensor]:
             assert names == [f"Epoch_{epoch}.pt" for epoch in (1, 2, 3, 4)]
             evaluate(folder, criterion)
     return {key: tensor.detach() for key, tensor in
-            checkpoint.unwrapped(model).state_dict().items()}
+            unwrapped(model).state_dict().items()}
 
 
 def evaluate(folder: Path, criterion: nn.Module) -> None:

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
+from common.core.collectives import total_bytes
 from common.core.events import read_events
 from common.core.failures import NonFiniteLoss
 from common.run import checkpoint, checkpoint_folder
-from common.step.gradient_sync import total_bytes
 from PartTwo.synchronizers import LOCAL_SYNCHRONIZERS, SyncOptions, create_synchronizer
 from tests.faults.disturbed import joined, running
 from tests.faults.test_bad_numbers import plant_bad_number

@@ -13,9 +13,9 @@ import torch
 
 from common.core.events import read_events
 from common.core.failures import CheckpointError
+from common.core.progress import Position
 from common.options.command_line import parse_command_line
 from common.run import checkpoint
-from common.run.checkpoint import Position
 from common.step.optimizers import create_optimizer
 from tests.ranks import program, run_programs
 from tests.small import small_model

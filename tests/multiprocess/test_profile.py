@@ -11,11 +11,11 @@ import pytest
 
 from common.core.events import read_events
 from common.core.failures import UsageError
+from common.core.progress import PHASES
 from common.core.settings import Settings
 from common.core.trace_file import unpack_trace
 from common.reporting.timeline import overlap, phase_is
 from common.run.tracing import NoTracer, create_tracer, window
-from common.step.phase_timer import PHASES
 from tests.multiprocess.test_parts import launch
 from tests.ranks import cluster, run_programs
 from tests.workload import SMALL, plant

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import SGD
 
+from common.core.collectives import total_bytes
 from common.core.settings import LOCAL_WIRES
-from common.step.gradient_sync import total_bytes
 from PartTwo.quantised import BITS, BLOCK, QuantisedAverage, decode, encode
 from PartTwo.synchronizers import LOCAL_SYNCHRONIZERS, SyncOptions, create_synchronizer
 from tests.multiprocess.test_messages import noise

@@ -20,11 +20,11 @@ import torch.distributed as dist
 from common.cluster.process_group import Node
 from common.core.events import read_events
 from common.core.failures import DataError
+from common.core.progress import Position
 from common.core.world import World
 from common.data.datasets import load_spirals
 from common.options.command_line import parse_command_line
 from common.run import checkpoint, checkpoint_folder
-from common.run.checkpoint import Position
 from common.run.run import Run
 from common.run.run_log import RunLog
 from common.setup import hold_out

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from common.core.failures import CheckpointError
+from common.core.progress import Position
 from common.run import checkpoint, checkpoint_folder
-from common.run.checkpoint import Position
 from tests.small import small_model
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from common.data.loaders import Augment, PlainLoader, WorkerLoader
+from common.data.augment import Augment
+from common.data.loaders import PlainLoader, WorkerLoader
 from tests.small import small_loader
 
 

@@ -10,10 +10,10 @@ import time
 import pytest
 
 from common.cluster import long_waits
-from common.cluster.long_waits import counted, tell_long_waits
 from common.core.console import console
+from common.core.long_waits import counted, tell_long_waits
+from common.core.progress import FINISHED, Progress
 from common.core.world import World
-from common.step.phase_timer import FINISHED, Progress
 
 
 @pytest.fixture

@@ -12,11 +12,10 @@ from torch import nn
 
 from common.core.failures import UsageError
 from common.core.settings import TRAJECTORY_FIELDS, Settings
-from common.data.loaders import create_augment
 from common.model.vgg11 import VGG11
 from common.options.command_line import parse_command_line
 from common.options.recipes import RECIPES, find_recipe
-from common.options.workloads import WORKLOADS
+from common.options.workloads import WORKLOADS, create_augment
 from common.step.optimizers import create_criterion, create_optimizer, without_smoothing
 from common.step.schedules import Schedule
 from tests.small import small_model

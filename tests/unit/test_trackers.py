@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from common.core.failures import UsageError
+from common.core.progress import Position
 from common.core.world import World
 from common.run import trackers
-from common.run.checkpoint import Position
 from common.run.run_log import RunLog, Totals
 from tests.ranks import ROOT
 from tests.unit.test_records import step

@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 
+from common.banner import announce
 from common.cluster.process_group import Node
 from common.core.failures import UsageError
 from common.core.precision import Precision
@@ -26,7 +27,6 @@ from common.model.convolutions import Shape, algorithms, use_fast_convolutions
 from common.model.tuned import Tuned, choose_tuned, fastest, is_quiet, measure, read_tuned
 from common.options.command_line import parse_command_line
 from common.run.choices import settle_choices
-from common.setup import announce
 from scripts import tune
 from tests.ranks import ROOT
 

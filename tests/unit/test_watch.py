@@ -14,12 +14,12 @@ import pytest
 from torch.distributed import HashStore
 
 from common.cluster import watch as module
-from common.cluster.rendezvous import conclude, publish
+from common.cluster.board import conclude, publish
 from common.cluster.signals import Stop
 from common.cluster.watch import BEAT_SECONDS, SILENCE_SECONDS, Watch
 from common.core.failures import Failure, PeerLost, Verdict
+from common.core.progress import FINISHED
 from common.core.world import World
-from common.step.phase_timer import FINISHED
 
 PATIENCE = 60
 

@@ -8,10 +8,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from common.cluster.signals import process_stop
 from common.core.console import console, last_said
+from common.core.progress import FINISHED, Progress, process_progress
 from common.core.world import World
-from common.step.phase_timer import FINISHED, Progress
 
 SILENCE_SECONDS = 2.4  # a line that is due then stands there before three seconds have passed
 LOOK_SECONDS = 0.1
@@ -39,7 +38,7 @@ def tell_long_waits(world: World, progress: Progress | None = None) -> None:
     Call once a process, before torch is imported: that is the first thing that takes long. Ends
     when the phase is FINISHED. `progress` is the process's own unless given.
     """
-    progress = progress or process_stop().progress
+    progress = progress or process_progress()
     progress.phase = "loading torch"
     if world.is_leader:
         threading.Thread(target=_tell, args=(world, progress), name="long waits",

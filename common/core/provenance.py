@@ -1,0 +1,52 @@
+"""What results depend on beside the settings: code, versions, processor.
+
+    python3 -c "from common.core.provenance import *; print(code_digest(), versions())"
+"""
+
+import hashlib
+import platform
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def processor() -> str:
+    """What the processor calls itself."""
+    names = [line.partition(":")[2].strip() for line in lines_of("/proc/cpuinfo")
+             if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def instruction_sets() -> str:
+    """The vector instructions that torch uses here: "AVX512", "AVX512 AMX", "AVX2", …"""
+    import torch
+
+    capability = torch.backends.cpu.get_cpu_capability()
+    flags = next((line for line in lines_of("/proc/cpuinfo") if line.startswith("flags")), "")
+    return capability + " AMX" * (capability == "AVX512" and "amx_bf16" in flags.split())
+
+
+def lines_of(path: str) -> list[str]:
+    """The lines of one of Linux's own files; none where there is no such file."""
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def versions() -> dict[str, str]:
+    """The versions that results depend on."""
+    import numpy
+    import torch
+
+    return {"python": platform.python_version(), "torch": str(torch.__version__),
+            "numpy": str(numpy.__version__)}
+
+
+def code_digest(root: Path = ROOT) -> str:
+    """A hash of the program's own source files, equal on nodes that run the same code."""
+    digest = hashlib.sha256()
+    for folder in ("common", "PartOne", "PartTwo", "PartThree"):
+        for path in sorted((root / folder).rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
