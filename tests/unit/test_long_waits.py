@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from common.cluster import long_waits
+from common.core import long_waits
 from common.core.console import console
 from common.core.long_waits import counted, tell_long_waits
 from common.core.progress import FINISHED, Progress
