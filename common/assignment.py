@@ -45,13 +45,9 @@ def prepare_model_for_evaluation(model: nn.Module, device: torch.device | str,
                                  checkpoint_path: str | Path) -> nn.Module:
     """`model` on `device` with a checkpoint's weights, in evaluation mode.
 
-    Where the run averaged its weights, it is their mean, which its report is about too. Raises
-    CheckpointError when the checkpoint cannot be used.
+    Raises CheckpointError when the checkpoint cannot be used.
     """
-    contents = checkpoint.read(checkpoint_path)
-    if mean := contents.get("average_state_dict"):
-        contents["model_state_dict"] = mean
-    checkpoint.restore(contents, checkpoint_path, model)
+    checkpoint.restore(checkpoint.read(checkpoint_path), checkpoint_path, model)
     return model.to(device).eval()
 
 

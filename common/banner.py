@@ -89,7 +89,6 @@ def _what_is_special(settings: Settings, node: Node) -> list[str]:
 def _what_the_recipe_adds(settings: Settings) -> list[str]:
     added = [f"decay on {settings.decay_on}"] * (settings.decay_on != "all")
     added += [f"label smoothing {settings.label_smoothing}"] * (settings.label_smoothing > 0)
-    added += [f"weight average {settings.weight_average}"] * (settings.weight_average > 0)
     added += [f"{settings.flips} flips"] * (settings.flips != "random")
     added += [f"crop padding {settings.crop_padding}"] * (settings.crop_padding is not None)
     added += [f"cutout {settings.cutout}"] * (settings.cutout > 0)

@@ -43,14 +43,12 @@ def evaluate(model: nn.Module, criterion: nn.Module, dataset: ImageDataset,
     """Evaluates `model` on `dataset`; every rank takes a contiguous share and gets all results.
 
     Every rank must call it. The leader's running statistics count. `criterion` must be the mean
-    over a batch; labels are not smoothed here. Where the run averages weights, the mean is
-    evaluated. The model is left in evaluation mode.
+    over a batch; labels are not smoothed here. The model is left in evaluation mode.
     """
-    with run.average.applied(model):
-        result = _evaluate(model, without_smoothing(criterion), dataset, run)
-        if not run.settings.tta:
-            return result
-        both = _evaluate(Mirrored(model), without_smoothing(criterion), dataset, run)
+    result = _evaluate(model, without_smoothing(criterion), dataset, run)
+    if not run.settings.tta:
+        return result
+    both = _evaluate(Mirrored(model), without_smoothing(criterion), dataset, run)
     return result._replace(mirrored_accuracy=both.accuracy)
 
 

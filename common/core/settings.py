@@ -26,7 +26,7 @@ PARALLEL = ("ddp", "data-parallel", "model-split")
 TRAJECTORY_FIELDS = ("workload", "batch_size", "smallest_batch", "learning_rate", "momentum",
                      "weight_decay", "seed", "precision", "batch_norm", "optimizer", "schedule",
                      "warmup_epochs", "step_epochs", "gamma", "validation_fraction", "wire",
-                     "comm_hook", "decay_on", "label_smoothing", "weight_average", "flips",
+                     "comm_hook", "decay_on", "label_smoothing", "flips",
                      "crop_padding", "cutout", "init", "bias_rate")
 LOCAL_TRAJECTORY_FIELDS = ("sync_every", "outer_learning_rate", "outer_momentum", "max_iterations")
 # Fields that a node may choose for itself: its disk, its cores, its cables.
@@ -49,7 +49,6 @@ class Settings:
     recipe: str = "course"
     decay_on: str = "all"
     label_smoothing: float = 0.0
-    weight_average: float = 0.0
     flips: str = "random"
     crop_padding: int | None = None
     cutout: int = 0

@@ -81,7 +81,7 @@ def _settings(flags: dict[str, Any]) -> Settings:
 # Flags whose defaults stand in the workload's row, under the same names.
 WORKLOAD_FLAGS = ("epochs", "batch_size", "learning_rate", "momentum", "weight_decay", "decay_on",
                   "optimizer", "schedule", "warmup_epochs", "step_epochs", "gamma",
-                  "label_smoothing", "weight_average", "flips", "crop_padding", "cutout", "init",
+                  "label_smoothing", "flips", "crop_padding", "cutout", "init",
                   "bias_rate", "validation_fraction", "early_stopping", "log_every")
 
 

@@ -50,8 +50,6 @@ def _add_beyond_the_course(group: argparse._ArgumentGroup) -> None:
                        help="decay all, or weights without biases and batch norm")
     group.add_argument("--label-smoothing", type=fraction, metavar="X",
                        help="how much of each target all classes share; not of the test loss")
-    group.add_argument("--weight-average", type=fraction, metavar="X",
-                       help="evaluate a mean of the weights that keeps X of it every 5 steps")
     group.add_argument("--flips", choices=FLIPS,
                        help="mirror images by chance, or each in every other epoch")
     group.add_argument("--crop-padding", type=whole, metavar="N",

@@ -65,7 +65,6 @@ NAMES = {
                              "--valid-size --valid-split --validation-split",
     "--early-stopping": "--early-stop --patience --early-stopping-patience",
     "--label-smoothing": "--smoothing --label-smooth",
-    "--weight-average": "--ema --ema-decay --use-ema --model-ema --model-ema-decay",
     "--batch-norm synchronised": "--sync-bn --syncbn --sync-batchnorm --sync-batch-norm "
                                  "--use-sync-bn",
     "--tta": "--test-time-augmentation",
@@ -102,6 +101,8 @@ SENTENCES = {
         "warm-up is counted in epochs, with --warmup-epochs",
     "--clip --clip-grad --clip-grad-norm --grad-clip --max-grad-norm --gradient-clip-val":
         "gradients are not clipped",
+    "--ema --ema-decay --use-ema --model-ema --model-ema-decay --weight-average":
+        "weights are not averaged over steps: the weights of the last step are evaluated",
     "--wandb --use-wandb --wandb-project --mlflow":
         "the only tracker is TensorBoard, with --tracker tensorboard",
     "--distributed --multiprocessing-distributed --ddp --use-ddp --dist":

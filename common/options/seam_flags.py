@@ -80,10 +80,6 @@ def check_seam(settings: Settings) -> None:
     if settings.wire in LOCAL_WIRES and by_gradients:
         raise UsageError(f"--wire {settings.wire} is for --sync {' and '.join(LOCAL_SYNC_NAMES)}, "
                          f"and {by_gradients[0]} sends gradients: choose bf16 or fp16")
-    if settings.local_sync and settings.weight_average:
-        raise UsageError("--weight-average follows weights that all ranks share, and --sync "
-                         f"{settings.local_sync[0]} lets each have its own: leave out one of the "
-                         "two, or give --weight-average 0")
     if settings.local_sync and settings.batch_norm == "synchronised":
         raise UsageError("--batch-norm synchronised lets the ranks meet in every layer of every "
                          f"step, which --sync {settings.local_sync[0]} is there to avoid: leave "

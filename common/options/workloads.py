@@ -46,7 +46,6 @@ class Workload:
     gamma: float = 0.1
     decay_on: str = "all"
     label_smoothing: float = 0.0
-    weight_average: float = 0.0
     flips: str = "random"
     crop_padding: int | None = None
     cutout: int = 0

@@ -55,16 +55,15 @@ def remove_partial_files(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def require_space(folder: Path, model: nn.Module, files: int, states: int = 1) -> None:
+def require_space(folder: Path, model: nn.Module, files: int) -> None:
     """Raises CheckpointError when the disk of `folder` cannot take `files` checkpoints of `model`.
 
-    A checkpoint holds the state, `states` times where the weights' mean is kept too, and, for SGD
-    with momentum, the parameters' size once more (twice for Adam and Adadelta, which this leaves
-    out); what else is in it is less than 100 kB.
+    A checkpoint holds the state and, for SGD with momentum, the parameters' size once more (twice
+    for Adam and Adadelta, which this leaves out); what else is in it is less than 100 kB.
     """
     state = sum(tensor.nbytes for tensor in model.state_dict().values())
     momentum = sum(parameter.nbytes for parameter in model.parameters())
-    needed = files * (states * state + momentum + 100_000)
+    needed = files * (state + momentum + 100_000)
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise CheckpointError(f"the disk of {folder} has {free / 1e6:.0f} MB free, too little for "

@@ -31,7 +31,6 @@ from common.run.sentinel import Sentinel
 from common.run.tracing import create_tracer
 from common.run.trackers import create_tracker
 from common.step.gradient_sync import GradientSync, KeepLocal
-from common.step.weight_average import create_average
 
 
 @contextmanager
@@ -76,7 +75,6 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
         totals = _my_totals(contents.get("totals", []), node)
         remarks.append(f"resumed at {position} from {source} (bit-exact: "
                        f"{_exactness(contents, ran_on(name, node, settings, model))})")
-    average = create_average(settings, model, (contents or {}).get("average_state_dict", {}))
     node.note_saved(str(last or ""))
     remarks += _left_out(plan)
     text, metrics = log_paths(folder, node.world)
@@ -92,7 +90,7 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
         yield Run(name, folder, folder / "checkpoints", settings, node, log, plan.iterations,
                   Sentinel(plan, node, settings.check_every), tracer,
                   SaveClock(name, settings.checkpoint_minutes, node), position, totals, last, data,
-                  gradient_sync, average, validation_losses=_losses_so_far(contents, settings))
+                  gradient_sync, validation_losses=_losses_so_far(contents, settings))
         log.event("end")
         node.progress.log = None
 

@@ -30,7 +30,6 @@ from common.run.sentinel import NoSentinel, Sentinel
 from common.run.tracing import NoTracer
 from common.step.gradient_sync import GradientSync, KeepLocal
 from common.step.schedules import Schedule, create_schedule
-from common.step.weight_average import NoAverage
 
 KEPT_CHECKPOINTS = 2
 
@@ -61,7 +60,6 @@ class Run:
     last_checkpoint: Path | None = None
     data: str = ""
     gradient_sync: GradientSync = field(default_factory=KeepLocal)
-    average: NoAverage = field(default_factory=NoAverage)
     kept: int | None = KEPT_CHECKPOINTS
     validation_losses: list[float] = field(default_factory=list)
 
@@ -108,8 +106,7 @@ class Run:
         The weights have to be settled for it. (Saving settles them by itself: it may be asked for.)
         """
         done = self.position.step + 1
-        return (self.average.is_due(done) or self.sentinel.is_due(more=1)
-                or self.clock.is_look(done))
+        return self.sentinel.is_due(more=1) or self.clock.is_look(done)
 
     @property
     def _limit(self) -> int | None:
@@ -137,7 +134,6 @@ class Run:
         self.log.step(step)
         self.totals.add(step.loss, step.correct, step.samples)
         self.position = self.position.after_one_more(self.iterations_per_epoch)
-        self.average.after_step(self.position.step, model)
         self.node.progress.phase = "checking"
         together = self.gradient_sync.replicas_agree
         self.sentinel.note(step)
@@ -220,8 +216,8 @@ class Run:
                     model, optimizer, self.position, loss, totals=totals,
                     settings=self.settings.as_json(),
                     ran_on=ran_on(self.name, self.node, self.settings, model), data=self.data,
-                    validation_losses=self.validation_losses, rank_state=rank_state,
-                    average_state_dict=self.average.state()), is_best)
+                    validation_losses=self.validation_losses, rank_state=rank_state),
+                    is_best)
             self.last_checkpoint = path
             self.log.event("checkpoint", file=path.name,
                            seconds=round(time.perf_counter() - begun, 6))

@@ -34,8 +34,7 @@ def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modul
             (folder / "settings.json").write_text(json.dumps(settings.as_json(), indent=2) + "\n")
             checkpoint_folder.remove_partial_files(folder / "checkpoints")
             checkpoint_folder.require_space(
-                folder, model, KEPT_CHECKPOINTS + 1 + bool(settings.validation_fraction),
-                1 + bool(settings.weight_average))
+                folder, model, KEPT_CHECKPOINTS + 1 + bool(settings.validation_fraction))
     except OSError as error:
         raise UsageError(f"the output folder {folder} cannot be written: {error.strerror}") \
             from error

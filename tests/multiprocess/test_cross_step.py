@@ -18,13 +18,12 @@ from torch.nn import functional
 
 from common.core.failures import UsageError
 from common.core.progress import PHASES, Progress
-from common.run import checkpoint
 from common.step import phase_timer
 from common.step.phase_timer import PhaseTimer
 from PartTwo.synchronizers import SyncOptions, create_synchronizer
 from tests.multiprocess.test_parity import SMALL_BUCKETS, trained
 from tests.ranks import run_ranks
-from tests.runs import FOLDERS, Case, end_of, launch, same_bits
+from tests.runs import Case, end_of, launch, same_bits
 from tests.workload import plant
 
 CROSS_STEP, OVERLAPPED = "cross-step-all-reduce", "overlapped-all-reduce"
@@ -45,7 +44,6 @@ def test_gradients_and_weights_have_the_bits_of_overlapping_with_backward_alone(
 def plant_watchful() -> None:
     """Whoever looks at the weights must find them settled."""
     from common.run import save_clock, sentinel
-    from common.step import weight_average
     from PartTwo.cross_step import CrossStepAllReduce
 
     plant()
@@ -64,13 +62,11 @@ def plant_watchful() -> None:
             return wrapped(self, *arguments)
         setattr(kind, name, watched)
     watch(sentinel.Sentinel, "check", lambda it, arguments: True)
-    watch(weight_average.WeightAverage, "after_step",
-          lambda it, arguments: it.is_due(arguments[0]))
     watch(save_clock.SaveClock, "is_due", lambda it, arguments: it.is_look(arguments[0]))
 
 
 FLAGS = {
-    "weights are looked at": ["--weight-average", "0.9", "--check-every", "2"],
+    "weights are looked at": ["--check-every", "2"],
     "the clock is asked": [],
     "rates change": ["--schedule", "one-cycle", "--warmup-epochs", "1"],
     "two passes": ["--accumulate", "2"],
@@ -79,17 +75,13 @@ FLAGS = {
 
 @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS.keys())
 def test_whole_runs_have_the_same_bits_too(flags, tmp_path):
-    ends, means = [], []
+    ends = []
     for name in (CROSS_STEP, OVERLAPPED):
         case = Case(name, 2, "memory", 4, 0)
         launch(case, tmp_path, "no", before=plant_watchful,
                more=[*flags, "--bucket-mb", str(SMALL_BUCKETS)])
         ends.append(end_of(case, tmp_path))
-        found = checkpoint.read(tmp_path / FOLDERS[name] / "checkpoints" / "Epoch_2.pt")
-        means.append(found["average_state_dict"])
     assert same_bits(*ends)
-    assert means[0].keys() == means[1].keys()
-    assert all(torch.equal(means[0][name], means[1][name]) for name in means[0])
 
 
 def step(net: nn.Module, used: list[nn.Module], sync, optimizer) -> None:

@@ -1,8 +1,6 @@
 """The record recipe keeps the promise: one trajectory on any number of ranks, resumed bit for bit.
 
-Mutations that turn this red: leave average_state_dict out of the checkpoint, or of the resumed run;
-average on the leader alone; count the average's steps from the start of the process; draw the flips
-by epoch alone; evaluate the weights instead of their mean; evaluate with the training criterion.
+Mutations that turn this red: draw the flips by epoch alone; evaluate with the training criterion.
 """
 
 import json
@@ -12,15 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-import common
 from common.run import checkpoint
 from tests.runs import FOLDERS, Case, end_of, launch, same_bits
 from tests.small import SmallNet
 from tests.workload import plant
 
 KILLED = -9
-RECORD = ["--recipe", "record", "--weight-average", "0.95", "--batch-size", "10", "--epochs", "2",
-          "--learning-rate", "0.05"]
+RECORD = ["--recipe", "record", "--batch-size", "10", "--epochs", "2", "--learning-rate", "0.05"]
 EXACT = [*RECORD, "--precision", "float64", "--batch-norm", "synchronised", "--tta",
          "--validation-fraction", "0"]
 FIGURES = ("test_loss", "test_accuracy", "mirrored_test_accuracy")
@@ -52,9 +48,7 @@ def one_rank(tmp_path_factory) -> tuple[dict, list[float]]:
 def test_any_number_of_ranks_learns_and_evaluates_the_same(case, one_rank, tmp_path):
     launch(case, tmp_path, "no", more=EXACT)
     contents, (alone, told) = checkpoint_of(case, tmp_path), one_rank
-    for entry in ("model_state_dict", "average_state_dict"):
-        assert largest_gap(contents[entry], alone[entry]) < 1e-12, entry
-    assert largest_gap(contents["average_state_dict"], contents["model_state_dict"]) > 1e-4
+    assert largest_gap(contents["model_state_dict"], alone["model_state_dict"]) < 1e-12
     assert figures(case, tmp_path) == pytest.approx(told, abs=1e-12)
 
 
@@ -70,18 +64,16 @@ def test_a_killed_run_resumes_bit_for_bit(case, tmp_path):
            more=RECORD)
     launch(case, folders[1], "auto", more=RECORD)
     assert same_bits(*(end_of(case, folder) for folder in folders))
-    means = [checkpoint_of(case, folder)["average_state_dict"] for folder in folders]
-    assert largest_gap(*means) == 0
     assert figures(case, folders[0]) == figures(case, folders[1])
 
 
-def test_what_is_reported_is_the_mean_of_the_weights_on_true_targets(one_rank):
+def test_what_is_reported_is_measured_on_true_targets(one_rank):
     """Evaluated once more by hand, from the checkpoint."""
     from tests.small import small_dataset
 
     contents, told = one_rank
     model = SmallNet(torch.nn.BatchNorm2d).double().eval()
-    model.load_state_dict(contents["average_state_dict"])
+    model.load_state_dict(contents["model_state_dict"])
     dataset = small_dataset(31)
     images = ((torch.from_numpy(dataset.images).double() / 255 - 0.5) / 0.25).permute(0, 3, 1, 2)
     targets = torch.from_numpy(dataset.labels)
@@ -91,11 +83,3 @@ def test_what_is_reported_is_the_mean_of_the_weights_on_true_targets(one_rank):
                float((scores.argmax(1) == targets).double().mean()),
                float(((scores + mirrored).argmax(1) == targets).double().mean())]
     assert told == pytest.approx(by_hand, abs=1e-12)
-
-
-def test_prepare_model_for_evaluation_takes_the_mean(one_rank, tmp_path):
-    contents, _ = one_rank
-    checkpoint.write(tmp_path / "Epoch_2.pt", contents)
-    model = common.prepare_model_for_evaluation(SmallNet(torch.nn.BatchNorm2d).double(), "cpu",
-                                                tmp_path / "Epoch_2.pt")
-    assert largest_gap(model.state_dict(), contents["average_state_dict"]) == 0

@@ -103,8 +103,6 @@ def test_a_workloads_row_gives_the_defaults_and_flags_overrule_it():
                                                             "bf16 or fp16"]),
     (["--wire", "int8"], ["--wire int8", "and gather-scatter sends"]),
     (["--sync", "diloco", "--batch-norm", "synchronised"], ["--batch-norm", "every layer"]),
-    (["--sync", "local-sgd", "--weight-average", "0.9"], ["--weight-average", "each have its own"]),
-    (["--sync", "diloco", "--weight-average", "0.9"], ["--weight-average 0", "diloco"]),
     (["--sync", "local-sdg"], ["did you mean local-sgd?"]),
     (["--epoch", "3"], ["--epoch", "did you mean --epochs?"]),
     (["--learning_rate", "1"], ["did you mean --learning-rate?"]),

@@ -55,7 +55,7 @@ def test_an_unknown_recipe_is_one_sentence():
         settings("--recipe", "recrod")
 
 
-@pytest.mark.parametrize("name", ["decay_on", "label_smoothing", "weight_average", "flips",
+@pytest.mark.parametrize("name", ["decay_on", "label_smoothing", "flips",
                                   "crop_padding", "cutout", "init", "bias_rate"])
 def test_what_decides_what_is_learned_must_not_change_on_resume(name):
     assert name in settings().trajectory()
