@@ -93,7 +93,6 @@ def _what_the_recipe_adds(settings: Settings) -> list[str]:
     added += [f"crop padding {settings.crop_padding}"] * (settings.crop_padding is not None)
     added += [f"cutout {settings.cutout}"] * (settings.cutout > 0)
     added += [f"{settings.init} filters"] * (settings.init != "plain")
-    added += [f"biases at {settings.bias_rate} times the rate"] * (settings.bias_rate != 1)
     if settings.recipe != "course" or added:
         return [f"  recipe {settings.recipe}, {settings.epochs} epochs: "
                 + (", ".join(added) or "nothing else")]

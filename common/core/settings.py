@@ -27,7 +27,7 @@ TRAJECTORY_FIELDS = ("workload", "batch_size", "smallest_batch", "learning_rate"
                      "weight_decay", "seed", "precision", "batch_norm", "optimizer", "schedule",
                      "warmup_epochs", "step_epochs", "gamma", "validation_fraction", "wire",
                      "comm_hook", "decay_on", "label_smoothing", "flips",
-                     "crop_padding", "cutout", "init", "bias_rate")
+                     "crop_padding", "cutout", "init")
 LOCAL_TRAJECTORY_FIELDS = ("sync_every", "outer_learning_rate", "outer_momentum", "max_iterations")
 # Fields that a node may choose for itself: its disk, its cores, its cables.
 NODE_FIELDS = ("data_dir", "output_dir", "device", "threads", "num_workers", "interface", "debug",
@@ -53,7 +53,6 @@ class Settings:
     crop_padding: int | None = None
     cutout: int = 0
     init: str = "plain"
-    bias_rate: float = 1.0
     smallest_batch: int = 1
     max_iterations: int | None = None
     seed: int = 1

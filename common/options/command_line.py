@@ -82,7 +82,7 @@ def _settings(flags: dict[str, Any]) -> Settings:
 WORKLOAD_FLAGS = ("epochs", "batch_size", "learning_rate", "momentum", "weight_decay", "decay_on",
                   "optimizer", "schedule", "warmup_epochs", "step_epochs", "gamma",
                   "label_smoothing", "flips", "crop_padding", "cutout", "init",
-                  "bias_rate", "validation_fraction", "early_stopping", "log_every")
+                  "validation_fraction", "early_stopping", "log_every")
 
 
 def _parser(part: str) -> FlagParser:

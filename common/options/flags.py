@@ -58,8 +58,6 @@ def _add_beyond_the_course(group: argparse._ArgumentGroup) -> None:
                        help="side, in pixels, of a square that each image loses, somewhere")
     group.add_argument("--init", choices=INITS, metavar="NAME",
                        help="plain, or whitened: filters that begin as patches and identities")
-    group.add_argument("--bias-rate", type=positive, metavar="X",
-                       help="biases of batch norm learn so many times as fast")
 
 
 def add_schedule_flags(parser: argparse.ArgumentParser) -> None:

@@ -103,6 +103,8 @@ SENTENCES = {
         "gradients are not clipped",
     "--ema --ema-decay --use-ema --model-ema --model-ema-decay --weight-average":
         "weights are not averaged over steps: the weights of the last step are evaluated",
+    "--bias-rate --bias-lr":
+        "biases have the learning rate of the weights",
     "--wandb --use-wandb --wandb-project --mlflow":
         "the only tracker is TensorBoard, with --tracker tensorboard",
     "--distributed --multiprocessing-distributed --ddp --use-ddp --dist":

@@ -50,7 +50,6 @@ class Workload:
     crop_padding: int | None = None
     cutout: int = 0
     init: str = "plain"
-    bias_rate: float = 1.0
     validation_fraction: float = 0.0
     early_stopping: tuple[int, float] | tuple[()] = ()
     log_every: int = 20

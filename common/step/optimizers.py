@@ -63,26 +63,22 @@ def parameter_groups(settings: Settings, model: nn.Module) -> list[dict[str, Any
     """All parameters, in one group if they are alike; else by what they want. No group is empty.
 
     Weights are tensors of two dimensions or more; biases and batch norm's scales have one, and
-    decay would pull them to zero without making the function any smoother. A group's `rate_scale`
-    is what schedules multiply its rate by. Raises UsageError where Muon finds nothing to do.
+    decay would pull them to zero without making the function any smoother. Raises UsageError where
+    Muon finds nothing to do.
     """
     muon = settings.optimizer == "muon"
-    if settings.decay_on == "all" and settings.bias_rate == 1 and not muon:
+    if settings.decay_on == "all" and not muon:
         return [{"params": list(model.parameters())}]
-    biases = {id(layer.bias) for layer in model.modules() if isinstance(layer, _BatchNorm)}
     hidden = hidden_convolutions(model) if muon else set()
     if muon and not hidden:
         raise UsageError("--optimizer muon is for convolutions between batch norms, and --workload "
                          f"{settings.workload} has none: take --optimizer nesterov")
     decay = settings.weight_decay if settings.decay_on == "all" else 0.0
-    scale, rate = settings.bias_rate, settings.learning_rate
     groups: dict[str, dict[str, Any]] = {
-        "weights": {}, "others": {"weight_decay": decay},
-        "biases": {"weight_decay": decay, "rate_scale": scale, "lr": rate * scale},
-        "hidden": {"orthogonal": True}}
+        "weights": {}, "others": {"weight_decay": decay}, "hidden": {"orthogonal": True}}
     for parameter in model.parameters():
-        kind = ("hidden" if id(parameter) in hidden else "weights" if parameter.ndim > 1
-                else "biases" if id(parameter) in biases else "others")
+        kind = ("hidden" if id(parameter) in hidden
+                else "weights" if parameter.ndim > 1 else "others")
         groups[kind].setdefault("params", []).append(parameter)
     return [group for group in groups.values() if "params" in group]
 

@@ -51,13 +51,12 @@ class Schedule:
     def apply(self, optimizer: Any, step: int) -> None:
         """Sets the rate of all parameter groups of `optimizer` for `step`, in place.
 
-        A group's "rate_scale", if any, multiplies it.
         A constant rate is the optimiser's own, and is left alone.
         """
         if self.name == "constant" and not self.warmup_epochs:
             return
         for group in optimizer.param_groups:
-            group["lr"] = self.rate(step) * group.get("rate_scale", 1.0)
+            group["lr"] = self.rate(step)
 
     @property
     def _total(self) -> int:

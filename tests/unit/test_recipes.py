@@ -1,8 +1,7 @@
 """A recipe overrides the workload, a flag the recipe; and each of its numbers reaches its object.
 
 Mutations that turn this red: look in the row before the recipe; take flags first but not 0; put
-batch norm's scales among the decayed, or all biases among the quick; drop rate_scale in
-Schedule.apply; leave "nesterov" to momentum alone; smooth the evaluated
+batch norm's scales among the decayed; leave "nesterov" to momentum alone; smooth the evaluated
 loss; leave a new field out of TRAJECTORY_FIELDS.
 """
 
@@ -17,7 +16,6 @@ from common.options.command_line import parse_command_line
 from common.options.recipes import RECIPES, find_recipe
 from common.options.workloads import WORKLOADS, create_augment
 from common.step.optimizers import create_criterion, create_optimizer, without_smoothing
-from common.step.schedules import Schedule
 from tests.small import small_model
 
 
@@ -56,7 +54,7 @@ def test_an_unknown_recipe_is_one_sentence():
 
 
 @pytest.mark.parametrize("name", ["decay_on", "label_smoothing", "flips",
-                                  "crop_padding", "cutout", "init", "bias_rate"])
+                                  "crop_padding", "cutout", "init"])
 def test_what_decides_what_is_learned_must_not_change_on_resume(name):
     assert name in settings().trajectory()
 
@@ -73,20 +71,6 @@ def test_decay_on_weights_spares_biases_and_batch_norm():
     assert decay == expected
     everywhere = create_optimizer(settings("--weight-decay", "0.01"), model).param_groups
     assert len(everywhere) == 1 and len(everywhere[0]["params"]) == 34
-
-
-def test_biases_of_batch_norm_learn_at_their_own_rate():
-    model, told = VGG11(), settings("--bias-rate", "8", "--learning-rate", "0.5", "--schedule",
-                                    "linear", "--epochs", "2", "--weight-decay", "0.01")
-    optimizer = create_optimizer(told, model)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5, 4.0]
-    Schedule("linear", 0.5, 2, 10).apply(optimizer, 10)
-    rates = {id(parameter): group["lr"] for group in optimizer.param_groups
-             for parameter in group["params"]}
-    quick = {id(layer.bias) for layer in model.modules() if isinstance(layer, nn.BatchNorm2d)}
-    assert len(rates) == 34 and len(quick) == 8
-    assert all(rate == (2.0 if name in quick else 0.25) for name, rate in rates.items())
-    assert {group["weight_decay"] for group in optimizer.param_groups} == {0.01}
 
 
 def test_crop_padding_overrides_the_workloads_and_may_be_none():
