@@ -83,7 +83,7 @@ class Settings:
     backend: str = "auto"
     sync: tuple[str, ...] = ("gather-scatter", "all-reduce")
     parallel: str = "ddp"
-    bucket_mb: float = 1.0  # 0 until it is measured
+    bucket_mb: float = 1.0
     wire: str = "float32"
     comm_hook: str = "none"
     sync_every: int = 50

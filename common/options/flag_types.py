@@ -46,11 +46,6 @@ def patience(text: str) -> tuple[int, float] | tuple[()]:
     return count(epochs), not_negative(min_delta or "0")
 
 
-def bucket_size(text: str) -> float:
-    """A type for --bucket-mb: auto, which is 0 until it is measured, or MB."""
-    return 0.0 if text == "auto" else positive(text)
-
-
 def convolutions(text: str) -> str:
     """A type for --convolutions: auto, library, or the path of a file from scripts/tune.py."""
     if text in ("auto", "library"):

@@ -16,7 +16,7 @@ from common.core.settings import (
     WIRES,
     Settings,
 )
-from common.options.flag_types import bucket_size, count, fraction, positive, sync_list
+from common.options.flag_types import count, fraction, positive, sync_list
 
 
 def add_seam_flags(parser: argparse.ArgumentParser, part: str) -> None:
@@ -33,9 +33,8 @@ def add_seam_flags(parser: argparse.ArgumentParser, part: str) -> None:
                            help="format in which gradients travel, or, int8 and int4 too, the "
                            "progress between two meetings; what rounding takes is added to the "
                            "next (default: float32, which is exact)")
-    group.add_argument("--bucket-mb", type=bucket_size, default=1.0, metavar="MB",
-                       help="of each bucket in which gradients leave in backward; auto measures "
-                       "latency and bandwidth at start and chooses (default: 1)")
+    group.add_argument("--bucket-mb", type=positive, default=1.0, metavar="MB",
+                       help="of each bucket in which gradients leave in backward (default: 1)")
     if part == "PartThree":
         group.add_argument("--comm-hook", choices=COMM_HOOKS, default="none",
                            help="how DDP compresses gradients; none is exact (default: none)")
