@@ -21,8 +21,8 @@ from common.step.gradient_sync import GradientSync, KeepLocal
 class LocalSGD(KeepLocal):
     """Local SGD (Stich, arXiv:1805.09767): a meeting replaces the weights by their mean.
 
-    Each rank's loss is weighted by its share of the global batch, here as everywhere, so that the
-    plain mean of the weights is exact for uneven shares: with SGD, with momentum or not, and
+    Each rank's loss is weighted by its shard of the global batch, here as everywhere, so that the
+    plain mean of the weights is exact for uneven shards: with SGD, with momentum or not, and
     every=1 it is the weights that averaged gradients give. (Adam, Adadelta and Muon take no notice
     of such a weight: with them every rank counts alike.) The optimiser's state stays each rank's
     own. `mean` averages.

@@ -7,7 +7,7 @@ from common.cluster.devices import count_gpus
 from common.cluster.process_group import Node
 from common.core.console import console
 from common.core.settings import FIELD_DEFAULTS, Settings
-from common.data.epoch_plan import share_bounds
+from common.data.epoch_plan import shard_bounds
 from common.model.convolutions import AUTO, rule_in_words
 from common.model.model_split import second_device
 from common.model.tuned import is_tuned, read_tuned
@@ -22,8 +22,8 @@ def announce(part: str, settings: Settings, node: Node) -> None:
     if not node.world.is_leader:
         return
     world, size = node.world, settings.batch_size
-    shares = [share_bounds(size, rank, world.size) for rank in range(world.size)]
-    each = " + ".join(str(share.stop - share.start) for share in shares)
+    shards = [shard_bounds(size, rank, world.size) for rank in range(world.size)]
+    each = " + ".join(str(shard.stop - shard.start) for shard in shards)
     lines = [f"{part}, {settings.workload}: {world.size} rank{'s' * (world.size > 1)} "
              f"(told by {world.source}), backend {node.backend}"]
     lines += [f"  rank {card['rank']}: {card['host']} pid {card['pid']}, {card['address']} on "

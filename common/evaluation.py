@@ -15,7 +15,7 @@ from common.core.precision import Precision
 from common.core.progress import Progress
 from common.data.augment import Augment
 from common.data.datasets import ImageDataset
-from common.data.epoch_plan import share_bounds
+from common.data.epoch_plan import shard_bounds
 from common.options.workloads import create_augment
 from common.run.run import Run
 from common.step.optimizers import without_smoothing
@@ -40,7 +40,7 @@ class Evaluation(NamedTuple):
 
 def evaluate(model: nn.Module, criterion: nn.Module, dataset: ImageDataset,
              run: Run) -> Evaluation:
-    """Evaluates `model` on `dataset`; every rank takes a contiguous share and gets all results.
+    """Evaluates `model` on `dataset`; every rank takes a contiguous shard and gets all results.
 
     Every rank must call it. The leader's running statistics count. `criterion` must be the mean
     over a batch; labels are not smoothed here. The model is left in evaluation mode.
@@ -68,13 +68,13 @@ def _evaluate(model: nn.Module, criterion: nn.Module, dataset: ImageDataset,
               run: Run) -> Evaluation:
     device = run.node.device
     share_leaders_buffers(model)
-    share = share_bounds(len(dataset), run.node.world.rank, run.node.world.size)
-    batches = _batches(dataset, create_augment(run.settings), share, device)
+    shard = shard_bounds(len(dataset), run.node.world.rank, run.node.world.size)
+    batches = _batches(dataset, create_augment(run.settings), shard, device)
     loss_sum, predictions = predict(model, criterion, batches, run.precision, run.node.progress)
-    # Shares are disjoint, so sums over ranks put the pieces together; `seen` proves it.
+    # Shards are disjoint, so sums over ranks put the pieces together; `seen` proves it.
     gathered = torch.zeros(2, len(dataset), dtype=torch.int64, device=device)
-    gathered[0, share] = predictions
-    gathered[1, share] = 1
+    gathered[0, shard] = predictions
+    gathered[1, shard] = 1
     sum_over_ranks(gathered)
     loss = sum_over_ranks(torch.tensor(loss_sum, dtype=torch.float64, device=device)).item()
     if not math.isfinite(loss):
@@ -86,12 +86,12 @@ def _evaluate(model: nn.Module, criterion: nn.Module, dataset: ImageDataset,
                       dataset.class_names)
 
 
-def _batches(dataset: ImageDataset, augment: Augment, share: slice,
+def _batches(dataset: ImageDataset, augment: Augment, shard: slice,
              device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     images, labels = torch.from_numpy(dataset.images), torch.from_numpy(dataset.labels)
-    starts = range(share.start, share.stop, EVALUATION_BATCH)
+    starts = range(shard.start, shard.stop, EVALUATION_BATCH)
     for start in counted(starts, f"batches of {EVALUATION_BATCH} samples"):
-        chosen = slice(start, min(start + EVALUATION_BATCH, share.stop))
+        chosen = slice(start, min(start + EVALUATION_BATCH, shard.stop))
         yield augment.normalise(images[chosen].to(device)), labels[chosen].to(device)
 
 

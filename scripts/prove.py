@@ -40,7 +40,7 @@ PASSES = (2, 4)
 STRATEGY_NAMES = (*SYNC_NAMES, "ddp")
 EPILOG = """All flags of PartOne/main.py that say what is trained (--workload, --data-dir,
 --batch-size, --learning-rate, --seed, ...) hold here too. A batch size that the numbers of ranks do
-not divide, and a number of samples that it does not divide, put uneven shares and a short last
+not divide, and a number of samples that it does not divide, put uneven shards and a short last
 batch to the proof: 35 and 515, say."""
 
 

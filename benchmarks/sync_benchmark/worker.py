@@ -55,11 +55,11 @@ class Contestant:
         torch.manual_seed(1)
         self.name = name
         model = VGG11().to(memory_format=torch.channels_last)
-        share = GLOBAL_BATCH // node.world.size
+        shard = GLOBAL_BATCH // node.world.size
         # By the rule, so that all variants of a grid compute alike.
         use_fast_convolutions(model, IMAGE, GLOBAL_BATCH, precision, AUTO)
-        self._images = torch.randn(share, *IMAGE).to(memory_format=torch.channels_last)
-        self._targets = torch.randint(0, 10, (share,))
+        self._images = torch.randn(shard, *IMAGE).to(memory_format=torch.channels_last)
+        self._targets = torch.randint(0, 10, (shard,))
         self._precision = precision
         self._optimizer = SGD(model.parameters(), 0.01, 0.9, weight_decay=1e-4)
         self.wired: Wired = VARIANTS[name](model, self._images[:2])

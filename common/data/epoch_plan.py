@@ -67,7 +67,7 @@ class EpochPlan:
         return whole + (rest >= self.smallest_batch and rest > 0)
 
     @property
-    def left_out(self) -> int:
+    def dropped(self) -> int:
         """The number of samples that this epoch does not use."""
         return max(0, self.samples - self.iterations * self.batch_size)
 
@@ -77,10 +77,10 @@ class EpochPlan:
             raise IndexError(f"iteration {iteration} of an epoch of {self.iterations}")
         return self.order[iteration * self.batch_size:(iteration + 1) * self.batch_size]
 
-    def share(self, iteration: int, rank: int, world_size: int) -> np.ndarray:
+    def shard(self, iteration: int, rank: int, world_size: int) -> np.ndarray:
         """The contiguous part of the global batch that belongs to `rank`, int64."""
         batch = self.batch(iteration)
-        return batch[share_bounds(len(batch), rank, world_size)]
+        return batch[shard_bounds(len(batch), rank, world_size)]
 
     def augmentation(self, indices: np.ndarray, padding: int) -> Augmentation:
         """Crop, flip and cutout of the given samples (int64, shape (n,)) in this epoch."""
@@ -132,8 +132,8 @@ def fingerprint(indices: np.ndarray) -> int:
     return int(_splitmix64(np.asarray(indices).astype(np.uint64)).sum(dtype=np.uint64))
 
 
-def share_bounds(samples: int, rank: int, world_size: int) -> slice:
-    """Cuts `samples` into contiguous shares that differ by one at most, the larger ones first."""
+def shard_bounds(samples: int, rank: int, world_size: int) -> slice:
+    """Cuts `samples` into contiguous shards that differ by one at most, the larger ones first."""
     base, extra = divmod(samples, world_size)
     start = rank * base + min(rank, extra)
     return slice(start, start + base + (rank < extra))

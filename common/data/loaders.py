@@ -22,7 +22,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Batch(NamedTuple):
-    """This rank's share of one global batch.
+    """This rank's shard of one global batch.
 
     `inputs` are normalised images (n, channels, height, width), channels last in memory; `targets`
     int64 (n,). `weight` is n * world size / global batch: what the local mean loss is multiplied by
@@ -60,12 +60,12 @@ class InMemoryLoader:
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
         """This rank's batches of `epoch` from `first_iteration` to the end."""
-        for share in shares(self, epoch, first_iteration):
+        for shard in shards(self, epoch, first_iteration):
             # numpy copies an image in one piece, torch a byte at a time: 15 times as long
-            images = torch.from_numpy(self.dataset.images[share.indices]).to(self.device)
-            labels = torch.from_numpy(self.dataset.labels[share.indices]).to(self.device)
-            how = (torch.from_numpy(part).to(self.device) for part in share.augmentation)
-            yield Batch(self.augment(images, *how), labels, share.weight, share.indices)
+            images = torch.from_numpy(self.dataset.images[shard.indices]).to(self.device)
+            labels = torch.from_numpy(self.dataset.labels[shard.indices]).to(self.device)
+            how = (torch.from_numpy(part).to(self.device) for part in shard.augmentation)
+            yield Batch(self.augment(images, *how), labels, shard.weight, shard.indices)
 
 
 class WorkerLoader:
@@ -84,18 +84,18 @@ class WorkerLoader:
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
         """This rank's batches of `epoch` from `first_iteration` to the end."""
-        planned = list(shares(self._loader, epoch, first_iteration))
-        requests = [list(zip(share.indices.tolist(), *(a.tolist() for a in share.augmentation),
-                             strict=True)) for share in planned]
+        planned = list(shards(self._loader, epoch, first_iteration))
+        requests = [list(zip(shard.indices.tolist(), *(a.tolist() for a in shard.augmentation),
+                             strict=True)) for shard in planned]
         samples = _Samples(self._loader.dataset, self._loader.augment)
         # A generator of its own: else the loader would draw from the one that dropout draws from.
         fetched = DataLoader(samples, batch_sampler=requests, num_workers=self._workers,
                              generator=torch.Generator(), worker_init_fn=_die_with_parent,
                              multiprocessing_context="fork" if self._workers else None)
         device = self._loader.device
-        for share, (inputs, targets) in zip(planned, fetched, strict=True):
+        for shard, (inputs, targets) in zip(planned, fetched, strict=True):
             inputs = inputs.to(device, memory_format=torch.channels_last)
-            yield Batch(inputs, targets.to(device), share.weight, share.indices)
+            yield Batch(inputs, targets.to(device), shard.weight, shard.indices)
 
 
 def _die_with_parent(worker: int) -> None:
@@ -117,7 +117,7 @@ class _Samples(torch.utils.data.Dataset):
         return inputs[0], int(self._dataset.labels[index])
 
 
-class Share(NamedTuple):
+class Shard(NamedTuple):
     """What one rank does with one global batch."""
 
     indices: np.ndarray
@@ -125,13 +125,13 @@ class Share(NamedTuple):
     weight: float
 
 
-def shares(loader: InMemoryLoader, epoch: int, first_iteration: int = 0) -> Iterator[Share]:
-    """The loader's rank's share of each global batch of `epoch`, from `first_iteration` on."""
+def shards(loader: InMemoryLoader, epoch: int, first_iteration: int = 0) -> Iterator[Shard]:
+    """The loader's rank's shard of each global batch of `epoch`, from `first_iteration` on."""
     plan = loader.plan.at(epoch)
     for iteration in range(first_iteration, plan.iterations):
-        indices = plan.share(iteration, loader.rank, loader.world_size)
+        indices = plan.shard(iteration, loader.rank, loader.world_size)
         weight = len(indices) * loader.world_size / len(plan.batch(iteration))
-        yield Share(indices, plan.augmentation(indices, loader.augment.padding), weight)
+        yield Shard(indices, plan.augmentation(indices, loader.augment.padding), weight)
 
 
 class PlainLoader:

@@ -1,6 +1,6 @@
 """Batch normalisation over the global batch: statistics of all ranks together, on any backend.
 
-With statistics of its own share alone, N nodes learn something else than one; with these, the same
+With statistics of its own shard alone, N nodes learn something else than one; with these, the same
 to rounding. A layer of C channels costs one all-gather of 8 * (2C + 1) bytes per rank in forward,
 one all-reduce of 8C bytes (16C for float64) in backward, and mostly the wait for them. torch's own
 SyncBatchNorm refuses CPU tensors. See it proved:

@@ -104,9 +104,9 @@ def _restore(contents: dict[str, Any], source: str, node: Node, model: nn.Module
 
 def _left_out(plan: EpochPlan) -> list[str]:
     """A remark on the samples that no epoch uses, if there are any."""
-    if not plan.left_out:
+    if not plan.dropped:
         return []
-    return [f"each epoch leaves out a last batch of {plan.left_out} samples, fewer than "
+    return [f"each epoch leaves out a last batch of {plan.dropped} samples, fewer than "
             f"--smallest-batch {plan.smallest_batch}"]
 
 

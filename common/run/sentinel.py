@@ -79,11 +79,11 @@ class Sentinel:
     def _check_samples(self, found: Sequence[int], position: Position) -> None:
         for rank, samples in enumerate(found):
             planned = np.concatenate([
-                self._plan_of(at.epoch).share(at.iteration, rank, self._node.world.size)
+                self._plan_of(at.epoch).shard(at.iteration, rank, self._node.world.size)
                 for at, _ in self._trained])
             if _signed(fingerprint(planned)) != samples:
                 raise RanksDisagree(
-                    f"{self._name(rank)} has trained on other samples than its share between "
+                    f"{self._name(rank)} has trained on other samples than its shard between "
                     f"{self._trained[0][0]} and {position}: its loader does not follow the plan")
 
     def _check_weights(self, rows: Tensor, names: list[str], position: Position) -> None:

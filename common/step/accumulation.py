@@ -1,7 +1,7 @@
 """Gradient accumulation: one step of the optimiser from several passes over parts of the batch.
 
-For when a rank's share is too large for its memory, or to train on one rank as K would: the parts
-are cut as shares are, so 1 rank with --accumulate 4 meets the very batches that 4 ranks meet.
+For when a rank's shard is too large for its memory, or to train on one rank as K would: the parts
+are cut as shards are, so 1 rank with --accumulate 4 meets the very batches that 4 ranks meet.
 
     python3 PartOne/main.py --workload cifar10-vgg11 --accumulate 4
 """
@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from torch import nn
 
-from common.data.epoch_plan import share_bounds
+from common.data.epoch_plan import shard_bounds
 from common.data.loaders import Batch
 from common.step.gradient_sync import GradientSync
 
@@ -25,7 +25,7 @@ def micro_batches(batch: Batch, count: int) -> Iterator[tuple[Batch, bool]]:
     samples = len(batch.targets)
     count = max(1, min(count, samples))
     for number in range(count):
-        cut = share_bounds(samples, number, count)
+        cut = shard_bounds(samples, number, count)
         weight = batch.weight if count == 1 else batch.weight * (cut.stop - cut.start) / samples
         indices = None if batch.indices is None else batch.indices[cut]
         yield (Batch(batch.inputs[cut], batch.targets[cut], weight, indices), number == count - 1)

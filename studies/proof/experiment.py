@@ -123,7 +123,7 @@ def accumulated(reference: Reference, passes: Iterable[int]) -> Iterator[Case]:
 
 
 def local_statistics(reference: Reference, sizes: Iterable[int]) -> Iterator[Case]:
-    """How far ranks end from one rank when each normalises by its own share's statistics.
+    """How far ranks end from one rank when each normalises by its own shard's statistics.
 
     Measured with one strategy, as all do the same; not judged: it cannot agree. The reference must
     have synchronised statistics, which on one rank are local ones. Nothing without batch norm.

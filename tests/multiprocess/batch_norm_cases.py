@@ -19,8 +19,8 @@ LAYERS: dict[str, tuple[type[nn.Module], tuple[int, ...], torch.memory_format, d
 }
 
 
-def share_of(tensor: Tensor, shares: list[int]) -> Tensor:
-    return tensor.split(shares)[dist.get_rank()]
+def shard_of(tensor: Tensor, shards: list[int]) -> Tensor:
+    return tensor.split(shards)[dist.get_rank()]
 
 
 def cubes(output: Tensor, factor: Tensor) -> Tensor:

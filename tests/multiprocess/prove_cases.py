@@ -33,7 +33,7 @@ ROW = Workload("small", load, build_model, (0.5,) * 3, (0.25,) * 3, padding=1, f
 def small_problem(precision: str, batch_norm: str = "synchronised", steps: int = 7) -> Problem:
     """Seven batches of an epoch and a half: nine times 10 samples, and the fifth batch of 5.
 
-    Shares are uneven on 3 and 4 ranks, and in the fifth batch on 2.
+    Shards are uneven on 3 and 4 ranks, and in the fifth batch on 2.
     """
     return Problem(Settings("small", Path(), Path(), epochs=steps, batch_size=10,
                             learning_rate=0.1, momentum=0.9, weight_decay=1e-4, smallest_batch=4,
@@ -68,7 +68,7 @@ class MeanForTheLeaderOnly(KeepLocal):
             gradients if leader else [gradient.clone() for gradient in gradients])
 
 
-class EveryShareCountsAlike:
+class EveryShardCountsAlike:
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
 
@@ -98,7 +98,7 @@ def mean_for_the_leader_only(model: nn.Module, loader: Loader) -> Wiring:
 
 
 def weights_forced_to_one(model: nn.Module, loader: Loader) -> Wiring:
-    return Wiring(model, EveryShareCountsAlike(loader), create_synchronizer("all-reduce"))
+    return Wiring(model, EveryShardCountsAlike(loader), create_synchronizer("all-reduce"))
 
 
 BROKEN = {function.__name__: function for function in (

@@ -107,7 +107,7 @@ def test_statistics_of_the_global_batch_cannot_be_had_in_passes():
     assert raised.value.exit_code == 2
 
 
-def test_parts_are_cut_as_shares_are_and_none_is_empty():
+def test_parts_are_cut_as_shards_are_and_none_is_empty():
     batch = Batch(torch.arange(10.0).view(10, 1), torch.arange(10), 1.25, np.arange(10) + 100)
     parts = list(micro_batches(batch, 4))
     assert [len(part.targets) for part, _ in parts] == [3, 3, 2, 2]

@@ -13,42 +13,42 @@ from tests.multiprocess.batch_norm_cases import (
     cubes,
     make_batches,
     make_layer,
-    share_of,
+    shard_of,
 )
 from tests.ranks import run_ranks
 
 EXACT = {"rtol": 0.0, "atol": 1e-12}
-SHARES = [[8], [4, 4], [5, 3], [1, 6], [0, 5], [3, 3, 3], [3, 2, 2], [1, 1, 1], [4, 0, 1],
+SHARDS = [[8], [4, 4], [5, 3], [1, 6], [0, 5], [3, 3, 3], [3, 2, 2], [1, 1, 1], [4, 0, 1],
           [2, 2, 2, 2], [1, 5, 2, 4], [1, 1, 1, 0]]
 
 
-def layer_on_share(name: str, shares: list[int]) -> dict[str, Tensor]:
-    """Two training batches on this rank's share; everything that one rank can be compared by."""
+def layer_on_shard(name: str, shards: list[int]) -> dict[str, Tensor]:
+    """Two training batches on this rank's shard; everything that one rank can be compared by."""
     layer = synchronize_batch_norm(make_layer(name))
-    first, second, factor = (share_of(batch, shares) for batch in make_batches(name, sum(shares)))
+    first, second, factor = (shard_of(batch, shards) for batch in make_batches(name, sum(shards)))
     layer(first)
-    return after_training_batch(layer, second, factor, dist.get_world_size() / sum(shares))
+    return after_training_batch(layer, second, factor, dist.get_world_size() / sum(shards))
 
 
-def all_layers_on_share(shares: list[int]) -> dict[str, dict[str, Tensor]]:
-    return {name: layer_on_share(name, shares) for name in LAYERS}
+def all_layers_on_shard(shards: list[int]) -> dict[str, dict[str, Tensor]]:
+    return {name: layer_on_shard(name, shards) for name in LAYERS}
 
 
-@pytest.mark.parametrize("shares", SHARES, ids=str)
-def test_ranks_equal_one_rank_on_the_joined_batch(shares):
-    results = run_ranks(len(shares), all_layers_on_share, shares)
+@pytest.mark.parametrize("shards", SHARDS, ids=str)
+def test_ranks_equal_one_rank_on_the_joined_batch(shards):
+    results = run_ranks(len(shards), all_layers_on_shard, shards)
     for name in LAYERS:
         layer = make_layer(name)
-        first, second, factor = make_batches(name, sum(shares))
+        first, second, factor = make_batches(name, sum(shards))
         layer(first)
-        expected = after_training_batch(layer, second, factor, 1 / sum(shares))
+        expected = after_training_batch(layer, second, factor, 1 / sum(shards))
         of_ranks = [result[name] for result in results]
         for key, value in expected.items():
             parts = [result[key] for result in of_ranks]
             if key == "output":
                 torch.testing.assert_close(torch.cat(parts), value, **EXACT)
             elif key == "input":  # all ranks' scaled losses add up to world_size times the mean
-                torch.testing.assert_close(torch.cat(parts) / len(shares), value, **EXACT)
+                torch.testing.assert_close(torch.cat(parts) / len(shards), value, **EXACT)
             elif key.startswith("gradient"):
                 torch.testing.assert_close(torch.stack(parts).mean(0), value, **EXACT)
             else:
@@ -65,7 +65,7 @@ def small_network() -> nn.Module:
 
 
 def train(network: nn.Module, rank: int, world_size: int) -> dict[str, Tensor]:
-    """Five steps of SGD on uneven shares, the last of a short batch; gradients averaged by hand."""
+    """Five steps of SGD on uneven shards, the last of a short batch; gradients averaged by hand."""
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     generator = torch.Generator().manual_seed(4)
     for size in (10, 10, 10, 10, 5):
@@ -103,7 +103,7 @@ def directional_derivatives() -> list[tuple[Tensor, Tensor]]:
     Each pair is (central difference, inner product with the gradient of that rank's backward).
     """
     layer = synchronize_batch_norm(make_layer("2d"))
-    input, direction, factor = (share_of(b, [3, 1, 2]) for b in make_batches("2d", 6, seed=7))
+    input, direction, factor = (shard_of(b, [3, 1, 2]) for b in make_batches("2d", 6, seed=7))
     input.requires_grad_()
     cubes(layer(input), factor).backward()
     pairs = []

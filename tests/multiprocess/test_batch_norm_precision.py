@@ -5,12 +5,12 @@ import torch
 from torch import Tensor, nn
 
 from common.model.batch_norm import SynchronizedBatchNorm2d
-from tests.multiprocess.batch_norm_cases import after_training_batch, cubes, make_batches, share_of
+from tests.multiprocess.batch_norm_cases import after_training_batch, cubes, make_batches, shard_of
 from tests.ranks import run_ranks
 
 
 def layer_in_halves(dtype: torch.dtype) -> dict[str, Tensor]:
-    _, batch, factor = (share_of(b.to(dtype), [7, 9]) for b in make_batches("channels_last", 16))
+    _, batch, factor = (shard_of(b.to(dtype), [7, 9]) for b in make_batches("channels_last", 16))
     return after_training_batch(SynchronizedBatchNorm2d(3), batch, factor, 1.0)
 
 
@@ -64,7 +64,7 @@ def far_from_zero() -> Tensor:
 
 def output_far_from_zero(channels_last: bool) -> Tensor:
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
-    input = share_of(far_from_zero(), [40, 24]).contiguous(memory_format=memory_format)
+    input = shard_of(far_from_zero(), [40, 24]).contiguous(memory_format=memory_format)
     return SynchronizedBatchNorm2d(2)(input).detach()
 
 

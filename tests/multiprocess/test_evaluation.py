@@ -1,6 +1,6 @@
 """Evaluation: every test sample once on any number of ranks, means over samples, leader's buffers.
 
-Mutations that turn this red: evaluate rank 0's share everywhere; do not share the buffers; add up
+Mutations that turn this red: evaluate rank 0's shard everywhere; do not share the buffers; add up
 batch means; do not look whether every sample was seen.
 """
 
@@ -40,7 +40,7 @@ def evaluated(folder: str) -> Evaluation:
 
 
 def evaluated_but_for_the_last_sample(folder: str) -> Evaluation:
-    evaluation.share_bounds = lambda samples, rank, ranks: slice(0, samples - 1)
+    evaluation.shard_bounds = lambda samples, rank, ranks: slice(0, samples - 1)
     return evaluated(folder)
 
 

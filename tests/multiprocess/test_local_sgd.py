@@ -37,7 +37,7 @@ EPOCHS = 2
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_meeting_after_every_step_is_averaging_gradients(world_size, one_rank):  # noqa: F811
-    """Also with momentum, as SGD's is linear; shares are uneven on three and four ranks."""
+    """Also with momentum, as SGD's is linear; shards are uneven on three and four ranks."""
     for _, weights in run_ranks(world_size, trained, "local-sgd", SyncOptions(sync_every=1)):
         assert largest_gap(weights, one_rank[1]) < TOLERANCE
 

@@ -1,6 +1,6 @@
 """Every way of averaging gradients trains the same model as one rank does; not averaging does not.
 
-Mutations that turn this red: make every weight of loaders.shares 1; drop `.div_` in
+Mutations that turn this red: make every weight of loaders.shards 1; drop `.div_` in
 AllReducePerTensor; scatter `row` instead of `mean`; skip the last tensor in Flat.
 """
 

@@ -64,7 +64,7 @@ def one_missed_synchronisation() -> None:
 
 
 @pytest.mark.parametrize("fault, ranks, steps, words", [
-    (same_samples_on_all_ranks, (0, 1, 2), 4, ["rank 1", "other samples than its share"]),
+    (same_samples_on_all_ranks, (0, 1, 2), 4, ["rank 1", "other samples than its shard"]),
     (other_initial_weights, (2,), 4, ["rank 2", "1 of 10 tensors", "layers.0.weight"]),
     (one_missed_synchronisation, (0, 1, 2), 8, ["rank 1", "of 10 tensors differ"]),
 ])

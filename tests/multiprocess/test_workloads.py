@@ -82,7 +82,7 @@ def test_every_workload_learns_nearly_the_same_in_half_precision(data, one_rank)
         assert torch.allclose(numbers[:STEPS].double(), exact[:STEPS], rtol=0.1), workload
 
 
-def test_short_last_batches_and_uneven_shares_are_among_them(data):
+def test_short_last_batches_and_uneven_shards_are_among_them(data):
     assert SAMPLES % BATCH == 6 and 6 % 4 != 0 and STEPS * BATCH > SAMPLES
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.data.epoch_plan import EpochPlan, mix, share_bounds
+from common.data.epoch_plan import EpochPlan, mix, shard_bounds
 
 plans = st.builds(EpochPlan, samples=st.integers(1, 500), batch_size=st.integers(1, 64),
                   smallest_batch=st.integers(1, 8), seed=st.integers(-5, 2**40),
@@ -18,16 +18,16 @@ worlds = st.integers(1, 9)
 
 
 def seen(plan: EpochPlan, world_size: int, start: int = 0) -> list[list[int]]:
-    """Per iteration from `start`, the shares of all ranks joined in rank order."""
-    return [[int(i) for rank in range(world_size) for i in plan.share(iteration, rank, world_size)]
+    """Per iteration from `start`, the shards of all ranks joined in rank order."""
+    return [[int(i) for rank in range(world_size) for i in plan.shard(iteration, rank, world_size)]
             for iteration in range(start, plan.iterations)]
 
 
 @given(plans, worlds)
 def test_every_sample_is_seen_exactly_once_but_those_left_out(plan, world_size):
     indices = [i for batch in seen(plan, world_size) for i in batch]
-    assert len(indices) == len(set(indices)) == plan.samples - plan.left_out
-    assert plan.left_out < plan.smallest_batch or plan.left_out == 0
+    assert len(indices) == len(set(indices)) == plan.samples - plan.dropped
+    assert plan.dropped < plan.smallest_batch or plan.left_out == 0
     assert set(indices) <= set(range(plan.samples))
 
 
@@ -43,9 +43,9 @@ def test_a_resumed_epoch_is_the_suffix_of_the_whole_one(plan, world_size, data):
 
 
 @given(plans, worlds)
-def test_shares_differ_by_one_at_most_and_the_leaders_is_largest(plan, world_size):
+def test_shards_differ_by_one_at_most_and_the_leaders_is_largest(plan, world_size):
     for iteration in range(plan.iterations):
-        sizes = [len(plan.share(iteration, rank, world_size)) for rank in range(world_size)]
+        sizes = [len(plan.shard(iteration, rank, world_size)) for rank in range(world_size)]
         assert max(sizes) - min(sizes) <= 1
         assert sizes[0] == max(sizes)
 
@@ -103,8 +103,8 @@ PINNED_MIX = 15020427595393229491
 
 @settings(max_examples=50)
 @given(st.integers(0, 300), st.integers(1, 12))
-def test_share_bounds_cut_without_gap_or_overlap(samples, world_size):
-    pieces = [share_bounds(samples, rank, world_size) for rank in range(world_size)]
+def test_shard_bounds_cut_without_gap_or_overlap(samples, world_size):
+    pieces = [shard_bounds(samples, rank, world_size) for rank in range(world_size)]
     assert pieces[0].start == 0 and pieces[-1].stop == samples
     assert all(a.stop == b.start for a, b in zip(pieces, pieces[1:], strict=False))
 

@@ -38,7 +38,7 @@ def test_batches_are_what_the_plan_says(cutout):
     loader = small_loader(rank=1, world_size=3)
     loader, plan = replace(loader, augment=replace(loader.augment, cutout=cutout)), loader.plan
     for iteration, batch in enumerate(loader.batches(epoch=1)):
-        indices = plan.share(iteration, 1, 3)
+        indices = plan.shard(iteration, 1, 3)
         how = plan.augmentation(indices, padding=1)
         expected = [reference(loader.dataset.images[i], *(part[n] for part in how), padding=1,
                               cutout=cutout)
