@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from common.cluster.process_group import Node
 from common.core.failures import DataError, UsageError
 from common.core.precision import Precision
 from common.core.settings import Settings
+from common.core.torch_private import AnyBatchNorm
 from common.data.datasets import ImageDataset
 from common.data.epoch_plan import EpochPlan, validation_split
 from common.data.loaders import InMemoryLoader, WorkerLoader
@@ -111,7 +111,7 @@ def create_training(settings: Settings, dataset: ImageDataset,
 
 
 def _require_one_pass(model: nn.Module, settings: Settings) -> None:
-    if settings.accumulate > 1 and any(isinstance(layer, _BatchNorm) for layer in model.modules()):
+    if settings.accumulate > 1 and any(isinstance(layer, AnyBatchNorm) for layer in model.modules()):
         raise UsageError("--batch-norm synchronised takes statistics of the whole global batch, "
                          f"which --accumulate {settings.accumulate} never has in one pass: leave "
                          "out one of the two")

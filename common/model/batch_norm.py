@@ -14,12 +14,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from common.core.torch_private import (
+    AnyBatchNorm,
+    batch_norm_sums,
+    batch_statistics,
+    change_class,
+    require_dimensions,
+)
 from common.model.pooling import PooledBatchNorm2d, max_pool
 
 
-class _GlobalStatistics(_BatchNorm):
+class _GlobalStatistics(AnyBatchNorm):
     """The forward of the layers below; input (n, C, ...), any floating dtype and memory format.
 
     In training every rank of `process_group` (None: the default group) must call forward, and then
@@ -36,7 +42,7 @@ class _GlobalStatistics(_BatchNorm):
         together = dist.is_initialized() and dist.get_world_size(self.process_group) > 1
         if not (self.training and together):
             return super().forward(input)
-        self._check_input_dim(input)
+        require_dimensions(self, input)
         with torch.no_grad():
             count, mean, squares = global_statistics(input, self.process_group)
             if count < 2:
@@ -96,14 +102,14 @@ def synchronize_batch_norm(model: nn.Module) -> nn.Module:
     objects. Subclasses of nn.BatchNorm are left alone: their forward may be their own.
     """
     for layer in model.modules():
-        layer.__class__ = _SYNCHRONIZED.get(type(layer), type(layer))
+        change_class(layer, _SYNCHRONIZED.get(type(layer), type(layer)))
     return model
 
 
 def plain_batch_norm(model: nn.Module) -> nn.Module:
     """Undoes synchronize_batch_norm, in place; returns `model`."""
     for layer in model.modules():
-        layer.__class__ = _PLAIN.get(type(layer), type(layer))
+        change_class(layer, _PLAIN.get(type(layer), type(layer)))
     return model
 
 
@@ -113,7 +119,7 @@ def freeze_batch_norm(model: nn.Module) -> nn.Module:
     A hook calls eval() before each forward, whatever model.train() said. Weight and bias learn on.
     """
     for layer in model.modules():
-        if isinstance(layer, _BatchNorm):
+        if isinstance(layer, AnyBatchNorm):
             layer.register_forward_pre_hook(_to_eval)
     return model
 
@@ -149,7 +155,7 @@ def local_statistics(input: Tensor) -> tuple[int, Tensor, Tensor]:
     table = channels_last.reshape(len(input), -1) if channels_last.is_contiguous() else input
     # for bfloat16 input the buffers, otherwise unused, make the kernel count in float32
     buffer = input.new_zeros(table.shape[1], dtype=torch.promote_types(input.dtype, torch.float32))
-    mean, variance = torch.batch_norm_update_stats(table, buffer, buffer.clone(), 0.0)
+    mean, variance = batch_statistics(table, buffer, buffer.clone(), 0.0)
     means, variances = (s.double().view(-1, channels) for s in (mean, variance))
     counts = means.new_full((len(means), 1), input.numel() // means.numel())
     return input.numel() // channels, *combine(counts, means, counts * variances)
@@ -194,8 +200,7 @@ def _gradient_sums(gradient: Tensor, input: Tensor, statistics: Tensor, eps: flo
     """This rank's sums per channel of gradient and of gradient * normalised input; (2, C)."""
     if input.numel() == 0:  # here the kernel would divide by zero and end the process
         return torch.zeros_like(statistics)
-    _, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
-        gradient, input, None, *statistics, None, None, False, eps, [False, True, True])
+    of_weight, of_bias = batch_norm_sums(gradient, input, statistics[0], statistics[1], eps)
     return torch.stack([of_bias, of_weight])
 
 

@@ -24,6 +24,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from common.core.torch_private import change_class
+
 # Samples handled at a time: few enough that their products stay in the processor's cache.
 CHUNK = 64
 # Filters whose transform is rounded at a time, for the same reason.
@@ -216,5 +218,5 @@ def compute_by(algorithm: str, layer: nn.Conv2d) -> None:
 
     Parameters, hooks and settings stay the very same objects.
     """
-    layer.__class__ = FastConv2d
+    change_class(layer, FastConv2d)
     cast(FastConv2d, layer).algorithm = algorithm

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import batch_norm, max_unpool2d
+from torch.nn.functional import batch_norm, max_pool2d, max_unpool2d
+
+from common.core.torch_private import batch_norm_gradients, batch_statistics
 
 
 class _MaxPool(torch.autograd.Function):
@@ -23,7 +25,7 @@ class _MaxPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, maps: Tensor, size: int) -> Tensor:
-        pooled, places = torch.ops.aten.max_pool2d_with_indices(maps, [size, size])
+        pooled, places = max_pool2d(maps, size, return_indices=True)
         ctx.save_for_backward(places)
         ctx.size, ctx.shape, ctx.layout = size, maps.shape, _layout(maps)
         return pooled
@@ -61,14 +63,14 @@ class _NormalizedMaxima(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, maps: Tensor, weight: Tensor, bias: Tensor,
                 layer: "PooledBatchNorm2d") -> Tensor:
-        mean, variance = torch.batch_norm_update_stats(
-            maps, layer.running_mean, layer.running_var, layer.momentum)
+        mean, variance = batch_statistics(maps, layer.running_mean, layer.running_var,
+                                          layer.momentum)
         falling = weight < 0
         sign = None
         if bool(falling.any()):
             sign = torch.where(falling, -1, 1).to(maps.dtype).view(-1, 1, 1)
-        pooled, places = torch.ops.aten.max_pool2d_with_indices(
-            maps if sign is None else maps * sign, [layer.size, layer.size])
+        pooled, places = max_pool2d(maps if sign is None else maps * sign, layer.size,
+                                    return_indices=True)
         if sign is not None:
             pooled *= sign
         ctx.save_for_backward(maps, places, weight, mean, (variance + layer.eps).rsqrt())
@@ -80,9 +82,8 @@ class _NormalizedMaxima(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         maps, places, weight, mean, scale = ctx.saved_tensors
         of_normalized = _unpool(gradient, places, ctx.size, maps.shape, _layout(maps))
-        return *torch.ops.aten.native_batch_norm_backward(
-            of_normalized, maps, weight, None, None, mean, scale, True, ctx.eps,
-            list(ctx.needs_input_grad[:3])), None
+        return *batch_norm_gradients(of_normalized, maps, weight, mean, scale, ctx.eps,
+                                     ctx.needs_input_grad[:3]), None
 
 
 class PooledBatchNorm2d(nn.BatchNorm2d):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from common.core.failures import NonFiniteLoss
+from common.core.torch_private import norm_each
 from common.model.replica import unwrapped
 from common.step.gradient_sync import GradientSync
 
@@ -32,7 +33,7 @@ def require_finite(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) ->
     """
     if not gradients:
         return
-    norms = [norm.to(gradients[0].device) for norm in torch._foreach_norm(list(gradients))]
+    norms = [norm.to(gradients[0].device) for norm in norm_each(gradients)]
     if bool(torch.stack(norms).isfinite().all()):
         return
     for parameter, gradient in zip(parameters, gradients, strict=True):

@@ -5,12 +5,12 @@ from itertools import pairwise
 from typing import Any
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Adadelta, Adam, Optimizer
 
 from common.core.failures import UsageError
 from common.core.precision import Precision
 from common.core.settings import Settings
+from common.core.torch_private import AnyBatchNorm
 from common.step.muon import Muon
 
 SMOOTHED = "cross-entropy"
@@ -88,6 +88,6 @@ def hidden_convolutions(model: nn.Module) -> set[int]:
 
     Batch norm takes their scale out again, and the first convolution sees pixels, not features.
     """
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | _BatchNorm)]
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | AnyBatchNorm)]
     return {id(layer.weight) for layer, after in pairwise(layers) if layer is not layers[0]
-            and isinstance(layer, nn.Conv2d) and isinstance(after, _BatchNorm)}
+            and isinstance(layer, nn.Conv2d) and isinstance(after, AnyBatchNorm)}

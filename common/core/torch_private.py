@@ -1,0 +1,87 @@
+"""What this program uses of torch without torch's promise to keep it: all of it, in this file.
+
+    python3 -m pytest tests/unit/test_torch_private.py     # each beside its public equivalent
+
+Each is here for speed, and names the public way that gives the same numbers: the replacement on the
+day torch changes it. None copies anything more than torch does.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+# The base class of nn.BatchNorm1d, 2d and 3d; publicly the tuple of these three.
+AnyBatchNorm = _BatchNorm
+
+
+def change_class(layer: nn.Module, kind: type[nn.Module]) -> None:
+    """Makes `layer` an instance of `kind`, in place: its parameters, buffers and hooks stay.
+
+    Publicly: build a `kind` and assign the layer's parameters and buffers to it, and the new layer
+    to its parent.
+    """
+    layer.__class__ = kind
+
+
+def require_dimensions(layer: AnyBatchNorm, input: Tensor) -> None:
+    """Raises ValueError for an input that a batch-norm layer cannot take. Publicly: input.dim()."""
+    layer._check_input_dim(input)
+
+
+def batch_statistics(input: Tensor, running_mean: Tensor | None, running_variance: Tensor | None,
+                     momentum: float) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of each channel of (n, C, ...); moves the running ones, in place.
+
+    For bfloat16 input the running statistics' dtype is the one that sums are made in. Publicly:
+    torch.var_mean(input, dims, correction=0), in two passes and without the running statistics.
+    """
+    return torch.batch_norm_update_stats(input, running_mean, running_variance, momentum)
+
+
+def batch_norm_gradients(gradient: Tensor, input: Tensor, weight: Tensor | None, mean: Tensor,
+                         scale: Tensor, eps: float, needed: Sequence[bool]) -> tuple[Any, ...]:
+    """The gradients of input, weight and bias of batch norm in training; None where not needed.
+
+    `mean` and `scale` (1 / deviation) are the batch's, (C,). Publicly: autograd through
+    nn.functional.batch_norm, which computes forward anew.
+    """
+    return torch.ops.aten.native_batch_norm_backward(
+        gradient, input, weight, None, None, mean, scale, True, eps, list(needed))
+
+
+def batch_norm_sums(gradient: Tensor, input: Tensor, mean: Tensor, variance: Tensor,
+                    eps: float) -> tuple[Tensor, Tensor]:
+    """Sums by channel of gradient * normalised input, and of gradient; input (n, C, ...), n > 0.
+
+    Publicly: the gradients of weight and bias by autograd through nn.functional.batch_norm.
+    """
+    return torch.ops.aten.native_batch_norm_backward(
+        gradient, input, None, mean, variance, None, None, False, eps, [False, True, True])[1:]
+
+
+def norm_each(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The 2-norm of each tensor. Publicly: torch.linalg.vector_norm, one by one."""
+    return torch._foreach_norm(list(tensors))
+
+
+def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copies each source into its target. Publicly: Tensor.copy_, one by one."""
+    torch._foreach_copy_(list(targets), list(sources))
+
+
+def subtract_each(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The differences tensor - other, new ones. Publicly: torch.sub, one by one."""
+    return torch._foreach_sub(list(tensors), list(others))
+
+
+def add_each(tensors: Sequence[Tensor], others: Sequence[Tensor], factor: float = 1.0) -> None:
+    """Adds factor * other to each tensor, in place. Publicly: Tensor.add_, one by one."""
+    torch._foreach_add_(list(tensors), list(others), alpha=factor)
+
+
+def multiply_each(tensors: Sequence[Tensor], factor: float) -> None:
+    """Multiplies each tensor, in place. Publicly: Tensor.mul_, one by one."""
+    torch._foreach_mul_(list(tensors), factor)

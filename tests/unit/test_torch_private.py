@@ -1,0 +1,141 @@
+"""torch's private functions give what the public ones give, and stand in one file.
+
+Mutations that turn this red: swap the two sums of batch_norm_sums; drop alpha in add_each; use
+torch._foreach_norm, torch.ops or an assignment to __class__ in another file.
+"""
+
+import ast
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import batch_norm
+
+from common.core import torch_private
+from tests.unit.test_structure import PARTS, SOURCES, name_of
+
+EPS = 1e-5
+HOME = "common/core/torch_private.py"
+USERS = ("common", *PARTS, "studies")
+UNPROMISED = {"ops", "_C", "batch_norm_update_stats", "native_batch_norm_backward"}
+# Python's own: of named tuples, of os, and argparse's, which has no public way to list its flags.
+PYTHON = {"_replace", "_asdict", "_exit", "_actions", "_ArgumentGroup"}
+# Each of these has its equivalent in torch_private.py, and is to take it.
+NOT_YET = ("PartTwo/local_sgd.py", "PartTwo/synchronizers.py", "common/step/weight_average.py")
+
+
+def tensors(*shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
+SHAPES = ((3, 4), (5,), (2, 1, 2))
+
+
+def test_the_norm_of_each():
+    norms = list(torch_private.norm_each(tensors(*SHAPES)))
+    torch.testing.assert_close(norms, [torch.linalg.vector_norm(each)
+                                       for each in tensors(*SHAPES)])
+
+
+def test_copies_sums_differences_and_products_of_each():
+    first, second = tensors(*SHAPES), tensors(*SHAPES, seed=1)
+    differences = torch_private.subtract_each(first, second)
+    assert all(map(torch.equal, differences, map(torch.sub, first, second)))
+    torch_private.add_each(first, second, 0.5)
+    expected = [one.add(other, alpha=0.5) for one, other in
+                zip(tensors(*SHAPES), second, strict=True)]
+    assert all(map(torch.equal, first, expected))
+    torch_private.multiply_each(first, 3.0)
+    assert all(torch.equal(one, 3 * other) for one, other in zip(first, expected, strict=True))
+    torch_private.copy_each(first, second)
+    assert all(map(torch.equal, first, second))
+
+
+def test_batch_statistics():
+    (maps,) = tensors((6, 3, 4, 4))
+    running = torch.zeros(3), torch.ones(3)
+    mean, variance = torch_private.batch_statistics(maps, *running, 0.1)
+    public_variance, public_mean = torch.var_mean(maps, (0, 2, 3), correction=0)
+    torch.testing.assert_close((mean, variance), (public_mean, public_variance))
+    layer = nn.BatchNorm2d(3)
+    layer(maps)
+    torch.testing.assert_close(running, (layer.running_mean, layer.running_var))
+
+
+@pytest.mark.parametrize("needed", [(True, True, True), (False, True, True)])
+def test_the_gradients_of_batch_norm(needed):
+    maps, gradient, weight, bias = tensors((6, 3, 4, 4), (6, 3, 4, 4), (3,), (3,))
+    for leaf in (maps, weight, bias):
+        leaf.requires_grad_()
+    normalised = batch_norm(maps, None, None, weight, bias, training=True, eps=EPS)
+    expected = torch.autograd.grad(normalised, (maps, weight, bias), gradient)
+    variance, mean = torch.var_mean(maps.detach(), (0, 2, 3), correction=0)
+    found = torch_private.batch_norm_gradients(gradient, maps.detach(), weight.detach(), mean,
+                                               (variance + EPS).rsqrt(), EPS, needed)
+    for one, other, is_needed in zip(found, expected, needed, strict=True):
+        if is_needed:
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        else:
+            assert one is None
+
+
+def test_the_sums_of_batch_norm():
+    maps, gradient, mean = tensors((6, 3, 4), (6, 3, 4), (3,))
+    variance = torch.tensor([1.0, 2.0, 3.0])
+    found = torch_private.batch_norm_sums(gradient, maps, mean, variance, EPS)
+    weight, bias = torch.ones(3, requires_grad=True), torch.zeros(3, requires_grad=True)
+    normalised = batch_norm(maps, mean, variance, weight, bias, eps=EPS)
+    expected = torch.autograd.grad(normalised, (weight, bias), gradient)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_layer_of_another_class_is_the_same_layer():
+    class Louder(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return 2 * super().forward(input)
+
+    layer, (rows,) = nn.Linear(4, 2), tensors((3, 4))
+    weight, before = layer.weight, layer(rows)
+    torch_private.change_class(layer, Louder)
+    assert layer.weight is weight and torch.equal(layer(rows), 2 * before)
+
+
+def test_batch_norms_have_one_base_and_refuse_inputs_of_other_dimensions():
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    assert all(issubclass(kind, torch_private.AnyBatchNorm) for kind in kinds)
+    torch_private.require_dimensions(nn.BatchNorm2d(3), torch.zeros(2, 3, 4, 4))
+    with pytest.raises(ValueError, match="4D"):
+        torch_private.require_dimensions(nn.BatchNorm2d(3), torch.zeros(2, 3))
+
+
+def test_no_other_file_uses_what_torch_does_not_promise():
+    trees = {name_of(path): ast.parse(path.read_text()) for path in SOURCES
+             if name_of(path).split("/")[0] in USERS}
+    own = {name for tree in trees.values() for node in ast.walk(tree) for name in defined(node)}
+    used = {f"{path}: {name}" for path, tree in trees.items() if path not in (HOME, *NOT_YET)
+            for node in ast.walk(tree) for name in unpromised(node, own)}
+    assert not used
+
+
+def defined(node: ast.AST) -> set[str]:
+    """The names that a node gives to something of this project's."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return {node.id if isinstance(node, ast.Name) else node.attr}
+    return set()
+
+
+def unpromised(node: ast.AST, own: set[str]) -> set[str]:
+    """What a node uses of torch that is private: a name with an underscore, or torch.ops."""
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
+        return {alias.name for alias in node.names if alias.name.startswith("_")}
+    if not isinstance(node, ast.Attribute):
+        return set()
+    if node.attr == "__class__" and isinstance(node.ctx, ast.Store):
+        return {node.attr}
+    if ast.unparse(node.value).split(".")[0] == "torch" and node.attr in UNPROMISED:
+        return {node.attr}
+    private = node.attr.startswith("_") and not node.attr.startswith("__")
+    return {node.attr} if private and node.attr not in own | PYTHON else set()
