@@ -22,7 +22,7 @@ from statistics import fmean, median
 
 from common.cluster.program import run_program
 from common.core.failures import DataError, PeerLost
-from common.core.progress import PHASES, dearest_phase
+from common.core.progress import PHASES, slowest_phase
 from common.reporting.recorded_run import RecordedRun, find_runs
 
 RECENT = 20  # iterations that loss, speed and phase are taken from
@@ -73,7 +73,7 @@ def _progress(run: RecordedRun, steps: list[dict]) -> str:
 
 
 def _speed(run: RecordedRun, recent: list[dict], usual: float) -> str:
-    phase, share = dearest_phase({name: sum(step["seconds"][name] for step in recent)
+    phase, share = slowest_phase({name: sum(step["seconds"][name] for step in recent)
                                   for name in PHASES})
     test = run.last("evaluation")
     return (f"loss {fmean(step['loss'] for step in recent):.3f} (last {len(recent)} iterations, "

@@ -31,7 +31,7 @@ class Position(NamedTuple):
         return f"epoch {self.epoch} iteration {self.iteration}"
 
 
-def dearest_phase(seconds: Mapping[str, float]) -> tuple[str, float]:
+def slowest_phase(seconds: Mapping[str, float]) -> tuple[str, float]:
     """The phase that took longest, and its share of all."""
     phase = max(seconds, key=lambda name: seconds[name])
     return phase, seconds[phase] / (sum(seconds.values()) or 1.0)

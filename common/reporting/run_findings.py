@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from common.core.progress import dearest_phase
+from common.core.progress import slowest_phase
 from common.core.spread import half_interval
 from common.reporting import causes
 from common.reporting.causes import EARLY, Learned
@@ -37,7 +37,7 @@ def _late_loss(run: RecordedRun) -> float:
 def spent(run: RecordedRun) -> tuple[str, float]:
     """The phase that takes longest on average over the ranks, and its share."""
     ranks = list(run.phases.values())
-    return dearest_phase({phase: fmean(rank[phase] for rank in ranks) for phase in ranks[0]})
+    return slowest_phase({phase: fmean(rank[phase] for rank in ranks) for phase in ranks[0]})
 
 
 def sync_share(run: RecordedRun) -> float:

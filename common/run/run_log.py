@@ -21,7 +21,7 @@ from tqdm import tqdm
 from common.core.console import console
 from common.core.events import read_events
 from common.core.failures import UsageError
-from common.core.progress import Position, dearest_phase
+from common.core.progress import Position, slowest_phase
 from common.core.provenance import processor
 from common.core.world import World
 from common.run.trackers import NoTracker, Tracker
@@ -156,7 +156,7 @@ class RunLog:
                                         "batch/seconds": step.duration})
 
     def _in_short(self, step: Step) -> str:
-        phase, share = dearest_phase(step.seconds)
+        phase, share = slowest_phase(step.seconds)
         speed = step.samples * self.world.size / step.duration
         return f"loss {step.loss:.3f}, {speed:.0f} images/s, mostly {phase} ({100 * share:.0f} %)"
 

@@ -56,7 +56,7 @@ def test_every_step_is_in_the_json_lines_and_every_twentieth_in_words(tmp_path):
         "Batch Idx: 0", "Batch Idx: 20", "Batch Idx: 40"]
 
 
-def test_the_leaders_bar_counts_the_whole_run_and_names_the_dearest_phase(tmp_path, monkeypatch):
+def test_the_leaders_bar_counts_the_whole_run_and_names_the_slowest_phase(tmp_path, monkeypatch):
     bars = []
 
     class Bar:
