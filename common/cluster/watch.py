@@ -129,7 +129,7 @@ class Watch:
 
     def _publish_beat(self, store: Store, count: int) -> None:
         here = self.progress
-        beat = [count, here.epoch, here.iteration, here.phase, here.settled, here.run]
+        beat = [count, here.epoch, here.iteration, here.phase, here.has_stepped, here.run]
         store.set(f"beat/{self._world.rank}", json.dumps(beat))
 
     def _listen(self, store: Store) -> None:
@@ -210,7 +210,7 @@ class Watch:
         here = pulse.progress
         if here.phase == FINISHED or here.epoch == 0:
             return float("inf")  # decoding data takes what it takes, and ends by itself
-        slow = not here.settled or here.phase == "saving"
+        slow = not here.has_stepped or here.phase == "saving"
         return self._patience * (FIRST_STEP_FACTOR if slow else 1)
 
     def _leader_lost(self, how: str) -> PeerLost:

@@ -66,4 +66,4 @@ def _words(progress: Progress) -> str:
 
 
 def _is_told(progress: Progress) -> bool:
-    return not progress.settled or progress.phase in TOLD_LATER
+    return not progress.has_stepped or progress.phase in TOLD_LATER

@@ -44,7 +44,7 @@ class Progress:
     epoch: int = 0
     iteration: int = 0
     phase: str = "start"
-    settled: bool = False
+    has_stepped: bool = False
     """True once a first step has ended: from then on the shorter patience applies."""
     run: int = 0
     """Counts the runs of this process: Part Two has one a strategy, and epochs start anew."""

@@ -92,7 +92,7 @@ class Run:
             self.node.stop.begin_step()
             self.tracer.before_step(here.step)
             yield here.iteration
-            progress.settled = True
+            progress.has_stepped = True
 
     @property
     def is_last_step(self) -> bool:

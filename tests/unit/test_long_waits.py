@@ -53,7 +53,7 @@ def test_a_long_wait_says_what_it_is_and_how_far(capsys, progress):
     progress.epoch, progress.phase = 1, "forward"
     said = wait_for(capsys, "  epoch 1 iteration 0 (forward)\n")
     assert "images decoded" not in said.split("forward")[-1]
-    progress.settled, progress.phase = True, "evaluation"
+    progress.has_stepped, progress.phase = True, "evaluation"
     wait_for(capsys, "  evaluation\n")
 
 
@@ -70,7 +70,7 @@ def silent(capsys) -> bool:
 
 def test_steps_after_the_first_have_lines_of_their_own(capsys, progress):
     tell_long_waits(World(), progress)
-    progress.settled, progress.epoch, progress.phase = True, 1, "backward"
+    progress.has_stepped, progress.epoch, progress.phase = True, 1, "backward"
     assert silent(capsys)
 
 

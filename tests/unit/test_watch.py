@@ -57,9 +57,9 @@ class Cluster:
     def _leave(self, failure: Failure) -> None:
         raise Left(str(failure), failure.exit_code)
 
-    def at(self, rank: int, epoch: int, iteration: int, phase: str, settled: bool = True) -> None:
+    def at(self, rank: int, epoch: int, iteration: int, phase: str, has_stepped: bool = True) -> None:
         here = self.watches[rank].progress
-        here.epoch, here.iteration, here.phase, here.settled = epoch, iteration, phase, settled
+        here.epoch, here.iteration, here.phase, here.has_stepped = epoch, iteration, phase, has_stepped
 
     def beat(self, ranks: tuple[int, ...], seconds: float, every: float = BEAT_SECONDS) -> None:
         """What Watch._beat does, for these ranks; raises Left when one of them leaves."""
@@ -132,12 +132,12 @@ def test_what_comes_later_is_no_sign_of_being_stuck(cluster, culprit, others):
         cluster.beat((0, 1, 2), 5 * PATIENCE + 1)
 
 
-@pytest.mark.parametrize("epoch, phase, settled, factor", [
+@pytest.mark.parametrize("epoch, phase, has_stepped, factor", [
     (1, "forward", False, 5), (1, "saving", True, 5), (0, "loading data", False, None),
     (1, FINISHED, True, None)])
-def test_some_places_have_more_time(cluster, epoch, phase, settled, factor):
+def test_some_places_have_more_time(cluster, epoch, phase, has_stepped, factor):
     for rank in range(3):
-        cluster.at(rank, epoch, 0, phase, settled)
+        cluster.at(rank, epoch, 0, phase, has_stepped)
     cluster.beat((0, 1, 2), (factor or 50) * PATIENCE - 1)
     if factor:
         with pytest.raises(Left, match="rank 0 .* is stuck"):
