@@ -67,17 +67,29 @@ def hold_out(train_set: ImageDataset,
 def create_loader(settings: Settings, dataset: ImageDataset,
                   node: Node) -> InMemoryLoader | WorkerLoader:
     """This rank's loader of the training set."""
-    plan = EpochPlan(len(dataset), settings.batch_size, settings.smallest_batch, settings.seed,
+    plan = EpochPlan(len(dataset), settings.batch_size, settings.seed,
                      alternating_flips=settings.flips == "alternating")
     if plan.iterations == 0:
         raise DataError(f"{len(dataset)} training samples give no batch of {settings.batch_size}")
-    if (last := len(plan.batch(plan.iterations - 1))) < node.world.size:
-        raise UsageError(f"the last batch of an epoch has {last} samples, too few for "
-                         f"{node.world.size} ranks: leave it out with --smallest-batch "
-                         f"{node.world.size}, on every cluster whose runs you compare")
+    _require_a_sample_for_each_rank(plan, node.world.size)
     loader = InMemoryLoader(dataset, plan, create_augment(settings), node.world.rank,
                             node.world.size, node.device)
     return loader if settings.loader == "memory" else WorkerLoader(loader, settings.num_workers)
+
+
+def _require_a_sample_for_each_rank(plan: EpochPlan, ranks: int) -> None:
+    if (last := _last_batch(plan)) >= ranks:
+        return
+    larger = (replace(plan, batch_size=size) for size in range(plan.batch_size, plan.samples + 1))
+    enough = next((each.batch_size for each in larger if _last_batch(each) >= ranks), None)
+    raise UsageError(f"the last batch of an epoch has {last} samples, too few for {ranks} ranks: "
+                     + (f"use --batch-size {enough} in every run that you compare" if enough
+                        else "use fewer ranks"))
+
+
+def _last_batch(plan: EpochPlan) -> int:
+    """The number of samples in the last batch of an epoch."""
+    return len(plan.batch(plan.iterations - 1))
 
 
 def create_training(settings: Settings, dataset: ImageDataset,

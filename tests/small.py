@@ -41,7 +41,7 @@ def small_dataset(samples: int = 45) -> ImageDataset:
 def small_loader(rank: int, world_size: int, samples: int = 45, batch_size: int = 10,
                  dtype: torch.dtype = torch.float64) -> InMemoryLoader:
     """Batches of 10 with a last one of 5: shards are uneven on 3 and 4 ranks."""
-    plan = EpochPlan(samples, batch_size, smallest_batch=4, seed=3)
+    plan = EpochPlan(samples, batch_size, seed=3)
     augment = Augment((0.5,) * 3, (0.25,) * 3, padding=1, flip=True, dtype=dtype)
     return InMemoryLoader(small_dataset(samples), plan, augment, rank, world_size)
 

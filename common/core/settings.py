@@ -23,7 +23,7 @@ INITS = ("plain", "whitened")
 PARALLEL = ("ddp", "data-parallel", "model-split")
 
 # Fields that decide what is learned: a resumed run must not change them.
-TRAJECTORY_FIELDS = ("workload", "batch_size", "smallest_batch", "learning_rate", "momentum",
+TRAJECTORY_FIELDS = ("workload", "batch_size", "learning_rate", "momentum",
                      "weight_decay", "seed", "precision", "batch_norm", "optimizer", "schedule",
                      "warmup_epochs", "step_epochs", "gamma", "validation_fraction", "wire",
                      "comm_hook", "decay_on", "label_smoothing", "flips",
@@ -53,7 +53,6 @@ class Settings:
     crop_padding: int | None = None
     cutout: int = 0
     init: str = "plain"
-    smallest_batch: int = 1
     max_iterations: int | None = None
     seed: int = 1
     precision: str = "float32"

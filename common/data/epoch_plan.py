@@ -37,8 +37,8 @@ class Augmentation(NamedTuple):
 class EpochPlan:
     """One epoch over `samples` training samples in global batches of `batch_size`.
 
-    A last batch of fewer than `smallest_batch` samples is left out, on every world size alike, so
-    that no rank ever goes without a sample; the run log says how many that were.
+    A last batch of fewer than `smallest_batch` samples is dropped, on every world size alike, so
+    that ranks rarely go without a sample; the run log says how many that were.
 
     With `alternating_flips` chance decides only in epoch 1; from then on each sample is mirrored
     in every other epoch, so two epochs show both sides (Jordan, arXiv:2404.00498).
@@ -46,7 +46,6 @@ class EpochPlan:
 
     samples: int
     batch_size: int
-    smallest_batch: int = 1
     seed: int = 0
     epoch: int = 1
     alternating_flips: bool = False
@@ -59,6 +58,11 @@ class EpochPlan:
     def order(self) -> np.ndarray:
         """The permutation of the samples, int64 of shape (samples,)."""
         return np.argsort(self._hash(_ORDER, np.arange(self.samples)), kind="stable")
+
+    @property
+    def smallest_batch(self) -> int:
+        """The size from which on a last batch is used: 16, or a quarter of a smaller batch."""
+        return min(16, max(1, self.batch_size // 4))
 
     @property
     def iterations(self) -> int:

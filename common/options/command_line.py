@@ -67,8 +67,6 @@ def _settings(flags: dict[str, Any]) -> Settings:
     for name in WORKLOAD_FLAGS:
         if flags[name] is None:
             flags[name] = recipe.get(name, getattr(row, name))
-    if flags["smallest_batch"] is None:
-        flags["smallest_batch"] = min(16, max(1, flags["batch_size"] // 4))
     settle_local_flags(flags)
     settings = Settings(**flags)
     if settings.early_stopping and not settings.validation_fraction:

@@ -20,10 +20,8 @@ def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--max-iterations", type=count, metavar="N",
                        help="stop after N iterations in all (the course's timing run: 40)")
     group.add_argument("--batch-size", type=count, metavar="N",
-                       help="GLOBAL batch, in samples, shared by all ranks")
-    group.add_argument("--smallest-batch", type=count, metavar="N",
-                       help="leave out an epoch's last batch below N samples (default: 16, or a "
-                       "quarter of a smaller batch)")
+                       help="GLOBAL batch, in samples, shared by all ranks; an epoch's last batch "
+                       "is dropped below 16 samples, or a quarter of a smaller batch")
     group.add_argument("--learning-rate", type=positive, metavar="X", help="at its peak")
     group.add_argument("--momentum", type=fraction, metavar="X",
                        help="of SGD; the first beta of Adam, the rho of Adadelta")

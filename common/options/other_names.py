@@ -105,6 +105,9 @@ SENTENCES = {
         "weights are not averaged over steps: the weights of the last step are evaluated",
     "--bias-rate --bias-lr":
         "biases have the learning rate of the weights",
+    "--smallest-batch --drop-last":
+        "an epoch's last batch is dropped where it has fewer than 16 samples, or than a quarter of "
+        "a smaller batch",
     "--wandb --use-wandb --wandb-project --mlflow":
         "the only tracker is TensorBoard, with --tracker tensorboard",
     "--distributed --multiprocessing-distributed --ddp --use-ddp --dist":

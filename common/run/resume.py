@@ -76,7 +76,7 @@ def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | 
         remarks.append(f"resumed at {position} from {source} (bit-exact: "
                        f"{_exactness(contents, ran_on(name, node, settings, model))})")
     node.note_saved(str(last or ""))
-    remarks += _left_out(plan)
+    remarks += _dropped(plan)
     text, metrics = log_paths(folder, node.world)
     tracker = create_tracker(settings.tracker, folder, node.world.is_leader)
     with RunLog(text, metrics, node.world, position, settings.log_every,
@@ -102,12 +102,12 @@ def _restore(contents: dict[str, Any], source: str, node: Node, model: nn.Module
     return _recall(contents.get("rank_state", []), gradient_sync.local_state(optimizer), node)
 
 
-def _left_out(plan: EpochPlan) -> list[str]:
+def _dropped(plan: EpochPlan) -> list[str]:
     """A remark on the samples that no epoch uses, if there are any."""
     if not plan.dropped:
         return []
-    return [f"each epoch leaves out a last batch of {plan.dropped} samples, fewer than "
-            f"--smallest-batch {plan.smallest_batch}"]
+    return [f"each epoch drops a last batch of {plan.dropped} samples, fewer than "
+            f"{plan.smallest_batch}"]
 
 
 def _find_checkpoint(folder: Path, settings: Settings,

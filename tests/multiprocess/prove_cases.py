@@ -36,7 +36,7 @@ def small_problem(precision: str, batch_norm: str = "synchronised", steps: int =
     Shards are uneven on 3 and 4 ranks, and in the fifth batch on 2.
     """
     return Problem(Settings("small", Path(), Path(), epochs=steps, batch_size=10,
-                            learning_rate=0.1, momentum=0.9, weight_decay=1e-4, smallest_batch=4,
+                            learning_rate=0.1, momentum=0.9, weight_decay=1e-4,
                             max_iterations=steps, precision=precision, batch_norm=batch_norm,
                             threads=1),
                    row=ROW)

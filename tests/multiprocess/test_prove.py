@@ -326,8 +326,8 @@ def test_a_case_says_what_failed():
 def test_the_literal_command(more, code, word, tmp_path):
     run = subprocess.run(
         [sys.executable, ROOT / "scripts/prove.py", "--workload", "digits-vgg11", "--batch-size",
-         "5", "--samples", "11", "--steps", "2", "--sizes", "3", "--strategies", "all-reduce",
-         "--precisions", "float64", "--smallest-batch", "3", *more],
+         "5", "--samples", "13", "--steps", "2", "--sizes", "3", "--strategies", "all-reduce",
+         "--precisions", "float64", *more],
         capture_output=True, text=True, timeout=240, cwd=tmp_path)
     assert run.returncode == code, run.stderr
     assert word in run.stdout and run.stderr == ""

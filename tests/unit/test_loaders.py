@@ -5,14 +5,20 @@ normalising, or in every batch; take the middle modulo a fixed size.
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from common.cluster.process_group import Node
+from common.core.failures import UsageError
+from common.core.settings import Settings
+from common.core.world import World
 from common.data.augment import Augment
 from common.data.loaders import PlainLoader, WorkerLoader
-from tests.small import small_loader
+from common.setup import create_loader
+from tests.small import small_dataset, small_loader
 
 
 def reference(image: np.ndarray, top: int, left: int, flip: bool, row: int, column: int,
@@ -104,3 +110,13 @@ def test_a_plain_dataloader_serves_too():
     loader = PlainLoader(pairs, torch.device("cpu"))
     assert [int(batch.targets[0]) for batch in loader.batches(1, 2)] == [2, 3]
     assert loader.iterations == 4 and next(loader.batches(1)).weight == 1.0
+
+
+def test_a_batch_size_is_named_that_gives_each_rank_a_sample_of_the_last_batch():
+    settings = Settings("digits-vgg11", Path(), Path(), 1, batch_size=5, learning_rate=0.1,
+                        momentum=0.9, weight_decay=0.0)
+    node = Node(World(rank=0, size=3), torch.device("cpu"), threads=1)
+    with pytest.raises(UsageError, match="has 1 samples, too few for 3 ranks: use --batch-size 6 "):
+        create_loader(settings, small_dataset(11), node)
+    with pytest.raises(UsageError, match="use fewer ranks"):
+        create_loader(settings, small_dataset(2), node)
