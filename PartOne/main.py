@@ -24,7 +24,7 @@ def main() -> None:
     refuse_at_once("PartOne", settings, world)
     # torch is imported only now: --help and a mistyped flag have been answered already
     from common.banner import announce
-    from common.cluster.process_group import lone_node
+    from common.cluster.process_group import one_node
     from common.evaluation import evaluate
     from common.report import finish_run
     from common.run.choices import settle_choices
@@ -33,16 +33,16 @@ def main() -> None:
     from common.step.gradient_sync import KeepLocal
     from common.training import train
 
-    node = lone_node(settings)
-    settings = settle_choices("PartOne", settings, node)
-    announce("PartOne", settings, node)
-    train_set, validation_set, test_set = load_datasets(settings, node)
-    loader = create_loader(settings, train_set, node)
-    model, criterion, optimizer = create_training(settings, train_set, node)
-    with open_run("PartOne", settings, node, loader, model, optimizer) as run:
-        gradient_sync = KeepLocal()
-        train(model, criterion, optimizer, loader, gradient_sync, run, validation_set)
-        finish_run(run, evaluate(model, criterion, test_set, run), model)
+    with one_node(settings) as node:
+        settings = settle_choices("PartOne", settings, node)
+        announce("PartOne", settings, node)
+        train_set, validation_set, test_set = load_datasets(settings, node)
+        loader = create_loader(settings, train_set, node)
+        model, criterion, optimizer = create_training(settings, train_set, node)
+        with open_run("PartOne", settings, node, loader, model, optimizer) as run:
+            gradient_sync = KeepLocal()
+            train(model, criterion, optimizer, loader, gradient_sync, run, validation_set)
+            finish_run(run, evaluate(model, criterion, test_set, run), model)
 
 
 if __name__ == "__main__":

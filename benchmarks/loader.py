@@ -31,7 +31,7 @@ from statistics import median
 
 import torch
 
-from common.cluster.process_group import lone_node
+from common.cluster.process_group import one_node
 from common.cluster.program import run_program
 from common.core.events import read_events
 from common.core.failures import DataError
@@ -47,8 +47,8 @@ def loader_speeds(options: argparse.Namespace) -> list[float]:
     settings, _ = parse_command_line("PartOne", [
         "--workload", options.workload, "--data-dir", str(options.data_dir), "--batch-size",
         str(options.batch_size), "--threads", "1"])
-    node = lone_node(settings)
-    loader = create_loader(settings, load_datasets(settings, node)[0], node)
+    with one_node(settings) as node:
+        loader = create_loader(settings, load_datasets(settings, node)[0], node)
     sum(len(batch.targets) for batch in loader.batches(1))  # reads the file into memory once
     speeds = []
     for epoch in range(1, options.repeats + 1):

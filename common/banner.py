@@ -26,8 +26,8 @@ def announce(part: str, settings: Settings, node: Node) -> None:
     each = " + ".join(str(shard.stop - shard.start) for shard in shards)
     lines = [f"{part}, {settings.workload}: {world.size} rank{'s' * (world.size > 1)} "
              f"(told by {world.source}), backend {node.backend}"]
-    lines += [f"  rank {card['rank']}: {card['host']} pid {card['pid']}, {card['address']} on "
-              f"{card['interface']}" for card in node.cards]
+    lines += [f"  rank {info.rank}: {info.host} pid {info.pid}, {info.address} on {info.interface}"
+              for info in node.ranks]
     lines += [
         f"  device {node.device}, {node.threads} thread{'s' * (node.threads > 1)} a rank, "
         f"{settings.precision}, batch norm {settings.batch_norm}, loader {settings.loader}",

@@ -31,7 +31,7 @@ def main() -> None:
     try:
         examine(findings)
     finally:
-        if world.is_leader and findings.cards:
+        if world.is_leader and findings.ranks:
             print(page(findings), flush=True)
     if world.is_leader and world.size > 1:
         keep_measurements(findings)

@@ -1,37 +1,33 @@
-"""Runs functions and whole programs as ranks, cheaply: from a forkserver that has torch loaded.
+"""Runs functions (as studies/proof/ranks.py does) and whole programs as ranks, from a forkserver.
 
 Starting a rank takes milliseconds instead of the seconds that importing torch takes. No process
 outlives the call that started it.
 """
 
 import contextlib
-import multiprocessing
 import os
 import re
 import runpy
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.popen_forkserver import Popen
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
-import torch.distributed as dist
+from studies.proof import ranks
 
 ROOT = Path(__file__).resolve().parent.parent
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.preload"])
 TIME_LIMIT = 120
+ranks.preload("tests.preload")
+run_ranks = partial(ranks.run_ranks, seconds=60, threads=1)
 
 
 class _Ended(Popen):
@@ -78,61 +74,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def run_ranks(world_size: int, function: Callable, *args: Any, seconds: float = 60) -> list[Any]:
-    """Calls `function(*args)` on every rank; returns the results in rank order.
-
-    `function` must be importable; arguments and results go through files, as tensors sent by queue
-    would be shared with processes that have ended. Raises AssertionError with the ranks' tracebacks
-    if one fails or all have not finished in `seconds`; kills what it started in either case.
-    """
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        torch.save(args, directory / "arguments.pt")
-        ranks = [RankProcess(target=_rank, args=(rank, world_size, function, name, seconds))
-                 for rank in range(world_size)]
-        try:
-            for process in ranks:
-                process.start()
-            _wait_for(ranks, seconds)
-        finally:
-            for process in ranks:
-                process.kill()
-                process.join()
-        told = "\n".join(path.read_text() for path in sorted(directory.glob("*.failed")))
-        assert all(process.exitcode == 0 for process in ranks), told or (
-            f"exit codes {[process.exitcode for process in ranks]} within {seconds} s")
-        return [torch.load(directory / f"{rank}.pt", weights_only=False)
-                for rank in range(world_size)]
-
-
-def _wait_for(ranks: list[Any], seconds: float) -> None:
-    """Returns when all have ended, one has failed, or time is up."""
-    deadline = time.monotonic() + seconds
-    running = list(ranks)
-    while running and time.monotonic() < deadline:
-        wait([process.sentinel for process in running], timeout=deadline - time.monotonic())
-        if any(process.exitcode for process in running):
-            time.sleep(0.2)  # the others may have their own account of the failure to write
-            return
-        running = [process for process in running if process.exitcode is None]
-
-
-def _rank(rank: int, world_size: int, function: Callable, name: str, seconds: float) -> None:
-    directory = Path(name)
-    try:
-        torch.set_num_threads(1)
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        store = dist.FileStore(str(directory / "store"), world_size)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size,
-                                timeout=timedelta(seconds=seconds))
-        args = torch.load(directory / "arguments.pt", weights_only=False)
-        torch.save(function(*args), directory / f"{rank}.pt")
-        dist.destroy_process_group()
-    except BaseException:
-        (directory / f"{rank}.failed").write_text(f"rank {rank}:\n{traceback.format_exc()}")
-        raise SystemExit(1) from None
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Iterator
 
 from benchmarks.peer_loops.job import Job, StepClock
-from common.cluster.process_group import lone_node
+from common.cluster.process_group import one_node
 from common.data.loaders import Batch, Loader
 from common.options.command_line import parse_command_line
 from common.run.resume import open_run
@@ -34,10 +34,10 @@ def run_project(job: Job, clock: StepClock) -> str:
             *flags, "--workload", job.workload, "--data-dir", str(job.data_dir), "--batch-size",
             str(job.batch_size), "--max-iterations", str(job.ticks + 1), "--epochs", "1",
             "--checkpoint-minutes", "0", "--log-every", "1000000", "--output-dir", folder])
-        node = lone_node(settings)
-        train_set, _, _ = load_datasets(settings, node)
-        loader = create_loader(settings, train_set, node)
-        model, criterion, optimizer = create_training(settings, train_set, node)
-        with open_run("PartOne", settings, node, loader, model, optimizer) as run:
-            train(model, criterion, optimizer, TickingLoader(loader, clock), KeepLocal(), run)
+        with one_node(settings) as node:
+            train_set, _, _ = load_datasets(settings, node)
+            loader = create_loader(settings, train_set, node)
+            model, criterion, optimizer = create_training(settings, train_set, node)
+            with open_run("PartOne", settings, node, loader, model, optimizer) as run:
+                train(model, criterion, optimizer, TickingLoader(loader, clock), KeepLocal(), run)
     return " ".join(["PartOne", *flags])

@@ -1,115 +1,128 @@
-"""A notice board on the run's store: every rank posts, every rank reads all, nobody waits for ever.
+"""A board on the run's store: every rank posts a value, and reads what all ranks posted.
 
-    board.share("card", {"host": "node2"})      # on every rank; returns all values, by rank
+    board.share("data", dataset.digest)      # on every rank; returns all values, by rank
 """
 
 import contextlib
 import json
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
+import torch.distributed as dist
 from torch.distributed import Store
 
-from common.cluster.master_port import (
-    REMARK_SECONDS,
-)
 from common.core.failures import Failure, PeerLost, Verdict, first_line
 from common.core.world import World
 
-POLL_SECONDS = 0.05
-
-LINGER_SECONDS = 3.0
+POLL_SECONDS = 0.01
+REMARK_SECONDS = 3.0
+LINGER_SECONDS = 5.0
+FOREVER = float("inf")
+JOINED = "joined"
+ALL_DONE = Verdict("all ranks have done everything", 0)
 
 
 class Board:
-    """`deadline` is a time.monotonic() value, for everything; `say` gets a word on who is missing.
+    """`say` is told every three seconds which ranks are missing; all values are plain, for JSON.
 
-    The first failure that any rank publishes ends every rank's wait.
+    `deadline` is a time.monotonic() value, for every wait that has none of its own.
     """
 
-    def __init__(self, store: Store, world: World, deadline: float,
-                 say: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, store: Store, world: World, say: Callable[[str], None] = lambda text: None,
+                 deadline: float = FOREVER) -> None:
+        self.world = world
         self.store = store
-        self._world = world
-        self._deadline = deadline
         self._say = say
+        self._deadline = deadline
 
-    def share(self, topic: str, value: Any, deadline: float | None = None) -> list[Any]:
-        """Posts this rank's `value` (plain, for JSON) and returns all ranks'. Every rank must call.
+    def post(self, topic: str, value: Any) -> None:
+        """Lets all ranks read this rank's value, in the place of an earlier one."""
+        self.store.set(self._key(topic, self.world.rank), json.dumps(value))
 
-        Raises PeerLost naming who has not posted by the deadline, or the failure that was
-        published.
+    def posted(self, topic: str) -> dict[int, Any]:
+        """What has been posted so far, by rank."""
+        keys = {rank: self._key(topic, rank) for rank in range(self.world.size)}
+        return {rank: json.loads(self.store.get(key)) for rank, key in keys.items()
+                if self.store.check([key])}
+
+    def first(self, topic: str, value: Any) -> Any:
+        """Makes `value` everybody's unless a rank was first with another; returns what holds."""
+        return json.loads(self.store.compare_set(f"first/{topic}", "", json.dumps(value)))
+
+    def read_first(self, topic: str) -> Any:
+        """What the first rank said on the topic; None when no rank has."""
+        key = f"first/{topic}"
+        return json.loads(self.store.get(key)) if self.store.check([key]) else None
+
+    def share(self, topic: str, value: Any, deadline: float | None = None,
+              hint: str = "") -> list[Any]:
+        """Posts `value` and returns all ranks' values, by rank. Every rank must call.
+
+        Raises the failure that any rank published meanwhile; PeerLost naming the missing ranks at
+        the deadline. `hint` says why they may be missing.
         """
-        self.store.set(f"board/{topic}/{self._world.rank}", json.dumps(value))
+        self.post(topic, value)
         deadline, remark = deadline or self._deadline, time.monotonic() + REMARK_SECONDS
-        while missing := self._missing(topic):
-            self._raise_verdict()
-            report = self._report(topic, missing)
-            if time.monotonic() > deadline:
-                raise PeerLost(f"gave up: {report}; start the missing, or raise --timeout")
-            if time.monotonic() > remark:
-                self._say(report)
+        while not self.store.check([self._key(topic, rank) for rank in range(self.world.size)]):
+            if verdict := self.verdict():
+                raise verdict
+            if (now := time.monotonic()) > deadline:
+                raise PeerLost(f"gave up: {self._report(topic)}; start the missing, or raise "
+                               f"--timeout{hint}")
+            if now > remark:
+                self._say(self._report(topic) + hint)
                 remark += REMARK_SECONDS
-            time.sleep(POLL_SECONDS / 5)
-        return self.posted(topic)
+            time.sleep(POLL_SECONDS)
+        return list(self.posted(topic).values())
 
-    def posted(self, topic: str) -> list[Any]:
-        """What has been posted so far, by rank; ranks that have not posted are left out."""
-        missing = self._missing(topic)
-        return [json.loads(self.store.get(f"board/{topic}/{rank}"))
-                for rank in range(self._world.size) if rank not in missing]
+    def _report(self, topic: str) -> str:
+        missing = [str(rank) for rank in range(self.world.size) if rank not in self.posted(topic)]
+        done = topic if topic == JOINED else f"done with {topic}"
+        return (f"{self.world.size - len(missing)} of {self.world.size} {done}, waiting for "
+                f"rank{'s' * (len(missing) > 1)} {', '.join(missing)}")
 
-    def _missing(self, topic: str) -> list[int]:
-        return [rank for rank in range(self._world.size)
-                if not self.store.check([f"board/{topic}/{rank}"])]
+    def _key(self, topic: str, rank: int) -> str:
+        return f"board/{topic}/{rank}"
 
-    def _report(self, topic: str, missing: list[int]) -> str:
-        there = self._world.size - len(missing)
-        ranks = ("rank " if len(missing) == 1 else "ranks ") + ", ".join(map(str, missing))
-        done = "joined" if topic == "card" else f"done with {topic}"
-        return f"{there} of {self._world.size} {done}, waiting for {ranks}"
+    def verdict(self) -> Verdict | None:
+        """The failure that a rank published first, if any."""
+        said = self.read_first("verdict")
+        return Verdict(*said) if said and said[1] else None
 
-    def _raise_verdict(self) -> None:
-        if self.store.check(["verdict"]):
-            said = json.loads(self.store.get("verdict"))
-            raise Verdict(said["sentence"], said["exit_code"])
-
-    def publish(self, error: Exception) -> Failure:
-        """Tells all ranks what failed here; returns the failure that holds, the first one told."""
-        here = f"rank {self._world.rank} on {socket.gethostname()}"
-        told = error if isinstance(error, Failure) else PeerLost(
-            f"{here} failed or lost rank 0 ({first_line(error)})")
+    def publish(self, error: BaseException) -> Failure:
+        """Makes `error` the verdict unless there is one already; returns the one that holds."""
+        failure = error if isinstance(error, Failure) else PeerLost(
+            f"rank {self.world.rank} on {socket.gethostname()} failed: {first_line(error)}")
         try:
-            return publish(self.store, told)
+            return Verdict(*self.first("verdict", [str(failure), failure.exit_code]))
         except RuntimeError:
-            return told  # the leader, who serves the store, has left
+            return failure  # the leader, which serves the store, has left
 
-    def leave(self) -> None:
-        """Counts this rank out; the leader, who serves the store, waits a moment for the others."""
+    def conclude(self) -> None:
+        """Call when all ranks have done everything: from now on no rank can publish a failure.
+
+        Without it a signal in the last instant could stop one rank when another has ended already.
+        Raises the verdict that was published before.
+        """
+        verdict = self.publish(ALL_DONE)
+        if verdict.exit_code:
+            raise verdict
+
+    def leave(self, lost: Collection[int] = ()) -> None:
+        """Call last. The leader, which serves the store, waits a moment for the other ranks.
+
+        It does not wait for those that are `lost`; a late one shall still read the verdict.
+        """
         deadline = time.monotonic() + LINGER_SECONDS
-        with contextlib.suppress(RuntimeError):
-            left = self.store.add("left", 1)
-            while (self._world.is_leader and left < self._world.size
-                   and time.monotonic() < deadline):
+        expected = set(range(self.world.size) if self.world.is_leader else ()) - set(lost)
+        with contextlib.suppress(RuntimeError):  # the leader has left
+            self.post("left", True)
+            while expected - self.posted("left").keys() and time.monotonic() < deadline:
                 time.sleep(POLL_SECONDS)
-                left = self.store.add("left", 0)
 
 
-def publish(store: Store, failure: Failure) -> Failure:
-    """Makes `failure` the run's verdict unless there is one already; returns the one that holds."""
-    mine = json.dumps({"sentence": str(failure), "exit_code": failure.exit_code})
-    said = json.loads(store.compare_set("verdict", "", mine))
-    return Verdict(said["sentence"], said["exit_code"])
-
-
-def conclude(store: Store) -> None:
-    """Closes the case when all ranks have done everything: no failure can be told any more.
-
-    Without it a signal in the last instant could stop one rank when another has ended already.
-    Raises the verdict that was told before.
-    """
-    verdict = publish(store, Verdict("all ranks have done everything", 0))
-    if verdict.exit_code:
-        raise verdict
+def is_broken_collective(error: BaseException | None) -> bool:
+    """Whether another rank, or the network, is the likely cause of `error`."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()

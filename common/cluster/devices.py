@@ -3,7 +3,6 @@
 import ctypes
 import os
 import socket
-from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -20,22 +19,17 @@ def count_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def gpus_suffice(cards: Sequence[dict]) -> bool:
-    """Whether every rank of the run can have a GPU of its own; `cards` has one entry a rank."""
-    machines = [card["machine"] for card in cards]
-    return all(card["gpus"] >= machines.count(card["machine"]) for card in cards)
-
-
-def choose_device(wanted: str, index_on_host: int, cards: Sequence[dict]) -> torch.device:
+def choose_device(wanted: str, index_on_host: int, gpus_suffice: bool) -> torch.device:
     """The device of the rank that is number `index_on_host` of those on its machine.
 
-    `auto` gives every rank a GPU of its own or all of them the CPU: ranks that compute on different
-    hardware round differently and drift apart. Raises UsageError when `cuda` cannot be had.
+    `auto` gives every rank a GPU of its own, where they suffice, or all of them the CPU: ranks that
+    compute on different hardware round differently and drift apart. Raises UsageError when `cuda`
+    cannot be had.
     """
     if wanted == "cuda" and index_on_host >= count_gpus():
         raise UsageError(f"--device cuda, but {socket.gethostname()} has {count_gpus()} GPUs for "
                          f"its {index_on_host + 1} or more ranks")
-    if wanted == "cpu" or (wanted == "auto" and not gpus_suffice(cards)):
+    if wanted == "cpu" or (wanted == "auto" and not gpus_suffice):
         return torch.device("cpu")
     torch.cuda.set_device(index_on_host)
     torch.backends.cudnn.allow_tf32 = False  # float32 means float32
@@ -44,16 +38,15 @@ def choose_device(wanted: str, index_on_host: int, cards: Sequence[dict]) -> tor
     return torch.device("cuda", index_on_host)
 
 
-def choose_backend(wanted: str, device: str, cards: Sequence[dict]) -> str:
+def choose_backend(wanted: str, device: str, gpus_suffice: bool) -> str:
     """`auto` is NCCL when every rank has a GPU of its own, else gloo."""
     if wanted != "auto":
         return wanted
-    usable = device != "cpu" and dist.is_nccl_available()
-    return "nccl" if usable and gpus_suffice(cards) else "gloo"
+    return "nccl" if gpus_suffice and device != "cpu" and dist.is_nccl_available() else "gloo"
 
 
 def use_threads(wanted: int | None, ranks_here: int) -> int:
-    """Sets, and returns, the threads of arithmetic: cores shared fairly, unless told otherwise."""
+    """Sets, and returns, the intra-op threads: an equal share of the cores, or what is wanted."""
     threads = wanted or max(1, len(os.sched_getaffinity(0)) // ranks_here)
     torch.set_num_threads(threads)
     return threads

@@ -8,7 +8,9 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from common.cluster.signals import listen_for_signals, process_stop
+from common.cluster.ending import print_failure
+from common.cluster.signals import listen_for_signals
+from common.cluster.stopping import process_stop
 from common.core.failures import Failure
 
 
@@ -18,13 +20,12 @@ def run_program(main: Callable[[], None]) -> NoReturn:
     `--debug` anywhere on the command line adds the traceback. An exception that is no
     `Failure` is a fault of this program and always shows its traceback.
     """
-    stop = process_stop()
-    listen_for_signals(stop)
+    listen_for_signals(process_stop())
     try:
         main()
     except Failure as failure:
         if "--debug" in sys.argv:
             traceback.print_exc()
-        stop.tell(str(failure), failure.exit_code)
+        print_failure(str(failure), failure.exit_code)
         sys.exit(failure.exit_code)
     sys.exit(0)

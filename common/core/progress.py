@@ -52,6 +52,8 @@ class Progress:
     """The leader's last good checkpoint: "" when there is none yet, None before a run begins."""
     log: Path | None = None
     """The open run's JSON lines, where a failure is to be noted too."""
+    mark: str = ""
+    """What error lines begin with, where ranks share a terminal."""
 
     def place(self) -> str:
         """In words: "at epoch 1 iteration 137", or "during start"."""

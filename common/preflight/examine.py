@@ -6,26 +6,22 @@ finds is shared, so every rank draws the same conclusion. scripts/preflight.py i
 """
 
 import json
-import os
 import sys
 import time
 from dataclasses import asdict
-from datetime import timedelta
 
-import torch.distributed as dist
-from torch.distributed import PrefixStore
-
-from common.cluster import addresses, rendezvous
+from common.cluster import addresses
 from common.cluster.all_reduce_speed import measure_all_reduce
-from common.cluster.board import Board
-from common.cluster.devices import choose_backend, choose_device
-from common.core.console import console
-from common.core.failures import DataError, Failure, PeerLost, RanksDisagree, Verdict, first_line
+from common.cluster.board import JOINED, Board
+from common.cluster.process_group import form_group
+from common.cluster.rank_info import RankInfo, require_one_run
+from common.cluster.rendezvous import exchange, join
+from common.core.failures import DataError, Failure, PeerLost, RanksDisagree, Verdict
 from common.core.settings import Settings
 from common.options.workloads import find_workload
 from common.preflight.findings import Findings, broken_link, measurements, slow_link
-from common.preflight.links import Link, LinkServer, meetings, probe
-from common.preflight.node_facts import node_facts
+from common.preflight.links import Link, LinkServer, pairings, probe
+from common.preflight.node_facts import NodeFacts
 
 PROBE_SECONDS = 0.3
 ALL_PROBES_SECONDS = 10.0
@@ -39,27 +35,21 @@ def examine(findings: Findings) -> None:
     """
     world, settings = findings.world, findings.settings
     now = time.monotonic()
-    address = addresses.resolve(world.master_address)
-    place = addresses.choose_interface(settings.interface, address, world.master_port)
-    store = rendezvous.open_store(world, address, now + settings.timeout / 2, console(world))
-    board = Board(store, world, now + settings.timeout, console(world))
+    join_deadline = now + settings.timeout / 2
     try:
-        with LinkServer(place[1]) as server:
-            _join(findings, board, place, server.port, now + settings.timeout / 2)
-            _compare(findings, board)
-            _probe_all(findings, board)
-        if not any(isinstance(problem, PeerLost) for problem in findings.problems):
-            _form_group(findings, board)
-        if slow := slow_link(findings):
-            findings.problems.append(slow)
-    except Exception as error:
-        findings.problems.insert(0, board.publish(error))
-        if not isinstance(error, Failure | RuntimeError):
-            raise
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        board.leave()
+        with join(world, settings, join_deadline, now + settings.timeout) as (board, me):
+            with LinkServer(me.address) as server:
+                _exchange(findings, board, me, server.port, join_deadline)
+                _compare(findings, board)
+                _probe_all(findings, board)
+            if world.size > 1 and not any(
+                    isinstance(problem, PeerLost) for problem in findings.problems):
+                node = form_group(board, findings.ranks, settings, GROUP_SECONDS)
+                findings.backend, findings.speeds = node.backend, measure_all_reduce(node.device)
+            if slow := slow_link(findings):
+                findings.problems.append(slow)
+    except Failure as failure:
+        findings.problems.insert(0, failure)
     if findings.problems:
         raise findings.problems[0]
 
@@ -67,7 +57,7 @@ def examine(findings: Findings) -> None:
 def keep_measurements(findings: Findings) -> None:
     """Writes preflight.json, for scripts/predict.py, to where runs will write. On the leader.
 
-    A folder that cannot be written is said, and no more: the links are sound all the same.
+    A folder that cannot be written draws a line, and no failure: the links are sound all the same.
     """
     path = findings.settings.output_dir / "preflight.json"
     try:
@@ -77,91 +67,62 @@ def keep_measurements(findings: Findings) -> None:
         print(f"{path} is not kept: {error.strerror}", file=sys.stderr, flush=True)
 
 
-def _join(findings: Findings, board: Board, place: tuple[str, str], port: int,
-          deadline: float) -> None:
-    """Everybody's card, with facts and the port of the link server."""
-    world, settings = findings.world, findings.settings
-    interface, address = place
-    master = addresses.resolve(world.master_address)
-    card = {**rendezvous.my_card(world, settings, address, interface), "port": port,
-            **node_facts(settings.output_dir, interface, master)}
+def _exchange(findings: Findings, board: Board, me: RankInfo, port: int,
+              deadline: float) -> None:
+    """Every rank's info and facts; where ranks are missing, those of the ranks that have joined."""
+    master = addresses.resolve(board.world.master_address)
+    facts = NodeFacts.of_this_node(port, findings.settings.output_dir, me.interface, master)
+    board.post("facts", asdict(facts))  # before joining: whoever has joined has posted facts
     try:
-        rendezvous.claim_rank(board.store, world, card)
-        findings.cards = board.share("card", card, deadline)
-    except PeerLost as error:
-        hint = addresses.loopback_hint(world.master_address) if world.is_leader else ""
-        raise PeerLost(f"{error}{hint}") from None
+        exchange(board, me, deadline)
     finally:
-        findings.cards = findings.cards or board.posted("card")
+        found, facts_of = board.posted(JOINED), board.posted("facts")
+        findings.ranks = [RankInfo(**each) for each in found.values()]
+        findings.facts = [NodeFacts(**facts_of[rank]) for rank in found]
 
 
 def _compare(findings: Findings, board: Board) -> None:
     """Code, versions, settings and data: each first difference is a problem."""
     try:
-        rendezvous.compare_cards(findings.cards)
+        require_one_run(findings.ranks)
     except RanksDisagree as problem:
         findings.problems.append(problem)
-    shared = board.share("data", _data(findings.settings))
-    for card, data in zip(findings.cards, shared, strict=True):
-        card["data"] = data["digest"]
-    for rank, data in enumerate(shared):
-        if data["exit_code"]:
-            findings.problems.append(Verdict(f"{findings.name(rank)}: {data['sentence']}",
-                                             data["exit_code"]))
+    shared = board.share("the data", _data(findings.settings))
+    findings.data = [digest for digest, _, _ in shared]
+    for info, (digest, sentence, code) in zip(findings.ranks, shared, strict=True):
+        if code:
+            findings.problems.append(Verdict(f"{info}: {sentence}", code))
             return
-        if data["digest"] != shared[0]["digest"]:
-            findings.problems.append(RanksDisagree(
-                f"{findings.name(rank)} has other data ({data['digest']}) than "
-                f"{findings.name(0)} ({shared[0]['digest']})"))
+        if digest != findings.data[0]:
+            findings.problems.append(RanksDisagree(f"{info} has other data ({digest}) than "
+                                                   f"{findings.ranks[0]} ({findings.data[0]})"))
             return
 
 
-def _data(settings: Settings) -> dict:
-    """This node's data in a few words: its digest, or why there is none."""
+def _data(settings: Settings) -> tuple[str, str, int]:
+    """(digest, "", 0) of this node's data; or why there is none, and the exit code for that."""
     row = find_workload(settings.workload)
     try:
         digests = [row.load(split, settings.data_dir).digest for split in ("train", "test")]
     except DataError as error:
-        return {"digest": "none", "sentence": str(error), "exit_code": error.exit_code}
-    return {"digest": " ".join(digests), "sentence": "", "exit_code": 0}
+        return "none", str(error), error.exit_code
+    return " ".join(digests), "", 0
 
 
 def _probe_all(findings: Findings, board: Board) -> None:
     """Every rank probes every other, one at a time; a link that does not work is a problem."""
-    me, cards = findings.world.rank, findings.cards
-    rounds = meetings(len(cards))
+    me, ranks = board.world.rank, findings.ranks
+    rounds = pairings(len(ranks))
     seconds = min(PROBE_SECONDS, ALL_PROBES_SECONDS / (2 * max(1, len(rounds))))
-    row = [Link() for _ in cards]
+    row = [Link() for _ in ranks]
     for count, pairs in enumerate(rounds):
         for way in (0, 1):
-            board.share(f"round {count}.{way}", me)  # all start together: nobody disturbs another
+            board.share(f"probes {count}.{way}", me)  # all start together, and disturb no other
             for pair in pairs:
                 if pair[way] == me:
                     other = pair[1 - way]
-                    row[other] = probe(cards[other]["address"], cards[other]["port"], seconds)
-    shared = board.share("links", [asdict(link) for link in row])
+                    row[other] = probe(ranks[other].address, findings.facts[other].port, seconds)
+    shared = board.share("all probes", [asdict(link) for link in row])
     findings.links = [[Link(**link) for link in links] for links in shared]
     if broken := broken_link(findings):
         findings.problems.append(broken)
-
-
-def _form_group(findings: Findings, board: Board) -> None:
-    """The process group of a real run, and how fast it all-reduces."""
-    world, settings, cards = findings.world, findings.settings, findings.cards
-    if world.size == 1:
-        return
-    findings.backend = choose_backend(settings.backend, settings.device, cards)
-    here = [card["rank"] for card in cards if card["machine"] == cards[world.rank]["machine"]]
-    device = choose_device(settings.device, here.index(world.rank), cards)
-    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        os.environ.setdefault(variable, cards[world.rank]["interface"])
-    try:
-        dist.init_process_group(
-            findings.backend, store=PrefixStore("group", board.store), rank=world.rank,
-            world_size=world.size, timeout=timedelta(seconds=GROUP_SECONDS))
-        findings.speeds = measure_all_reduce(device)
-    except RuntimeError as error:
-        raise PeerLost(f"all pairs connect, but {findings.backend} does not get through on "
-                       f"{findings.name(world.rank)} ({first_line(error)}): look at "
-                       "GLOO_SOCKET_IFNAME and --interface") from error
-    board.share("group", findings.backend)

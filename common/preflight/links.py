@@ -157,8 +157,8 @@ def _receive_number(connection: socket.socket) -> float:
     return _NUMBER.unpack(data)[0]
 
 
-def meetings(size: int) -> list[list[tuple[int, int]]]:
-    """Rounds of pairs: each pair of `size` ranks meets once, no rank is in two pairs of a round.
+def pairings(size: int) -> list[list[tuple[int, int]]]:
+    """Rounds of pairs: each pair of `size` ranks comes once, no rank is in two pairs of a round.
 
     The circle method of chess tournaments: one stays, the others move on by one seat a round.
     """

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,23 +15,39 @@ import torch
 from common.core.provenance import lines_of
 
 
-def node_facts(output_dir: Path, interface: str, master: str) -> dict:
-    """Plain values, ready for JSON; sizes are bytes. `master` is an IPv4 address."""
-    total, available = memory()
-    return {
-        "name_means": own_name(), "gateway": gateway(master),
-        "link_speed": _interface_number(interface, "speed"),
-        "mtu": _interface_number(interface, "mtu"),
-        "memory": total, "memory_free": available, "disk_free": disk_free(output_dir),
-        "load": os.getloadavg()[0],
-        "gpu_names": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-    }
+@dataclass(frozen=True)
+class NodeFacts:
+    """What the preflight wants to know of a rank's node besides its RankInfo; for JSON as that is.
+
+    Sizes are bytes; `port` is that of its LinkServer, `link_speed` is in Mbit/s.
+    """
+
+    port: int
+    name_means: str
+    gateway: str | None
+    link_speed: int | None
+    mtu: int | None
+    memory: int
+    memory_free: int
+    disk_free: int
+    load: float
+    gpu_names: list[str]
+
+    @classmethod
+    def of_this_node(cls, port: int, output_dir: Path, interface: str,
+                     master: str) -> "NodeFacts":
+        """`master` is an IPv4 address."""
+        return cls(
+            port, own_name(), gateway(master), _interface_number(interface, "speed"),
+            _interface_number(interface, "mtu"), *memory(), disk_free(output_dir),
+            os.getloadavg()[0],
+            [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())])
 
 
 def own_name() -> str:
     """The address that this host's own name resolves to here, or "unknown".
 
-    Debian's hosts file says 127.0.1.1: whoever announces that address to others is never found.
+    Debian's hosts file says 127.0.1.1: a rank that announced that address would not be found.
     """
     try:
         return str(socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)[0][4][0])

@@ -14,8 +14,9 @@ from common.preflight.links import Link
 def page(findings: Findings) -> str:
     """Everything that was found, for as far as the preflight came; ends in ready or not ready."""
     world = findings.world
-    lines = [f"preflight of {world.size} rank{'s' * (world.size > 1)} (told by {world.source}), "
-             f"master {world.master_address}:{world.master_port}, {findings.settings.workload}, "
+    lines = [f"preflight of {world.size} rank{'s' * (world.size > 1)} (launched by: "
+             f"{world.source}), master {world.master_address}:{world.master_port}, "
+             f"{findings.settings.workload}, "
              f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}"]
     for heading, body in (("who", _who(findings)), ("machines", _machines(findings)),
                           ("software and data", _software(findings)),
@@ -34,25 +35,25 @@ def _verdict(findings: Findings) -> str:
 def _who(findings: Findings) -> list[str]:
     return table(["rank", "host", "pid", "address", "interface", "route to the master",
                   "own name means", "clock"],
-                 [[card["rank"], card["host"], card["pid"], card["address"], card["interface"],
-                   f"through {card['gateway']}" if card["gateway"] else "direct",
-                   card["name_means"], f"{1000 * clock_ahead(findings, card['rank']):+.1f} ms"]
-                  for card in findings.cards])
+                 [[info.rank, info.host, info.pid, info.address, info.interface,
+                   f"through {facts.gateway}" if facts.gateway else "direct",
+                   facts.name_means, f"{1000 * clock_ahead(findings, info.rank):+.1f} ms"]
+                  for info, facts in zip(findings.ranks, findings.facts, strict=True)])
 
 
 def _machines(findings: Findings) -> list[str]:
-    ranks_on = [card["machine"] for card in findings.cards]
+    machines = [info.machine for info in findings.ranks]
     wanted = findings.settings.threads
     return table(["rank", "cores", "threads", "load", "memory free", "disk free", "GPUs",
                   "link speed", "MTU"],
-                 [[card["rank"], card["cores"],
-                   wanted or max(1, card["cores"] // ranks_on.count(card["machine"])),
-                   f"{card['load']:.1f}",
-                   f"{card['memory_free'] / 1e9:.1f} of {card['memory'] / 1e9:.1f} GB",
-                   f"{card['disk_free'] / 1e9:.0f} GB", _gpus(card["gpu_names"]),
-                   f"{card['link_speed']} Mbit/s" if card["link_speed"] else "-",
-                   card["mtu"] or "-"]
-                  for card in findings.cards])
+                 [[info.rank, info.cores,
+                   wanted or max(1, info.cores // machines.count(info.machine)),
+                   f"{facts.load:.1f}",
+                   f"{facts.memory_free / 1e9:.1f} of {facts.memory / 1e9:.1f} GB",
+                   f"{facts.disk_free / 1e9:.0f} GB", _gpus(facts.gpu_names),
+                   f"{facts.link_speed} Mbit/s" if facts.link_speed else "-",
+                   facts.mtu or "-"]
+                  for info, facts in zip(findings.ranks, findings.facts, strict=True)])
 
 
 def _gpus(names: Sequence[str]) -> str:
@@ -60,9 +61,10 @@ def _gpus(names: Sequence[str]) -> str:
 
 
 def _software(findings: Findings) -> list[str]:
-    rows = [[card["rank"], card["code"], *card["versions"].values(), card.get("data", "-")]
-            for card in findings.cards]
-    head = ["rank", "code", *findings.cards[0]["versions"], "data (train test)"]
+    data = findings.data or ["-"] * len(findings.ranks)
+    rows = [[info.rank, info.code, *info.versions.values(), digest]
+            for info, digest in zip(findings.ranks, data, strict=True)]
+    head = ["rank", "code", *findings.ranks[0].versions, "data (train test)"]
     if len({tuple(row[1:]) for row in rows}) == 1:
         return table(head, [["all", *rows[0][1:]]])
     return table(head, rows)

@@ -101,8 +101,8 @@ class Sentinel:
         return self._plan
 
     def _name(self, rank: int) -> str:
-        cards = self._node.cards
-        return f"rank {rank} on {cards[rank]['host']}" if cards else f"rank {rank}"
+        ranks = self._node.ranks
+        return str(ranks[rank]) if ranks else f"rank {rank}"
 
 
 def checksums(tensors: Sequence[Tensor]) -> Tensor:

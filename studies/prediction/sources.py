@@ -74,7 +74,7 @@ def read_links(path: Path) -> Links:
         links = [link for row in found["links"] for link in row if link["bandwidth"]]
         return Links(median(link["bandwidth"] for link in links),
                       median(link["round_trip"] for link in links) / 2,
-                      len({card["machine"] for card in found["cards"]}))
+                      len({rank["machine"] for rank in found["ranks"]}))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is no preflight with links that scripts/preflight.py wrote"
                         ) from error

@@ -7,8 +7,11 @@ Starting a rank so takes a fraction of a second instead of the seconds that impo
 
 import multiprocessing
 import os
+import pickle
 import signal
 import tempfile
+import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from datetime import timedelta
@@ -20,33 +23,38 @@ import torch.distributed as dist
 
 from common.core.failures import Failure, PeerLost, Verdict
 
-TIMEOUT = timedelta(minutes=5)
+COLLECTIVE_SECONDS = 300.0
 GRACE_SECONDS = 10
-_CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT = multiprocessing.get_context("forkserver")
 
 
 def preload(*modules: str) -> None:
     """Names what every rank of this program finds imported. Call it before the first run."""
-    _CONTEXT.set_forkserver_preload(list(modules))
+    CONTEXT.set_forkserver_preload(list(modules))
 
 
-def run_ranks(world_size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+def run_ranks(world_size: int, function: Callable[..., Any], *args: Any,
+              seconds: float | None = None, threads: int | None = None) -> list[Any]:
     """Calls `function(*args)` on every rank of a new process group; the results in rank order.
 
-    `function` must be importable, arguments and results plain values. A rank gets its part of the
-    cores as threads. A Failure of a rank is raised here, as a Verdict; any other error leaves its
-    traceback on standard error and raises PeerLost. No rank outlives the call.
+    `function` must be importable; arguments and results are pickled, tensors by value. A rank gets
+    `threads` threads, or its part of the cores; all must end within `seconds`, if given. A Failure
+    of a rank is raised here, as a Verdict; for any other error PeerLost, with the rank's traceback
+    as its cause. No rank outlives the call.
     """
+    call = pickle.dumps((function, args))
+    threads = threads or max(1, len(os.sched_getaffinity(0)) // world_size)
+    deadline = time.monotonic() + (seconds or float("inf"))
     with tempfile.TemporaryDirectory() as folder:
-        pipes = [_CONTEXT.Pipe(duplex=False) for _ in range(world_size)]
-        ranks = [_CONTEXT.Process(target=_rank, args=(rank, world_size, folder, sender, function,
-                                                      args))
+        pipes = [CONTEXT.Pipe(duplex=False) for _ in range(world_size)]
+        ranks = [CONTEXT.Process(target=_rank,
+                                 args=(rank, world_size, folder, threads, call, sender))
                  for rank, (_, sender) in enumerate(pipes)]
         try:
             for process, (_, sender) in zip(ranks, pipes, strict=True):
                 process.start()
                 sender.close()
-            results = _results([receiver for receiver, _ in pipes])
+            results = _results([receiver for receiver, _ in pipes], deadline)
             for process in ranks:
                 process.join(GRACE_SECONDS)
             return results
@@ -57,37 +65,53 @@ def run_ranks(world_size: int, function: Callable[..., Any], *args: Any) -> list
                     process.join()
 
 
-def _results(receivers: Sequence[Connection]) -> list[Any]:
+def _results(receivers: Sequence[Connection], deadline: float) -> list[Any]:
     results: dict[int, Any] = {}
-    while len(results) < len(receivers):
-        lost = []
-        for ready in wait([each for rank, each in enumerate(receivers) if rank not in results]):
-            rank = receivers.index(ready)  # type: ignore[arg-type]
-            try:
-                results[rank], failure = receivers[rank].recv()
-            except EOFError:
-                lost.append(rank)
-                continue
-            if failure is not None:
-                raise Verdict(*failure)
-        if lost:  # judged last: a rank that failed took its neighbours with it
-            raise PeerLost(f"rank {lost[0]} of {len(receivers)} ended without a result")
+    while missing := [rank for rank in range(len(receivers)) if rank not in results]:
+        left = deadline - time.monotonic()
+        ready = wait([receivers[rank] for rank in missing],
+                     None if left == float("inf") else max(0.0, left))
+        if not ready:
+            raise PeerLost(f"no result of ranks {missing} in time")
+        failures = []
+        for rank in (rank for rank in missing if receivers[rank] in ready):
+            results[rank], failure = _answer(receivers[rank], rank)
+            failures += [failure] if failure else []
+        if failures:  # the first of them: a rank that fails takes its neighbours with it
+            raise min(failures, key=lambda each: each[0])[1]
     return [results[rank] for rank in range(len(receivers))]
 
 
-def _rank(rank: int, world_size: int, folder: str, sender: Connection,
-          function: Callable[..., Any], args: Sequence[Any]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller is told too, and ends its ranks
-    tempfile.tempdir = folder  # so that the caller clears away what a killed rank leaves
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world_size))
-    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", world_size),
-                            rank=rank, world_size=world_size, timeout=TIMEOUT)
+def _answer(receiver: Connection, rank: int) -> tuple[Any, tuple[float, Failure] | None]:
+    """A rank's result; or when it failed, and what to raise."""
     try:
+        result, failed = pickle.loads(receiver.recv_bytes())
+    except EOFError:
+        return None, (0.0, PeerLost(f"rank {rank} ended without a result"))
+    if failed is None:
+        return result, None
+    when, sentence, code, trace = failed
+    failure = Verdict(sentence, code) if code else PeerLost(f"rank {rank} failed: {sentence}")
+    failure.__cause__ = RuntimeError(trace)
+    return None, (when, failure)
+
+
+def _rank(rank: int, world_size: int, folder: str, threads: int, call: bytes,
+          sender: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller gets it too, and ends its ranks
+    tempfile.tempdir = folder  # so that the caller deletes what a killed rank leaves
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(threads)
+    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", world_size), rank=rank,
+                            world_size=world_size, timeout=timedelta(seconds=COLLECTIVE_SECONDS))
+    try:
+        function, args = pickle.loads(call)
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):  # the log lines of a run
             result = function(*args)
         dist.barrier()
         dist.destroy_process_group()
-        sender.send((result, None))
-    except Failure as failure:
-        sender.send((None, (str(failure), failure.exit_code)))
+        answer: tuple[Any, Any] = result, None
+    except Exception as error:
+        code = error.exit_code if isinstance(error, Failure) else None
+        answer = None, (time.monotonic(), str(error), code, traceback.format_exc())
+    sender.send_bytes(pickle.dumps(answer))

@@ -1,9 +1,10 @@
 """The preflight on four hosts finds each planted fault, names it, and exits alike on every rank.
 
 Mutations that turn this red: `if False` for `if broken := broken_link(...)` or for `if slow :=
-slow_link(...)`; drop compare_cards, or the comparison of digests, from _compare; drop claim_rank;
-drop loopback_hint from _join; probe only one way of each pair; drop `theirs` from _ping; drop
-`_raise_verdict` from share (two processes with one rank leave the others waiting).
+slow_link(...)`; drop require_one_run, or the comparison of digests, from _compare; drop the
+comparison with `holder`, or loopback_hint, from exchange; probe only one way of each pair; drop
+`theirs` from _ping; drop the verdict from Board.share (two processes with one rank leave the others
+waiting).
 """
 
 import time

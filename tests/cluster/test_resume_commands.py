@@ -23,7 +23,7 @@ from tests.ranks import ROOT
 PROGRAM = f"""
 import json, os, sys
 sys.path.insert(0, {str(ROOT)!r})
-from common.cluster.advice import resume_command
+from common.cluster.ending import resume_command
 with open("ran", "a") as file:
     file.write(json.dumps([sys.argv[0].split("/")[-2], *sys.argv[1:]]) + "\\n")
 print("Resume with: " + resume_command(sys.argv, os.environ))

@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 from common.core.failures import CheckpointError
 from common.core.progress import Position
 from common.run import checkpoint, checkpoint_folder
-from tests.ranks import CONTEXT, program, run_programs
+from studies.proof.ranks import CONTEXT
+from tests.ranks import program, run_programs
 from tests.runs import Case, end_of, launch, same_bits
 from tests.small import small_model
 from tests.workload import SMALL, plant

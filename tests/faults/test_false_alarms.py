@@ -1,7 +1,8 @@
 """A run that nothing disturbs is left alone: when it is slow, paused, or on a busy machine.
 
-Mutations that turn this red: return from Watch._excuse_absence at once (a pause of all ranks is
-taken for a loss); one patience for all in Watch._limit (slow data and a slow first step are).
+Mutations that turn this red: return from Heartbeats._excuse_absence at once (a pause of all ranks
+is taken for a loss); one patience for all in Heartbeats._limit (slow data and a slow first step
+are).
 """
 
 import contextlib
@@ -14,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from studies.proof.ranks import CONTEXT
 from tests.faults.disturbed import joined, plant_phases, running, wait_for
-from tests.ranks import CONTEXT, error_lines
+from tests.ranks import error_lines
 from tests.runs import Case, end_of, same_bits
 
 

@@ -2,10 +2,9 @@
 
 And nothing is lost: the run, resumed, ends bit for bit as if nothing had happened.
 
-Mutations that turn this red: drop `compare_set("verdict"` in Watch._judge (no common sentence);
-return None in Watch._silent_rank (a stopped rank is never named), in Watch._stuck_rank (a sleeping
-one); do not start the guard thread (a stopped leader hangs all); no pulse for a rank that was never
-heard.
+Mutations that turn this red: `set` for compare_set in Board.first (no common sentence); return None
+in Heartbeats._silent_rank (a stopped rank is never named), in _stuck_rank (a sleeping one); do not
+start the guard thread (a stopped leader hangs all); no pulse for a rank that was never heard.
 """
 
 import os
@@ -190,18 +189,19 @@ def test_a_rank_stopped_before_its_first_word(tmp_path):
 
 
 def plant_mute(folder: Path) -> None:
-    """Stops this process right after it has shown its card, before any heartbeat."""
-    from common.cluster import watch
+    """Stops this process right after it has joined, before any heartbeat."""
+    from common.cluster import board, watch
 
     plant_phases(folder)
-    watch.Watch._publish_beat = lambda self, store, count: None
-    claim = rendezvous.claim_rank
+    watch.Watch._post = lambda self, to: None
+    post = board.Board.post
 
-    def claim_and_stop(*arguments) -> None:
-        claim(*arguments)
-        (folder / "met_mute_0").touch()
-        os.kill(os.getpid(), signal.SIGSTOP)
-    rendezvous.claim_rank = claim_and_stop
+    def post_and_stop(self, topic, value) -> None:
+        post(self, topic, value)
+        if topic == board.JOINED:
+            (folder / "met_mute_0").touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+    board.Board.post = post_and_stop
 
 
 class Cable:

@@ -25,13 +25,15 @@ from functools import partial
 
 import pytest
 
-from common.cluster import signals
-from common.cluster.advice import advice
-from common.cluster.signals import Stop, listen_for_signals
+from common.cluster import stopping
+from common.cluster.ending import advice
+from common.cluster.signals import listen_for_signals
+from common.cluster.stopping import Stop
 from common.core.events import read_events
 from common.run import checkpoint, checkpoint_folder
+from studies.proof.ranks import CONTEXT
 from tests.faults.disturbed import joined, running, wait_for
-from tests.ranks import CONTEXT, error_lines
+from tests.ranks import error_lines
 from tests.runs import FOLDERS, Case, end_of, launch, same_bits
 from tests.workload import plant
 
@@ -60,7 +62,7 @@ def check(case: Case, phase: str, number: signal.Signals, told: int | None, fold
         for rank, each in enumerate(programs):
             if told in (None, rank):
                 tell(each.process.pid, number)
-        codes, seconds = joined(programs, signals.GRACE_SECONDS)
+        codes, seconds = joined(programs, stopping.GRACE_SECONDS)
         assert codes == [SIGNALS[number]] * len(programs), [each.output() for each in programs]
         assert seconds < 10
         for each in programs:
@@ -209,7 +211,7 @@ def plant_sleeper(folder) -> None:
     from common.run import run
 
     plant()
-    signals.GRACE_SECONDS = 1.0
+    stopping.GRACE_SECONDS = 1.0
     finish_step = run.Run.finish_step
 
     def sleep_in_the_third(self: run.Run, *arguments) -> None:

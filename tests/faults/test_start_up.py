@@ -1,9 +1,9 @@
 """What can go wrong before the first step: one sentence, the right exit code, on every rank.
 
 Each test names the rank or the file at fault. Mutations that turn this red: drop `publish` from
-_share_failure (the others wait); drop a topic from compare_cards; skip claim_rank; drop
-refuse_at_once from a main, refuse_other_runs from Part Two's (the data is missed first), or
-refuse_other_run from open_run; warn whenever the world is of size 1.
+rendezvous.join (the other ranks wait); drop a topic from require_one_run; drop the comparison with
+`holder` from exchange; drop refuse_at_once from a main, refuse_other_runs from Part Two's (the data
+is missed first), or refuse_other_run from open_run; warn whenever the world is of size 1.
 """
 
 import shutil
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from common.cluster import rendezvous
+from common.cluster import rank_info
 from common.core import provenance
 from common.run import other_runs
 from tests.ranks import ROOT, cluster, error_lines, free_port, program, run_programs
@@ -173,7 +173,7 @@ def other_code() -> None:
         with (copy / "common" / "core" / "world.py").open("a") as file:
             file.write("# one line more\n")
         digest = plain(copy)
-    rendezvous.code_digest = lambda: digest
+    rank_info.code_digest = lambda: digest
 
 
 def write_images(folder, shade: int) -> None:

@@ -1,6 +1,6 @@
 """Probing links, deciding which is broken or slow, and measuring an all-reduce.
 
-Mutations that turn this red: drop a seat's turn in meetings; `sends` only in slow_link; count
+Mutations that turn this red: drop a seat's turn in pairings; `sends` only in slow_link; count
 links of one address; compare with the maximum instead of the median; use algorithm bandwidth for
 bus; drop the reply's deadline in _answer; leave the published verdict out of Board.share.
 """
@@ -15,18 +15,19 @@ from torch.distributed import HashStore
 
 from common.cluster.all_reduce_speed import GRADIENT_BYTES, AllReduceSpeed, measure_all_reduce
 from common.cluster.board import Board
+from common.cluster.rank_info import RankInfo
 from common.core.failures import PeerLost, Verdict
 from common.core.world import World
 from common.options.command_line import parse_command_line
 from common.preflight.findings import Findings, broken_link, slow_link
-from common.preflight.links import Link, LinkServer, meetings, probe
-from common.preflight.node_facts import gateway, memory
+from common.preflight.links import Link, LinkServer, pairings, probe
+from common.preflight.node_facts import NodeFacts, gateway, memory
 from tests.ranks import free_port, run_ranks
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 8])
-def test_every_pair_meets_once_and_nobody_twice_in_a_round(size):
-    rounds = meetings(size)
+def test_every_pair_comes_once_and_no_rank_twice_in_a_round(size):
+    rounds = pairings(size)
     pairs = [pair for pairs in rounds for pair in pairs]
     assert sorted(pairs) == [(a, b) for a in range(size) for b in range(a + 1, size)]
     for together in rounds:
@@ -64,11 +65,12 @@ def test_a_stray_caller_does_not_disturb_the_server():
 def findings(rates: list[list[float]], addresses: list[str] | None = None) -> Findings:
     """Ranks on hosts of their own whose links carry the given Mbit/s."""
     settings, world = parse_command_line("Preflight", ["--workload", "digits-vgg11"])
-    cards = [{"host": f"node{rank}", "port": 5,
-              "address": addresses[rank] if addresses else f"10.0.0.{rank}"}
+    ranks = [RankInfo(rank, f"node{rank}", 1,
+                      addresses[rank] if addresses else f"10.0.0.{rank}", "eth0")
              for rank in range(len(rates))]
+    facts = [NodeFacts.of_this_node(5, settings.output_dir, "lo", "127.0.0.1")] * len(rates)
     links = [[Link(1e-4, rate * 1e6 / 8) for rate in row] for row in rates]
-    return Findings(world, settings, cards, links)
+    return Findings(world, settings, ranks, facts, links=links)
 
 
 def matrix(size: int, **slow: float) -> list[list[float]]:
@@ -129,7 +131,7 @@ def test_all_ranks_measure_the_same_speeds():
 
 def test_the_board_shares_by_rank_and_names_who_is_missing():
     store = HashStore()
-    boards = [Board(store, World(rank, 3), time.monotonic() + 0.3) for rank in range(3)]
+    boards = [Board(store, World(rank, 3), deadline=time.monotonic() + 0.3) for rank in range(3)]
     posts = [threading.Thread(target=boards[rank].share, args=("topic", rank * 10))
              for rank in (1, 2)]
     for post in posts:
@@ -143,7 +145,7 @@ def test_the_board_shares_by_rank_and_names_who_is_missing():
 
 def test_the_first_failure_ends_every_wait():
     store = HashStore()
-    boards = [Board(store, World(rank, 2), time.monotonic() + 60) for rank in range(2)]
+    boards = [Board(store, World(rank, 2)) for rank in range(2)]
     assert boards[0].publish(PeerLost("the cable is out")).exit_code == 75
     with pytest.raises(Verdict, match="cable"):
         boards[1].share("topic", 1)

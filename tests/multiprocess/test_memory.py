@@ -1,7 +1,7 @@
 """Freed memory stays with a run's process, for the next step.
 
 Mutations that turn this red: set neither option, or only the threshold; leave the call out of
-lone_node, or out of joining a group.
+one_node, or out of joining a group.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """What a run that ends badly leaves in its logs, for whoever looks later.
 
-Mutations that turn this red: no "failed" event in Stop.tell; progress.log not set, or set to None
-before the run has ended.
+Mutations that turn this red: no "failed" event in print_failure; progress.log not set, or set to
+None before the run has ended.
 """
 
 import time

@@ -45,7 +45,7 @@ def write_preflight(folder, machines=4, rate=RATE):
     none = dict.fromkeys(("bandwidth", "round_trip", "clock_ahead"))
     path.write_text(json.dumps({
         "links": [[none if a == b else link for b in range(4)] for a in range(4)],
-        "cards": [{"machine": f"m{rank % machines}"} for rank in range(4)]}))
+        "ranks": [{"machine": f"m{rank % machines}"} for rank in range(4)]}))
     return path
 
 

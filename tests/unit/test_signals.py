@@ -1,7 +1,8 @@
 """The agreement on where to stop, in one process: any rank may be anywhere within a step.
 
-Mutations that turn this red: `min` for `max` in StopAgreement._settle; no `+ int(self._unsaved)` in
-Stop.freeze; no wait in Stop.boundary; drop `or self.is_over` from Stop.ask.
+Mutations that turn this red: `min` for `max` in StopAgreement._choose_target; no
+`+ int(self._unsaved)` in Stop.freeze; no wait in Stop.boundary; drop `or stop.is_over` from
+request_stop.
 """
 
 import signal
@@ -9,20 +10,25 @@ import threading
 
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed import HashStore
+from torch.distributed import HashStore, Store
 
+from common.cluster import signals
 from common.cluster.agreement import StopAgreement
-from common.cluster.signals import Stop
+from common.cluster.board import Board
+from common.cluster.stopping import Stop
+from common.core.progress import Progress
 from common.core.world import World
 
 
 class Rank:
     """A rank's Stop and its part in the agreement, and a main thread that takes steps."""
 
-    def __init__(self, rank: int, size: int, passed: int, in_step: bool, save_every: int) -> None:
+    def __init__(self, store: Store, rank: int, size: int, passed: int, in_step: bool,
+                 save_every: int) -> None:
         self.stop = Stop()
         self.stop.in_group = True
-        self.agreement = StopAgreement(self.stop, World(rank, size))
+        self.agreement = StopAgreement(self.stop, Progress())
+        self.board = Board(store, World(rank, size))
         self.names = [f"rank {each}" for each in range(size)]
         self.save_every = save_every
         self.stopped_at: int | None = None
@@ -48,8 +54,8 @@ class Rank:
                 self.stopped_at = number
                 self.stop.end()
 
-    def advance(self, store):
-        return self.agreement.advance(store, self.names)
+    def advance(self):
+        return self.agreement.advance(self.board, self.names)
 
 
 @given(st.integers(0, 5), st.lists(st.tuples(st.integers(0, 1), st.booleans()), min_size=1,
@@ -57,12 +63,12 @@ class Rank:
 def test_all_ranks_stop_at_one_boundary_that_each_can_reach(passed, places, save_every, data):
     """Ranks are at most one boundary apart, as they wait for each other in every step."""
     store, size = HashStore(), len(places)
-    ranks = [Rank(number, size, passed + ahead, in_step, save_every)
+    ranks = [Rank(store, number, size, passed + ahead, in_step, save_every)
              for number, (ahead, in_step) in enumerate(places)]
     ranks[data.draw(st.integers(0, size - 1))].stop.signal = signal.SIGTERM
-    for _ in range(3):  # asked, frozen, settled: with all main threads as good as blocked
+    for _ in range(3):  # asked, frozen, told where: with all main threads as good as blocked
         for rank in ranks:
-            rank.advance(store)
+            rank.advance()
     targets = {rank.agreement._target for rank in ranks}
     target, = targets
     assert target is not None
@@ -74,15 +80,15 @@ def test_all_ranks_stop_at_one_boundary_that_each_can_reach(passed, places, save
     for rank in ranks:
         if not rank.stop.is_done():
             rank.thread.start()
-    verdicts = wait_for_verdicts(ranks, store)
+    verdicts = wait_for_verdicts(ranks)
     assert {verdict.exit_code for verdict in verdicts} == {143}
     assert all("stopped by SIGTERM" in str(verdict) for verdict in verdicts)
     assert {rank.stopped_at for rank in ranks} <= {None, target}
 
 
-def wait_for_verdicts(ranks, store) -> list:
+def wait_for_verdicts(ranks) -> list:
     for _ in range(2000):
-        verdicts = [rank.advance(store) for rank in ranks]
+        verdicts = [rank.advance() for rank in ranks]
         if all(verdicts):
             return verdicts
         threading.Event().wait(0.001)
@@ -102,23 +108,23 @@ def test_a_frozen_rank_passes_one_more_boundary_at_most():
     thread.start()
     thread.join(0.2)
     assert thread.is_alive() and passed == []
-    stop.settle(3)
+    stop.stop_at(3)
     thread.join(5)
     assert passed == [(2, False), (3, True)]
 
 
 def test_before_all_have_joined_nobody_waits():
-    stop, store = Stop(), HashStore()
-    agreement = StopAgreement(stop, World(1, 3))
-    assert agreement.advance(store, []) is None
+    stop, board = Stop(), Board(HashStore(), World(1, 3))
+    agreement = StopAgreement(stop, Progress())
+    assert agreement.advance(board, []) is None
     stop.signal = signal.SIGINT
-    verdict = agreement.advance(store, [])
+    verdict = agreement.advance(board, [])
     assert verdict is not None and verdict.exit_code == 130
 
 
 def test_a_signal_after_everything_is_done_changes_nothing(monkeypatch):
     stop, left = Stop(), []
-    monkeypatch.setattr(stop, "leave", lambda *why: left.append(why))
+    monkeypatch.setattr(signals, "end_process", lambda *why: left.append(why))
     stop.is_over = True
-    stop.ask(signal.SIGTERM)
+    signals.request_stop(stop, signal.SIGTERM)
     assert not left

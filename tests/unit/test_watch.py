@@ -1,24 +1,23 @@
 """The watch in one process, with a clock that stands still: who is named, when, and by whom.
 
-Mutations that turn this red: `set` for compare_set in publish; return None in _silent_rank or
-_stuck_rank; max for min in either; leave the lag out of _lost_rank; ignore collective_failed; one
+Mutations that turn this red: `set` for compare_set in Board.first; return None in _silent_rank or
+_stuck_rank; max for min in either; leave the lag out of lost_rank; ignore collective_failed; one
 patience for all in _limit; name one rank where all wait at the same place; return from
 _excuse_absence at once; cap nothing there; take FINISHED ranks for silent ones; drop learn_saved;
 leave any of FINISHED, the run or the evaluation out of Progress.order; drop the test of the exit
-code from _judge or from conclude.
+code from Board.verdict or from conclude.
 """
-
-import json
 
 import pytest
 from torch.distributed import HashStore
 
-from common.cluster import watch as module
-from common.cluster.board import conclude, publish
-from common.cluster.signals import Stop
-from common.cluster.watch import BEAT_SECONDS, SILENCE_SECONDS, Watch
+from common.cluster import board, heartbeats, watch
+from common.cluster.board import Board
+from common.cluster.heartbeats import BEAT_SECONDS, SILENCE_SECONDS
+from common.cluster.stopping import Stop
+from common.cluster.watch import Watch
 from common.core.failures import Failure, PeerLost, Verdict
-from common.core.progress import FINISHED
+from common.core.progress import FINISHED, Progress
 from common.core.world import World
 
 PATIENCE = 60
@@ -46,20 +45,23 @@ class Cluster:
 
     def __init__(self, clock: Time) -> None:
         self.clock, self.store = clock, HashStore()
-        self.watches = [Watch(lambda: self.store, World(rank, 3), PATIENCE, Stop())
-                        for rank in range(3)]
-        self.beats = [0] * 3
-        for each in self.watches:
+        self.boards = [Board(self.store, World(rank, 3)) for rank in range(3)]
+        self.places = [Progress() for _ in range(3)]
+        self.watches = [Watch(self.boards[rank], lambda: self.store, PATIENCE, Stop(),
+                              self.places[rank]) for rank in range(3)]
+        for rank, each in enumerate(self.watches):
             each.names = [f"rank {rank} (node{rank}, pid 1{rank})" for rank in range(3)]
-            each._leave = self._leave
-            self.at(each._world.rank, 1, 5, "forward")
+            each._end_process = self._leave
+            self.at(rank, 1, 5, "forward")
 
     def _leave(self, failure: Failure) -> None:
         raise Left(str(failure), failure.exit_code)
 
-    def at(self, rank: int, epoch: int, iteration: int, phase: str, has_stepped: bool = True) -> None:
-        here = self.watches[rank].progress
-        here.epoch, here.iteration, here.phase, here.has_stepped = epoch, iteration, phase, has_stepped
+    def at(self, rank: int, epoch: int, iteration: int, phase: str,
+           has_stepped: bool = True) -> None:
+        here = self.places[rank]
+        here.epoch, here.iteration, here.phase = epoch, iteration, phase
+        here.has_stepped = has_stepped
 
     def beat(self, ranks: tuple[int, ...], seconds: float, every: float = BEAT_SECONDS) -> None:
         """What Watch._beat does, for these ranks; raises Left when one of them leaves."""
@@ -67,18 +69,17 @@ class Cluster:
         while self.clock.now < end:
             self.clock.now += every
             for rank in ranks:
-                self.beats[rank] += 1
-                self.watches[rank]._publish_beat(self.store, self.beats[rank])
+                self.watches[rank]._post(self.boards[rank])
             for rank in ranks:
-                self.watches[rank]._listen(self.store)
-                self.watches[rank]._excuse_absence()
-                self.watches[rank]._judge(self.store)
+                self.watches[rank]._listen(self.boards[rank])
+                self.watches[rank]._judge(self.boards[rank])
 
 
 @pytest.fixture
 def cluster(monkeypatch) -> Cluster:
     clock = Time()
-    monkeypatch.setattr(module, "time", clock)
+    for module in (board, heartbeats, watch):
+        monkeypatch.setattr(module, "time", clock)
     found = Cluster(clock)
     found.beat((0, 1, 2), 1)
     return found
@@ -92,7 +93,7 @@ def test_a_silent_rank_is_named_and_the_others_are_not(cluster):
 
 
 def test_after_a_broken_collective_a_shorter_silence_is_enough(cluster):
-    cluster.watches[1].collective_failed = True
+    cluster.watches[1].heartbeats.collective_failed = True
     with pytest.raises(Left, match=r"rank 2 .* last heard 2\.\d s ago"):
         cluster.beat((0, 1), 3)
 
@@ -127,7 +128,7 @@ def test_the_rank_that_is_least_far_is_the_one_that_is_stuck(cluster):
 def test_what_comes_later_is_no_sign_of_being_stuck(cluster, culprit, others):
     for rank, (*where, run) in enumerate((others, others, culprit)):
         cluster.at(rank, *where)
-        cluster.watches[rank].progress.run = run
+        cluster.places[rank].run = run
     with pytest.raises(Left, match="rank 2 .* is stuck at epoch"):
         cluster.beat((0, 1, 2), 5 * PATIENCE + 1)
 
@@ -158,16 +159,16 @@ def test_whoever_has_finished_may_be_silent(cluster):
 
 
 def test_the_first_verdict_is_everybodys(cluster):
-    first = publish(cluster.store, PeerLost("the first"))
-    second = publish(cluster.store, Failure("the second"))
+    first = cluster.boards[0].publish(PeerLost("the first"))
+    second = cluster.boards[1].publish(Failure("the second"))
     assert (str(second), second.exit_code) == (str(first), 75) == ("the first", 75)
-    cluster.watches[1].progress.saved = ""
+    cluster.places[1].saved = ""
     cluster.store.set("saved", "Epoch_1.pt")
     with pytest.raises(Left) as left:  # silent long enough for a verdict of its own
         cluster.beat((1,), 2 * SILENCE_SECONDS)
     assert left.value.args == ("the first", 75)
-    assert cluster.watches[1].progress.saved == "Epoch_1.pt"
-    assert json.loads(cluster.store.get("verdict"))["sentence"] == "the first"
+    assert cluster.places[1].saved == "Epoch_1.pt"
+    assert str(cluster.boards[2].verdict()) == "the first"
 
 
 def test_of_two_verdicts_the_first_is_said_by_both(cluster):
@@ -182,15 +183,15 @@ def test_of_two_verdicts_the_first_is_said_by_both(cluster):
 
 
 def test_when_all_have_done_everything_no_failure_can_be_told_any_more(cluster):
-    conclude(cluster.store)
-    assert publish(cluster.store, PeerLost("too late")).exit_code == 0
-    conclude(cluster.store)
+    cluster.boards[0].conclude()
+    assert cluster.boards[1].publish(PeerLost("too late")).exit_code == 0
+    cluster.boards[2].conclude()
     cluster.beat((0, 1, 2), 5)  # and nobody leaves
 
 
 def test_a_failure_that_was_told_before_the_end_holds_for_all(cluster):
-    publish(cluster.store, PeerLost("in time"))
-    for _ in range(2):
+    cluster.boards[0].publish(PeerLost("in time"))
+    for each in cluster.boards:
         with pytest.raises(Verdict, match="in time") as raised:
-            conclude(cluster.store)
+            each.conclude()
         assert raised.value.exit_code == PeerLost.exit_code

@@ -1,15 +1,46 @@
-"""What a run that ended early tells its user: the last good checkpoint, and how to go on.
+"""How a process ends early: one line that says why, and how to go on.
 
     error: stopped by SIGTERM at epoch 1 iteration 7. Last good checkpoint: … Resume with: …
 """
 
+import multiprocessing
+import os
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from common.core.events import append_event
+from common.core.progress import process_progress
 
 RESUMABLE = (75, 130, 143)
 NOT_FINITE = 5
 QUOTED_RESUME = re.compile(r" --resume[ =](?:\\.|[^\\\s])+")
+CLEARED_LINE = "\r\x1b[K"
+
+
+def print_failure(sentence: str, code: int) -> None:
+    """Prints a failure's one line, and notes it in the open run's log.
+
+    On a terminal it replaces a progress bar. It does not go through tqdm, whose lock a blocked main
+    thread may hold.
+    """
+    progress = process_progress()
+    how = advice(code, progress.saved, sys.argv, os.environ)
+    before = CLEARED_LINE if sys.stderr.isatty() else ""
+    print(f"{before}{progress.mark}error: {sentence}{how}", file=sys.stderr, flush=True)
+    if progress.log is not None:
+        append_event(progress.log, "failed", why=sentence, exit_code=code)
+
+
+def end_process(sentence: str, code: int) -> NoReturn:
+    """Prints the failure and ends this process and its workers, whatever the main thread does."""
+    print_failure(sentence, code)
+    for child in multiprocessing.active_children():
+        child.kill()
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def advice(code: int, saved: str | None, arguments: Sequence[str],
@@ -20,10 +51,10 @@ def advice(code: int, saved: str | None, arguments: Sequence[str],
     """
     if saved is None or code not in (*RESUMABLE, NOT_FINITE):
         return ""
-    told = f". Last good checkpoint: {saved or 'none'}"
+    checkpoint = f". Last good checkpoint: {saved or 'none'}"
     if code == NOT_FINITE:
-        return told  # the same command would come to the same end
-    return f"{told}. Resume with: {resume_command(arguments, environment)}"
+        return checkpoint  # the same command would fail again
+    return f"{checkpoint}. Resume with: {resume_command(arguments, environment)}"
 
 
 def resume_command(arguments: Sequence[str], environment: Mapping[str, str]) -> str:

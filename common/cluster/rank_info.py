@@ -1,0 +1,79 @@
+"""What each rank says of itself when it joins, and whether all ranks were started for one run."""
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common.core.failures import RanksDisagree
+from common.core.provenance import code_digest, versions
+from common.core.settings import Settings, differences
+from common.core.world import World
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """One rank, in plain values: asdict(info) can be sent as JSON, RankInfo(**fields) reads it.
+
+    Ranks with equal `machine` share cores, whatever their hosts are called. `settings` holds those
+    that must be equal on all ranks.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    address: str
+    interface: str
+    machine: str = ""
+    cores: int = 1
+    gpus: int = 0
+    versions: dict[str, str] = field(default_factory=dict)
+    code: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_this_process(cls, world: World, settings: Settings, interface: str,
+                        address: str) -> "RankInfo":
+        """What this process says of itself."""
+        return cls(world.rank, socket.gethostname(), os.getpid(), address, interface,
+                   _machine_id(), len(os.sched_getaffinity(0)), torch.cuda.device_count(),
+                   versions(), code_digest(), settings.shared())
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.host}"
+
+
+def _machine_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def on_same_machine(ranks: Sequence[RankInfo], rank: int) -> list[int]:
+    """The ranks that share the machine of `rank`, itself included, in order."""
+    return [each.rank for each in ranks if each.machine == ranks[rank].machine]
+
+
+def gpus_suffice(ranks: Sequence[RankInfo]) -> bool:
+    """Whether every rank can have a GPU of its own."""
+    return all(each.gpus >= len(on_same_machine(ranks, each.rank)) for each in ranks)
+
+
+def require_one_run(ranks: Sequence[RankInfo]) -> None:
+    """Raises RanksDisagree naming the first rank that differs from the leader, and in what."""
+    leader = ranks[0]
+    for other in ranks[1:]:
+        if other.code != leader.code:
+            raise RanksDisagree(f"{other} runs other code ({other.code}) than {leader} "
+                                f"({leader.code}): bring both to the same commit")
+        for topic in ("versions", "settings"):
+            theirs, ours = getattr(other, topic), getattr(leader, topic)
+            if changed := differences(ours, theirs):
+                pairs = [f"{name} is {theirs.get(name)} there and {ours.get(name)} on rank 0"
+                         for name in changed]
+                raise RanksDisagree(f"{other} and {leader} differ in {topic}: {'; '.join(pairs)}")

@@ -1,0 +1,105 @@
+"""Whether a signal has come, and at which boundary this process stops for it.
+
+A boundary is an instant between two steps, or after an epoch, where a run can be saved. All ranks
+pass the same boundaries in the same order, so their count says where a rank is.
+"""
+
+import functools
+import signal
+import threading
+from typing import NoReturn
+
+from common.core.failures import Verdict
+from common.core.progress import process_progress
+
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
+GRACE_SECONDS = 20.0
+
+
+class Stop:
+    """What the main thread, the watch and the thread that reads signals share.
+
+    `in_group` is true while a watch runs, which agrees with the other ranks on the boundary;
+    `is_over` once all ranks have done everything. `wake` is set when a signal comes.
+    """
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self.in_group = False
+        self.is_over = False
+        self.wake = threading.Event()
+        self._change = threading.Condition()
+        self._passed = 0
+        self._unsaved = False
+        self._passed_when_frozen: int | None = None
+        self._target: int | None = None
+        self._done = False
+
+    def begin_step(self) -> None:
+        """From now on there is something to save. Main thread only, as the next four."""
+        with self._change:
+            self._unsaved = True
+
+    def saved(self) -> None:
+        """A checkpoint was written or at least tried; call it on every rank, at the same step."""
+        with self._change:
+            self._unsaved = False
+
+    @property
+    def needs_saving(self) -> bool:
+        return self._unsaved
+
+    def boundary(self) -> bool:
+        """Counts a boundary; true at the one where all ranks stop. May wait about a second.
+
+        The caller saves if `needs_saving`, and then calls `end`.
+        """
+        with self._change:
+            self._passed += 1
+            self._change.wait_for(lambda: self._passed_when_frozen is None
+                                  or self._target is not None)
+            if self._target is not None and self._passed > self._target:
+                self._change.wait()  # all other ranks have stopped: the watch ends this process too
+            return self._target == self._passed
+
+    def end(self) -> NoReturn:
+        """Ends the run, now that all is saved: raises, or in a group waits for the watch to end it.
+        """
+        with self._change:
+            self._done = True
+            while self.in_group:
+                self._change.wait()
+        why, code = self.reason()
+        raise Verdict(f"{why} {process_progress().place()}", code)
+
+    def reason(self) -> tuple[str, int]:
+        """What to say about the signal, and the exit code that goes with it."""
+        assert self.signal is not None
+        return f"stopped by {self.signal.name}", EXIT_CODES[self.signal]
+
+    def freeze(self) -> int:
+        """From now on at most one more boundary is passed before `stop_at`.
+
+        Returns the first boundary at which this process has nothing to lose. For the watch, as the
+        next two; or, in a process without a group, for the thread that reads signals.
+        """
+        with self._change:
+            self._passed_when_frozen = self._passed
+            return self._passed + int(self._unsaved)
+
+    def stop_at(self, boundary: int) -> None:
+        """All ranks stop at `boundary`, which must not be before what any rank's `freeze` said."""
+        with self._change:
+            self._target = boundary
+            self._change.notify_all()
+
+    def is_done(self) -> bool:
+        """Whether this process has reached the boundary, and saved what had to be saved there."""
+        frozen, target = self._passed_when_frozen, self._target
+        return self._done or (frozen is not None and target is not None and frozen >= target)
+
+
+@functools.cache
+def process_stop() -> Stop:
+    """The one Stop of this process: signals belong to processes."""
+    return Stop()
