@@ -41,37 +41,28 @@ class AllReduceSpeed(NamedTuple):
 def measure_all_reduce(device: torch.device) -> list[AllReduceSpeed]:
     """All-reduces float32 tensors of growing size on `device`. Every rank must call it.
 
-    The slowest rank's time counts. Sizes that would take longer than two seconds are left out.
+    The slowest rank's time counts, so all get the same. Sizes that would take longer than two
+    seconds are not measured.
     """
     speeds: list[AllReduceSpeed] = []
     for size in SIZES:
         if speeds and speeds[-1].seconds * size / speeds[-1].size > LONGEST_SECONDS:
             break
-        speeds.append(AllReduceSpeed(size, median_seconds(size, device), world_size()))
+        tensor = torch.zeros(size // 4, device=device)
+        times = torch.tensor([_seconds(tensor) for _ in range(1 + REPEATS)][1:],
+                             dtype=torch.float64, device=device)
+        dist.all_reduce(times, op=dist.ReduceOp.MAX)
+        speeds.append(AllReduceSpeed(size, times.median().item(), world_size()))
     return speeds
 
 
-def median_seconds(size: int, device: torch.device) -> float:
-    """The median time in which all ranks all-reduce `size` bytes; the slowest rank's counts.
-
-    Every rank must call it; all get the same number.
-    """
-    tensor = torch.zeros(size // 4, device=device)
-    times = []
-    for _ in range(1 + REPEATS):
-        dist.barrier()
-        start = time.perf_counter()
-        dist.all_reduce(tensor)
-        _finish(device)
-        times.append(time.perf_counter() - start)
-    slowest = torch.tensor(times[1:], dtype=torch.float64, device=device)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return slowest.median().item()
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def _seconds(tensor: torch.Tensor) -> float:
+    dist.barrier()
+    start = time.perf_counter()
+    dist.all_reduce(tensor)
+    if tensor.device.type == "cuda":
+        torch.cuda.synchronize(tensor.device)
+    return time.perf_counter() - start
 
 
 def speed_table(speeds: list[AllReduceSpeed]) -> list[str]:

@@ -160,14 +160,8 @@ def _receive_number(connection: socket.socket) -> float:
 def pairings(size: int) -> list[list[tuple[int, int]]]:
     """Rounds of pairs: each pair of `size` ranks comes once, no rank is in two pairs of a round.
 
-    The circle method of chess tournaments: one stays, the others move on by one seat a round.
+    In round r are the pairs whose ranks add up to r, modulo `size`.
     """
-    seats: list[int | None] = [*range(size), *([None] if size % 2 else [])]
-    rounds = []
-    for _ in range(len(seats) - 1):
-        half = len(seats) // 2
-        pairs = zip(seats[:half], reversed(seats[half:]), strict=True)
-        rounds.append([(min(a, b), max(a, b)) for a, b in pairs
-                       if a is not None and b is not None])
-        seats = [seats[0], seats[-1], *seats[1:-1]]
-    return rounds
+    rounds = [[(rank, (total - rank) % size) for rank in range(size)
+               if rank < (total - rank) % size] for total in range(size)]
+    return [pairs for pairs in rounds if pairs]
