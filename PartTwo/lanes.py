@@ -1,9 +1,11 @@
-"""Which gradients overtake the others: see cross_step.py. Without torch: predictions ask too."""
+"""In what order and pieces gradients travel. Without torch: predictions read it too."""
 
 from collections.abc import Sequence
 
-# Of the gradient's bytes, those of the first layers that overtake the others. In VGG-11 they belong
-# to four of eight convolutions, which take two thirds of forward.
+# Of a gradient, what the pipelined strategy sends at a time: see pipelined.py.
+CHUNK_BYTES = 1 << 18
+# Of the gradient's bytes, those of the first layers, which overtake all others: see cross_step.py.
+# In VGG-11 they belong to four of eight convolutions, which take two thirds of forward.
 EXPRESS_PART = 1 / 8
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from common.core.collectives import LEADER, total_bytes, world_size
 from common.step.gradient_sync import KeepLocal, as_row, put_back
+from PartTwo.lanes import CHUNK_BYTES
 
-CHUNK_BYTES = 1 << 18
 AHEAD = 8  # chunks that the root is ready to receive while it averages one
 
 

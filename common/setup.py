@@ -123,7 +123,8 @@ def create_training(settings: Settings, dataset: ImageDataset,
 
 
 def _require_one_pass(model: nn.Module, settings: Settings) -> None:
-    if settings.accumulate > 1 and any(isinstance(layer, AnyBatchNorm) for layer in model.modules()):
+    if settings.accumulate > 1 and any(isinstance(layer, AnyBatchNorm)
+                                       for layer in model.modules()):
         raise UsageError("--batch-norm synchronised takes statistics of the whole global batch, "
                          f"which --accumulate {settings.accumulate} never has in one pass: leave "
                          "out one of the two")

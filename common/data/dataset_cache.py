@@ -88,7 +88,7 @@ def _cache_roots(data_dir: Path) -> Iterator[Path]:
     path_key = hashlib.sha256(str(data_dir.resolve()).encode()).hexdigest()[:8]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     for base in (home, tempfile.gettempdir()):
-        yield Path(base) / "data-parallel-lesson" / path_key
+        yield Path(base) / "data-parallel-training" / path_key
 
 
 def _writable_root(data_dir: Path) -> Path:

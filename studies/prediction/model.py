@@ -16,12 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from PartTwo.lanes import first_of_express
+from PartTwo.lanes import CHUNK_BYTES, first_of_express
 from studies.prediction import forms
 from studies.prediction.forms import Link
 
 MEBIBYTE = 1 << 20
-CHUNK = float(MEBIBYTE)  # of the pipelined strategy: PartTwo/pipelined.py
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "gather-scatter-per-tensor": Strategy(_by_tensor(forms.gather_scatter), _root_load,
                                           _root_load),
     "gather-scatter-pipelined": Strategy(
-        lambda gradient, ranks, link: forms.pipelined(gradient.size, ranks, link, CHUNK),
+        lambda gradient, ranks, link: forms.pipelined(gradient.size, ranks, link, CHUNK_BYTES),
         _root_load, _root_load),
     "all-reduce": Strategy(_ring, _copy_load, _ring_load),
     "all-reduce-per-tensor": Strategy(_by_tensor(forms.ring), _ring_load, _ring_load),
