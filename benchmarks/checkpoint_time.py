@@ -20,19 +20,17 @@ from common.core.interpreter import use_environment
 use_environment(__name__)
 
 import argparse
-import os
-import platform
-import subprocess
 import tempfile
 import time
 from statistics import median
 
 import torch
 
+from benchmarks.programs import run_to_end
 from common.cluster.program import run_program
 from common.core.events import read_events
-from common.core.failures import PeerLost
 from common.core.progress import Position
+from common.core.provenance import conditions
 from common.core.settings import Settings
 from common.model.vgg11 import VGG11
 from common.run import checkpoint
@@ -60,14 +58,11 @@ def time_files(folder: Path, runs: int) -> None:
 
 
 def train(options: argparse.Namespace, folder: Path) -> list[dict]:
-    """The leader's events of a run that saves every 3 iterations; raises PeerLost if it fails."""
-    done = subprocess.run(
-        [ROOT / "scripts" / "local_cluster.sh", str(options.ranks), "PartTwo", "--sync",
-         "all-reduce", "--workload", options.workload, "--data-dir", options.data_dir,
-         "--max-iterations", str(options.iterations), "--checkpoint-every", str(EVERY),
-         "--output-dir", folder], capture_output=True, text=True)
-    if done.returncode:
-        raise PeerLost(f"the run ended with exit code {done.returncode}: {done.stderr.strip()}")
+    """The leader's events of a run that saves every 3 iterations; raises DataError if it fails."""
+    run_to_end([ROOT / "scripts" / "local_cluster.sh", str(options.ranks), "PartTwo", "--sync",
+                "all-reduce", "--workload", options.workload, "--data-dir", options.data_dir,
+                "--max-iterations", str(options.iterations), "--checkpoint-every", str(EVERY),
+                "--output-dir", folder], "the run")
     return list(read_events(folder / "PartTwo" / "all-reduce" / "metrics_rank0.jsonl"))
 
 
@@ -103,8 +98,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         time_files(Path(name), options.runs)
         show_shares(train(options, Path(name) / "run"), options)
-    print(f"torch {torch.__version__}, {os.cpu_count()} cores of {platform.machine()}, load "
-          f"{os.getloadavg()[0]:.1f} at the end")
+    print(conditions())
 
 
 if __name__ == "__main__":

@@ -19,9 +19,6 @@ from common.core.interpreter import use_environment
 use_environment(__name__)
 
 import argparse
-import json
-import os
-import platform
 from statistics import median
 
 import torch
@@ -29,8 +26,9 @@ from torch import nn
 
 from common.cluster.devices import keep_freed_memory
 from common.cluster.program import run_program
+from common.core.markdown import markdown_table
 from common.core.precision import Precision
-from common.core.provenance import processor
+from common.core.provenance import conditions
 from common.model.convolutions import LIBRARY, Shape
 from common.model.fast_convolution import compute_by
 from common.model.tuned import measure
@@ -54,7 +52,7 @@ def rounding(shape: Shape, name: str) -> float:
         return float((layer(maps).double() - exact).norm() / exact.norm())
 
 
-def table(options: argparse.Namespace) -> list[dict]:
+def table(options: argparse.Namespace) -> str:
     """One row for each layer and algorithm, the library's first."""
     rows = []
     for inputs, outputs, size in LAYERS:
@@ -62,23 +60,12 @@ def table(options: argparse.Namespace) -> list[dict]:
         seconds = measure(shape, options.rounds)
         ratio = median(seconds[LIBRARY])
         for name, times in seconds.items():
-            rows.append({
-                "layer": f"{inputs} to {outputs}, {size}x{size}", "algorithm": name,
-                "milliseconds": [1000 * time for time in times],
-                "of_library": median(times) / ratio, "error": rounding(shape, name)})
-    return rows
-
-
-def show(rows: list[dict], options: argparse.Namespace) -> None:
-    print("| layer | algorithm | ms | least to most | of the library's | error |\n"
-          "|---|---|--:|--:|--:|--:|")
-    for row in rows:
-        times = row["milliseconds"]
-        print(f"| {row['layer']} | {row['algorithm']} | {median(times):.1f} | {min(times):.1f} to "
-              f"{max(times):.1f} | {row['of_library']:.2f} | {row['error']:.1e} |")
-    print(f"\n({options.precision}, {options.samples} samples, n = {options.rounds}, "
-          f"{torch.get_num_threads()} threads; {processor()}, {os.cpu_count()} cores, Python "
-          f"{platform.python_version()}, torch {torch.__version__.split('+')[0]}.)")
+            least, middle, most = (1000 * of(times) for of in (min, median, max))
+            rows.append((f"{inputs} to {outputs}, {size}x{size}", name, f"{middle:.1f}",
+                         f"{least:.1f} to {most:.1f}", f"{median(times) / ratio:.2f}",
+                         f"{rounding(shape, name):.1e}"))
+    return markdown_table(("layer", "algorithm", "ms", "least to most", "of the library's",
+                           "error"), rows, texts=2)
 
 
 def main() -> None:
@@ -89,13 +76,10 @@ def main() -> None:
                         help="maps in a batch (default: 256)")
     parser.add_argument("--rounds", type=int, default=7, metavar="N",
                         help="turns of each that count (default: 7)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers")
     options = parser.parse_args()
     keep_freed_memory()
-    rows = table(options)
-    show(rows, options)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+    print(f"{table(options)}\n\n({options.precision}, {options.samples} samples, n = "
+          f"{options.rounds}, {torch.get_num_threads()} threads; {conditions()}.)")
 
 
 if __name__ == "__main__":

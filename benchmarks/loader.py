@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The data path of one node: images a second a core, its share of a step, and seconds to start.
+"""The data path of one node: images a second a core, its part of a step, and seconds to start.
 
     python3 benchmarks/loader.py --data-dir ~/cifar10                # needs a quiet machine
     python3 benchmarks/loader.py --workload digits-vgg11 --batch-size 64 --repeats 1 --steps 5
 
 The loader runs over whole epochs on one thread with nothing else, beside torchvision's transforms
-over the same images, as the course has them. Its share is the data phase of the literal Part One.
+over the same images, as the course has them. Its part is the data phase of the literal Part One.
 The start is from launching Part One to its first iteration, less what importing torch alone takes
 just before; the cache of decoded images is warm. Prints Markdown: medians, smallest to largest.
 """
@@ -21,9 +21,6 @@ from common.core.interpreter import use_environment
 use_environment(__name__)
 
 import argparse
-import json
-import os
-import platform
 import subprocess
 import tempfile
 import time
@@ -31,11 +28,12 @@ from statistics import median
 
 import torch
 
+from benchmarks.programs import run_to_end
 from common.cluster.process_group import one_node
 from common.cluster.program import run_program
 from common.core.events import read_events
-from common.core.failures import DataError
-from common.core.provenance import processor
+from common.core.markdown import markdown_table
+from common.core.provenance import conditions
 from common.options.command_line import parse_command_line
 from common.setup import create_loader, load_datasets
 
@@ -80,14 +78,10 @@ def train(options: argparse.Namespace) -> dict:
         before_torch = time.time()
         subprocess.run([sys.executable, "-c", "import torch"], check=True)
         begun = time.time()
-        done = subprocess.run(
-            [sys.executable, "PartOne/main.py", "--workload", options.workload, "--data-dir",
-             str(options.data_dir), "--batch-size", str(options.batch_size), "--max-iterations",
-             str(options.steps), "--precision", options.precision, "--output-dir", folder],
-            cwd=ROOT, capture_output=True, text=True)
-        if done.returncode:
-            raise DataError(f"Part One ended with exit code {done.returncode}: "
-                            + (done.stdout + done.stderr).strip().splitlines()[-1])
+        run_to_end([sys.executable, "PartOne/main.py", "--workload", options.workload,
+                    "--data-dir", options.data_dir, "--batch-size", str(options.batch_size),
+                    "--max-iterations", str(options.steps), "--precision", options.precision,
+                    "--output-dir", folder], "Part One")
         events = list(read_events(Path(folder) / "PartOne" / "metrics_rank0.jsonl"))
     start = next(event["time"] for event in events if event["event"] == "start")
     steps = [event for event in events if event["event"] == "step"]
@@ -96,10 +90,10 @@ def train(options: argparse.Namespace) -> dict:
             "data": median(step["seconds"]["data"] for step in steps[1:])}
 
 
-def spread(numbers: list[float], digits: int) -> str:
+def spread(numbers: list[float], digits: int) -> tuple[str, str]:
     """Median, and smallest to largest."""
-    return (f"{median(numbers):,.{digits}f} | {min(numbers):,.{digits}f} to "
-            f"{max(numbers):,.{digits}f}")
+    return (f"{median(numbers):,.{digits}f}",
+            f"{min(numbers):,.{digits}f} to {max(numbers):,.{digits}f}")
 
 
 def show(found: dict, options: argparse.Namespace) -> None:
@@ -117,12 +111,10 @@ def show(found: dict, options: argparse.Namespace) -> None:
             spread([run["start"] - run["torch"] for run in runs], 2),
         "the first iteration beyond a later one, s":
             spread([run["first"] - run["step"] for run in runs], 2)}
-    print("| | median | least to most |\n|---|--:|--:|")
-    for name, numbers in rows.items():
-        print(f"| {name} | {numbers} |")
-    print(f"\nn = {options.repeats} each, {options.workload}, batch {options.batch_size}, "
-          f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch "
-          f"{torch.__version__}, load {os.getloadavg()[0]:.1f} at the end.")
+    table = markdown_table(("", "median", "least to most"),
+                           [(name, *numbers) for name, numbers in rows.items()])
+    print(f"{table}\n\nn = {options.repeats} each, {options.workload}, batch "
+          f"{options.batch_size}, {conditions()}.")
 
 
 def main() -> None:
@@ -134,13 +126,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8, help="of each run of Part One")
     parser.add_argument("--precision", default="bf16", choices=("float32", "bf16"))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers")
     options = parser.parse_args()
     found = {"loader": loader_speeds(options), "transforms": transform_speeds(options),
              "runs": [train(options) for _ in range(options.repeats)]}
     show(found, options)
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

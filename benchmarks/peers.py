@@ -24,16 +24,15 @@ use_environment(__name__)
 import argparse
 import importlib.util
 import json
-import os
-import platform
-import subprocess
 import tempfile
 from importlib.metadata import version
 from statistics import median
 
+from benchmarks.programs import run_to_end
 from common.cluster.program import run_program
-from common.core.failures import DataError, UsageError
-from common.core.provenance import processor
+from common.core.failures import UsageError
+from common.core.markdown import markdown_table
+from common.core.provenance import conditions
 
 WORKER = "benchmarks/peer_loops/worker.py"
 CEILING, COURSE = "ceiling", "course-float32"
@@ -57,13 +56,9 @@ def take_turn(row: str, options: argparse.Namespace) -> dict:
     """What the worker measured. Raises DataError with its last line when it fails."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "turn.json"
-        done = subprocess.run(
-            [sys.executable, WORKER, "--row", row, "--workload", options.workload, "--data-dir",
-             str(options.data_dir), "--batch-size", str(options.batch_size), "--steps",
-             str(options.steps), "--output", str(output)], cwd=ROOT, capture_output=True, text=True)
-        if done.returncode:
-            last = (done.stdout + done.stderr).strip().splitlines()[-1]
-            raise DataError(f"the turn of {row} ended with exit code {done.returncode}: {last}")
+        run_to_end([sys.executable, WORKER, "--row", row, "--workload", options.workload,
+                    "--data-dir", options.data_dir, "--batch-size", str(options.batch_size),
+                    "--steps", str(options.steps), "--output", output], f"the turn of {row}")
         return json.loads(output.read_text())
 
 
@@ -112,18 +107,18 @@ def summarise(rounds: list[dict[str, dict]], batch_size: int, flop: int) -> dict
 
 def markdown(table: dict[str, dict]) -> str:
     """The table, a row a contestant."""
-    lines = ["| | images a second | least to most | speed | of the ceiling | peak memory, MB | "
-             "memory | settings |", "|---|--:|--:|--:|--:|--:|--:|---|"]
+    rows = []
     for name, row in table.items():
         ratios = ["" if row[key] is None else f"{row[key]:.2f}" for key in ("speed", "memory")]
-        lines.append(
-            f"| {name} | {row['images_per_second']:.0f} | {row['least']:.0f} to {row['most']:.0f} "
-            f"| {ratios[0]} | {row['fraction_of_ceiling']:.0%} | {row['peak_megabytes']:.0f} | "
-            f"{ratios[1]} | {row['settings']} |")
-    return "\n".join(lines)
+        rows.append((name, row["settings"], f"{row['images_per_second']:.0f}",
+                     f"{row['least']:.0f} to {row['most']:.0f}", ratios[0],
+                     f"{row['fraction_of_ceiling']:.0%}", f"{row['peak_megabytes']:.0f}",
+                     ratios[1]))
+    return markdown_table(("", "settings", "images a second", "least to most", "speed",
+                           "of the ceiling", "peak memory, MB", "memory"), rows, texts=2)
 
 
-def conditions(rounds: list[dict[str, dict]], options: argparse.Namespace, flop: int) -> str:
+def explanation(rounds: list[dict[str, dict]], options: argparse.Namespace, flop: int) -> str:
     """What was measured, on what, in a few sentences."""
     ceilings = {precision: max(turns[CEILING][precision] for turns in rounds) / 1e12
                 for precision in ("float32", "bf16")}
@@ -135,8 +130,7 @@ def conditions(rounds: list[dict[str, dict]], options: argparse.Namespace, flop:
             f"fastest matrix product did {ceilings['float32']:.2f} TFLOP/s in float32 and "
             f"{ceilings['bf16']:.2f} in bf16. Speed and memory are ratios to {COURSE}. Peak memory "
             f"counts the main process's resident set and the private pages of its workers. "
-            f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch "
-            f"{here['torch']}{libraries}, load {os.getloadavg()[0]:.1f} at the end.")
+            f"{conditions()}{libraries}.")
 
 
 def main() -> None:
@@ -159,7 +153,7 @@ def main() -> None:
 
     flop = step_flop(options.batch_size)
     table = summarise(rounds, options.batch_size, flop)
-    print(f"{markdown(table)}\n\n{conditions(rounds, options, flop)}")
+    print(f"{markdown(table)}\n\n{explanation(rounds, options, flop)}")
     if options.json:
         options.json.write_text(json.dumps({"rows": table, "step_flop": flop, "rounds": rounds},
                                            indent=2) + "\n")

@@ -27,37 +27,31 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import tempfile
 
+from benchmarks.programs import run_to_end
 from benchmarks.sync_benchmark.tables import cell_table, largest_gap
 from common.cluster.program import run_program
-from common.core.failures import PeerLost, UsageError
+from common.core.failures import UsageError
 from common.core.provenance import processor
 from studies.prediction.grid import COMPUTE_ONLY, Cell, cell, open_grid, save_grid
+from studies.prediction.model import STRATEGIES
 
 WORKER = "benchmarks/sync_benchmark/worker.py"
-DEFAULT = (COMPUTE_ONLY, "gather-scatter", "gather-scatter-per-tensor", "gather-scatter-pipelined",
-           "all-reduce", "all-reduce-per-tensor", "reduce-scatter", "overlapped-all-reduce",
-           "overlapped-all-reduce, bf16 wire", "cross-step-all-reduce",
-           "cross-step-all-reduce, bf16 wire", "DDP, torch's defaults", "Part Three")
+DEFAULT = (COMPUTE_ONLY, *STRATEGIES)
 
 
 def run_cell(nodes: int, rate: str, options: argparse.Namespace) -> Cell:
-    """Measures one cell. Raises PeerLost with the last line when a rank fails."""
+    """Measures one cell. Raises DataError with the last line when a rank fails."""
     with tempfile.TemporaryDirectory() as folder:
         flags = ["--rounds", str(options.rounds), "--steps", str(options.steps), "--output", folder,
                  "--seconds", str(options.seconds), "--variants", json.dumps(options.variants),
                  "--precision", options.precision, "--threads", str(options.threads),
                  "--timeout", "300", *["--alone"] * options.alone]
         print(f"running {nodes} nodes at {rate}", file=sys.stderr, flush=True)
-        done = subprocess.run(
-            [ROOT / "scripts" / "namespace_cluster.sh", "-n", str(nodes), "-r", rate,
-             sys.executable, WORKER, "--master-ip", "{master}", "--num-nodes", "{nodes}",
-             "--rank", "{rank}", *flags], cwd=ROOT, capture_output=True, text=True)
-        if done.returncode:
-            last = (done.stdout + done.stderr).strip().splitlines()[-1]
-            raise PeerLost(f"{nodes} nodes at {rate} ended with {done.returncode}: {last}")
+        run_to_end([ROOT / "scripts" / "namespace_cluster.sh", "-n", str(nodes), "-r", rate,
+                    sys.executable, WORKER, "--master-ip", "{master}", "--num-nodes", "{nodes}",
+                    "--rank", "{rank}", *flags], f"the run on {nodes} nodes at {rate}")
         return cell(nodes, rate, [json.loads((Path(folder) / f"rank{rank}.json").read_text())
                                   for rank in range(nodes)])
 

@@ -23,17 +23,15 @@ use_environment(__name__)
 
 import argparse
 import json
-import os
-import platform
-import subprocess
 import tempfile
 import time
 from statistics import fmean, stdev
 
+from benchmarks.programs import run_to_end
 from common.cluster.program import run_program
 from common.core.events import read_events
-from common.core.failures import DataError
-from common.core.provenance import processor
+from common.core.markdown import markdown_table
+from common.core.provenance import conditions
 
 COLUMNS = {"training": "training, s", "launched": "launch to report, s", "images": "images/s",
            "accuracy": "accuracy, %", "mirrored": "with mirror images, %"}
@@ -43,14 +41,10 @@ def train(seed: int, options: argparse.Namespace) -> dict[str, float]:
     """One run of Part One: its seconds and accuracies, by the names in COLUMNS."""
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "PartOne/main.py", "--data-dir", str(options.data_dir), "--output-dir",
-             folder, "--tta", *options.flags, "--seed", str(seed)], cwd=ROOT, capture_output=True,
-            text=True)
+        run_to_end([sys.executable, "PartOne/main.py", "--data-dir", options.data_dir,
+                    "--output-dir", folder, "--tta", *options.flags, "--seed", str(seed)],
+                   f"seed {seed}")
         launched = time.perf_counter() - begun
-        if done.returncode:
-            raise DataError(f"seed {seed} ended with exit code {done.returncode}: "
-                            + (done.stdout + done.stderr).strip().splitlines()[-1])
         run = Path(folder) / "PartOne"
         found = figures(list(read_events(run / "metrics_rank0.jsonl")),
                         json.loads((run / "summary.json").read_text()))
@@ -76,13 +70,11 @@ def figures(events: list[dict], summary: dict) -> dict[str, float]:
 
 def table(runs: dict[int, dict[str, float]]) -> str:
     """A row a seed, and their mean and standard deviation."""
-    lines = [f"| seed | {' | '.join(COLUMNS.values())} |", "|---" + "|--:" * len(COLUMNS) + "|"]
-    lines += [f"| {seed} | " + " | ".join(f"{run[name]:.2f}" for name in COLUMNS) + " |"
-              for seed, run in runs.items()]
+    rows = [(str(seed), *(f"{run[name]:.2f}" for name in COLUMNS)) for seed, run in runs.items()]
     columns = [[run[name] for run in runs.values()] for name in COLUMNS]
     cells = [f"{fmean(each):.2f}" + (f" ± {stdev(each):.2f}" if len(each) > 1 else "")
              for each in columns]
-    return "\n".join([*lines, f"| mean | {' | '.join(cells)} |"])
+    return markdown_table(("seed", *COLUMNS.values()), [*rows, ("mean", *cells)])
 
 
 def main() -> None:
@@ -95,8 +87,7 @@ def main() -> None:
     for seed in options.seeds:
         print(f"seed {seed}", file=sys.stderr, flush=True)
         runs[seed] = train(seed, options)
-    print(f"{table(runs)}\n\nPart One {' '.join(options.flags)}; {processor()}, {os.cpu_count()} "
-          f"cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f} at the end.")
+    print(f"{table(runs)}\n\nPart One {' '.join(options.flags)}; {conditions()}.")
 
 
 if __name__ == "__main__":

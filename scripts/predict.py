@@ -24,10 +24,11 @@ import argparse
 
 from common.cluster.program import run_program
 from common.core.failures import UsageError
-from studies.prediction.calibration import Calibration, Cell
+from studies.prediction.calibration import Calibration
 from studies.prediction.fitting import calibrate
 from studies.prediction.flags import parse_flags
 from studies.prediction.forms import Level
+from studies.prediction.grid import Cell
 from studies.prediction.rates import payload_rate
 from studies.prediction.simulation import growing, step_of
 from studies.prediction.sources import Source, read_source

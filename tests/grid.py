@@ -1,6 +1,7 @@
 """A grid of cells that never was: planted constants, for what calibrates itself on such."""
 
-from studies.prediction.calibration import COMPUTE_ONLY, Calibration
+from studies.prediction.calibration import Calibration
+from studies.prediction.grid import COMPUTE_ONLY
 from studies.prediction.model import STRATEGIES, Compute, Cost, Gradient, Machine
 from studies.prediction.rates import payload_rate
 

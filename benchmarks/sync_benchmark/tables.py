@@ -2,7 +2,8 @@
 
 from statistics import median
 
-from studies.prediction.forms import Link
+from common.core.markdown import markdown_table
+from studies.prediction.forms import Link, sent
 from studies.prediction.grid import COMPUTE_ONLY, Cell, exposed
 from studies.prediction.model import STRATEGIES, Gradient
 from studies.prediction.rates import payload_rate
@@ -15,55 +16,44 @@ def bound(found: Cell, name: str) -> float:
     if name not in STRATEGIES:
         return 0.0
     strategy = STRATEGIES[name]
-    return strategy.part * strategy.wire(
-        _gradient(found), found["nodes"], Link(1 / payload_rate(found["rate"])))
-
-
-def _gradient(found: Cell) -> Gradient:
-    return Gradient(tuple(found["gradient_bytes"]), (1.0,) * len(found["gradient_bytes"]))
-
-
-def busiest_bytes(found: Cell, name: str) -> float:
-    """Bytes out of the busiest rank in theory: the root sends everybody a gradient, or a ring."""
-    strategy, ranks = STRATEGIES[name], found["nodes"]
-    times = ranks - 1 if name.startswith("gather-scatter") else 2 * (ranks - 1) / ranks
-    return strategy.part * times * sum(found["gradient_bytes"])
+    sizes = tuple(found["gradient_bytes"])
+    return strategy.part * strategy.wire(Gradient(sizes, (1.0,) * len(sizes)), found["nodes"],
+                                         Link(1 / payload_rate(found["rate"])))
 
 
 def cell_table(found: Cell) -> str:
     """Step, exposed communication and bound, by variant; then the bytes."""
     count = len(found["variants"][COMPUTE_ONLY]["steps"])
-    lines = [f"\n{found['nodes']} nodes, {found['rate']}, n = {count} turns each\n",
-             "| variant | step, s | least to most | exposed, s | bound, s | alone, s |",
-             "|---|--:|--:|--:|--:|--:|"]
+    rows = []
     for name, row in found["variants"].items():
         steps = row["steps"]
-        by_itself = f"{median(row['alone']):.3f}" if row["alone"] else ""
-        lines.append(f"| {name} | {median(steps):.3f} | {min(steps):.3f} to {max(steps):.3f} | "
-                     f"{exposed(found, name):.3f} | {bound(found, name):.3f} | {by_itself} |")
-    return "\n".join([*lines, "", bytes_table(found)])
+        rows.append((name, f"{median(steps):.3f}", f"{min(steps):.3f} to {max(steps):.3f}",
+                     f"{exposed(found, name):.3f}", f"{bound(found, name):.3f}",
+                     f"{median(row['alone']):.3f}" if row["alone"] else ""))
+    head = ("variant", "step, s", "least to most", "exposed, s", "bound, s", "alone, s")
+    return (f"\n{found['nodes']} nodes, {found['rate']}, n = {count} turns each\n\n"
+            f"{markdown_table(head, rows)}\n\n{bytes_table(found)}")
 
 
 def bytes_table(found: Cell) -> str:
     """MB that the busiest rank sends a step: theory, our count, the interface's without headers.
 
-    Then how far the interface is from our count, and the root's share of what all ranks send.
+    Then how far the interface is from our count, and the root's fraction of what all ranks send.
     """
-    lines = ["| variant | theory, MB | counted | interface | interface, headers too | "
-             "interface to counted | root's share |", "|---|--:|--:|--:|--:|--:|--:|"]
-    for name in STRATEGIES:
-        if name in found["variants"]:
-            lines.append(f"| {name} | {busiest_bytes(found, name) / MEGABYTE:.1f} | "
-                         + _counts(found["variants"][name]["bytes"]))
-    return "\n".join(lines)
+    size = sum(found["gradient_bytes"])
+    rows = [(name, f"{STRATEGIES[name].part * size * sent(name, found['nodes']) / MEGABYTE:.1f}",
+             *_counts(found["variants"][name]["bytes"]))
+            for name in STRATEGIES if name in found["variants"]]
+    return markdown_table(("variant", "theory, MB", "counted", "interface",
+                           "interface, headers too", "interface to counted", "root's share"), rows)
 
 
-def _counts(ranks: list[dict[str, float]]) -> str:
+def _counts(ranks: list[dict[str, float]]) -> tuple[str, ...]:
     busiest = max(ranks, key=lambda rank: rank["counted"])
-    counted, payload, wire = (busiest[name] for name in ("counted", "payload_sent", "wire"))
-    share = ranks[0]["counted"] / sum(rank["counted"] for rank in ranks)
-    return (f"{counted / MEGABYTE:.1f} | {payload / MEGABYTE:.1f} | {wire / MEGABYTE:.1f} | "
-            f"{100 * (payload / counted - 1):+.1f} % | {100 * share:.0f} % |")
+    megabytes = [busiest[name] / MEGABYTE for name in ("counted", "payload_sent", "wire")]
+    of_root = ranks[0]["counted"] / sum(rank["counted"] for rank in ranks)
+    return (*(f"{each:.1f}" for each in megabytes),
+            f"{100 * (megabytes[1] / megabytes[0] - 1):+.1f} %", f"{100 * of_root:.0f} %")
 
 
 def largest_gap(cells: list[Cell]) -> tuple[float, str]:

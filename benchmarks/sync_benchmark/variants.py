@@ -11,10 +11,7 @@ from common.step.gradient_sync import GradientSync, KeepLocal
 from PartThree.comm_hooks import register_comm_hook
 from PartThree.ddp import OWN_BUFFERS, buckets, settle_buckets
 from PartTwo.synchronizers import SyncOptions, create_synchronizer
-from studies.prediction.grid import COMPUTE_ONLY
-
-DDP_DEFAULT = "DDP, torch's defaults"
-PART_THREE = "Part Three"
+from studies.prediction.grid import COMPUTE_ONLY, DDP_DEFAULT, PART_THREE
 
 
 class Wired(NamedTuple):
@@ -63,6 +60,6 @@ VARIANTS: dict[str, Wiring] = {
        for size in (0.25, 4.0, 16.0)},
     DDP_DEFAULT: by_ddp(),
     PART_THREE: by_ddp(**buckets(1.0)),
-    "Part Three, bf16 hook": by_ddp("bf16", **buckets(1.0)),
-    "Part Three, powersgd": by_ddp("powersgd", **buckets(1.0)),
+    f"{PART_THREE}, bf16 hook": by_ddp("bf16", **buckets(1.0)),
+    f"{PART_THREE}, powersgd": by_ddp("powersgd", **buckets(1.0)),
 }

@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import os
 import platform
 from pathlib import Path
 
@@ -41,6 +42,13 @@ def versions() -> dict[str, str]:
 
     return {"python": platform.python_version(), "torch": str(torch.__version__),
             "numpy": str(numpy.__version__)}
+
+
+def conditions() -> str:
+    """What a benchmark ran on, in a line: processor, cores, versions, and the load at its end."""
+    told = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return (f"{processor()}, {os.cpu_count()} cores, {told}, "
+            f"load {os.getloadavg()[0]:.1f} at the end")
 
 
 def code_digest(root: Path = ROOT) -> str:

@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from common.core.failures import UsageError
 from studies.prediction.forms import Link
+from studies.prediction.grid import COMPUTE_ONLY, Cell
 from studies.prediction.model import STRATEGIES, Compute, Cost, Gradient, Machine, exposed_seconds
 from studies.prediction.rates import payload_rate
 
-COMPUTE_ONLY = "compute only"
 NO_BAR = "not enough data for an error bar"
-Cell = dict[str, Any]
 
 
 class Prediction(NamedTuple):
@@ -45,7 +44,7 @@ class Calibration:
     """The model with its constants: seconds, and bytes.
 
     A step alone takes fixed + image * images, of which `update` is the optimiser's; `backward` is
-    backward's share of the rest. `errors` are half of the error bars, relative, by variant; None
+    backward's fraction of the rest. `errors` are half of the error bars, relative, by variant; None
     where the cells are not enough for one (studies/prediction/error_bars.py).
     """
 
@@ -62,9 +61,9 @@ class Calibration:
 
     def compute(self, ranks: int) -> Compute:
         """The phases of a step on one of `ranks` ranks that averages nothing."""
-        crowd = self.machine.crowd(ranks)
-        whole = crowd * (self.fixed + self.image * self.batch / ranks)
-        update = min(whole, crowd * self.update)
+        slowdown = self.machine.oversubscription(ranks)
+        whole = slowdown * (self.fixed + self.image * self.batch / ranks)
+        update = min(whole, slowdown * self.update)
         return Compute((whole - update) * (1 - self.backward), (whole - update) * self.backward,
                        update)
 

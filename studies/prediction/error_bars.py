@@ -14,7 +14,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from common.core.spread import student
-from studies.prediction.calibration import Calibration, Cell, relative_errors, variants
+from studies.prediction.calibration import Calibration, relative_errors, variants
+from studies.prediction.grid import Cell
 
 LEAST_CELLS = 3  # two, each predicted from the other alone, say next to nothing
 LEAST_ERROR = 0.02  # of a step: no model of a few constants is better than that

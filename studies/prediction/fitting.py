@@ -3,9 +3,9 @@
     python3 scripts/predict.py docs/results/sync_grid.json --calibrate-on 4:1gbit 2:none
 
 Compute comes from the compute-only steps, as the link's rate does not change them:
-crowd * (fixed + image * images), where crowd is how many ranks share a processor. What averaging
-adds to that, less the link's part, is the strategy's processor cost. Error bars are those of
-studies/prediction/error_bars.py.
+oversubscription * (fixed + image * images), where oversubscription is the number of ranks a
+processor. What averaging adds to that, less the link's part, is the strategy's processor cost.
+Error bars are those of studies/prediction/error_bars.py.
 """
 
 from collections.abc import Sequence
@@ -17,20 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.core.failures import DataError
-from studies.prediction.calibration import (
-    COMPUTE_ONLY,
-    Calibration,
-    Cell,
-    measured,
-    variants,
-)
+from studies.prediction.calibration import Calibration, measured, variants
 from studies.prediction.error_bars import error_bars
+from studies.prediction.grid import COMPUTE_ONLY, Cell
 from studies.prediction.model import STRATEGIES, Cost, Gradient, Machine, link_seconds
 from studies.prediction.rates import payload_rate
 
-TRIES = 400  # of the hidden cost, from none to all that was seen where links are fastest
-STRETCHES = np.linspace(1, 2, 51)
-STRETCH_PRICE = 0.01  # a stretch of 1.1 must make errors smaller by 1 % of a step
+TRIES = 400  # of the overlapped cost, from none to all that was seen where links are fastest
+SLOWDOWNS = np.linspace(1, 2, 51)
+SLOWDOWN_PRICE = 0.01  # a slowdown of 1.1 must make errors smaller by 1 % of a step
 Values = NDArray[np.float64]
 
 
@@ -49,24 +44,24 @@ def calibrate(cells: Sequence[Cell], machine: Machine, batch: int,
 def _fit(cells: Sequence[Cell], machine: Machine, batch: int, latency: float) -> Calibration:
     fixed, image, update = _fit_compute(cells, machine, batch)
     found = Calibration(machine, batch, _gradient(cells), fixed, image, update,
-                        _backward_share(cells), latency, {}, {})
+                        _backward_fraction(cells), latency, {}, {})
     costs = {name: _fit_cost(name, cells, found) for name in variants(cells)[1:]}
     return replace(found, costs=costs)
 
 
 def _fit_compute(cells: Sequence[Cell], machine: Machine,
                  batch: int) -> tuple[float, float, float]:
-    """(fixed, image, update) seconds of an uncrowded rank.
+    """(fixed, image, update) seconds of a rank with a processor of its own.
 
     A straight line through the medians by number of ranks; where all cells have the same number,
     the update is what is fixed.
     """
-    crowd = {cell["nodes"]: machine.crowd(cell["nodes"]) for cell in cells}
-    update = median(cell["variants"][COMPUTE_ONLY]["phases"]["update"] / crowd[cell["nodes"]]
+    slower = {cell["nodes"]: machine.oversubscription(cell["nodes"]) for cell in cells}
+    update = median(cell["variants"][COMPUTE_ONLY]["phases"]["update"] / slower[cell["nodes"]]
                     for cell in cells)
     points = [(batch / ranks, median(step for cell in cells if cell["nodes"] == ranks
                                      for step in cell["variants"][COMPUTE_ONLY]["steps"]) / times)
-              for ranks, times in crowd.items()]
+              for ranks, times in slower.items()]
     fixed = _line(points) if len(points) > 1 else update
     fixed = min(max(0.0, fixed), *(seconds for _, seconds in points), update if len(points) < 2
                 else float("inf"))
@@ -81,7 +76,7 @@ def _line(points: Sequence[tuple[float, float]]) -> float:
     return level - slope * middle
 
 
-def _backward_share(cells: Sequence[Cell]) -> float:
+def _backward_fraction(cells: Sequence[Cell]) -> float:
     phases = [cell["variants"][COMPUTE_ONLY]["phases"] for cell in cells]
     return median(each["backward"] / ((each["forward"] + each["backward"]) or 1.0)
                   for each in phases)
@@ -98,14 +93,14 @@ def _gradient(cells: Sequence[Cell]) -> Gradient:
 class _Samples(NamedTuple):
     """What n cells say of a strategy: whole steps, and what of them is not computing, (n,).
 
-    `serial` and `hidden` are the strategy's loads there, (n,); `links` the links' seconds for each
-    of STRETCHES, (stretches, n).
+    `serial` and `overlapped` are the strategy's loads there, (n,); `links` the links' seconds for
+    each of SLOWDOWNS, (slowdowns, n).
     """
 
     steps: Values
     extra: Values
     serial: Values
-    hidden: Values
+    overlapped: Values
     links: Values
 
 
@@ -113,28 +108,29 @@ def _samples(name: str, cells: Sequence[Cell], model: Calibration) -> _Samples:
     strategy, rows = STRATEGIES[name], []
     for cell in cells:
         ranks, step = cell["nodes"], measured(cell, name)
-        crowd, compute = model.machine.crowd(ranks), model.compute(ranks)
+        slower, compute = model.machine.oversubscription(ranks), model.compute(ranks)
         link = model.link(payload_rate(cell["rate"]))
-        rows.append((step, step - compute.seconds, strategy.serial(ranks, crowd),
-                     strategy.hidden(ranks, crowd), *(
+        rows.append((step, step - compute.seconds, strategy.serial(ranks, slower),
+                     strategy.overlapped(ranks, slower), *(
                          link_seconds(strategy, model.gradient, compute, ranks,
-                                      Cost(0, 0, stretch).stretched(link))
-                         for stretch in STRETCHES)))
-    steps, extra, serial, hidden, *links = np.array(rows).T
-    return _Samples(steps, extra, serial, hidden, np.array(links))
+                                      Cost(0, 0, slowdown).slowed(link))
+                         for slowdown in SLOWDOWNS)))
+    steps, extra, serial, overlapped, *links = np.array(rows).T
+    return _Samples(steps, extra, serial, overlapped, np.array(links))
 
 
 def _fit_cost(name: str, cells: Sequence[Cell], model: Calibration) -> Cost:
     """The least squares of relative errors: the best serial cost for all others that are tried.
 
-    Where no cell tells a stretch from a cost, there is none: see STRETCH_PRICE.
+    Where no cell tells a slowdown from a cost, there is none: see SLOWDOWN_PRICE.
     """
     known = _samples(name, [cell for cell in cells if name in cell["variants"]], model)
-    tried = max(0.0, (known.extra / known.hidden).min()) * np.linspace(0, 1, TRIES)
-    rest = known.extra - np.maximum(known.links[:, None], tried[:, None] * known.hidden)
+    tried = max(0.0, (known.extra / known.overlapped).min()) * np.linspace(0, 1, TRIES)
+    rest = known.extra - np.maximum(known.links[:, None], tried[:, None] * known.overlapped)
     share = known.serial / known.steps
     best = np.maximum(0, (rest / known.steps * share).sum(-1) / (share**2).sum())
     misfit = (((rest / known.steps - best[..., None] * share) ** 2).sum(-1)
-              + STRETCH_PRICE * (STRETCHES[:, None] - 1) ** 2)
-    stretch, hidden = np.unravel_index(misfit.argmin(), misfit.shape)
-    return Cost(float(best[stretch, hidden]), float(tried[hidden]), float(STRETCHES[stretch]))
+              + SLOWDOWN_PRICE * (SLOWDOWNS[:, None] - 1) ** 2)
+    slowdown, overlapped = np.unravel_index(misfit.argmin(), misfit.shape)
+    return Cost(float(best[slowdown, overlapped]), float(tried[overlapped]),
+                float(SLOWDOWNS[slowdown]))

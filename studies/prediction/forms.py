@@ -62,6 +62,11 @@ def hierarchical(size: float, levels: Sequence[Level]) -> float:
     return sum(ring(size, level.size, level.link) for level in levels)
 
 
+def sent(name: str, ranks: int) -> float:
+    """How many gradients the busiest rank sends: the root one to each rank, in a ring all alike."""
+    return ranks - 1 if name.startswith("gather-scatter") else 2 * (ranks - 1) / ranks
+
+
 def queue(ready: Sequence[float], seconds: Sequence[float]) -> float:
     """When the last bucket is through, if each begins when it is ready and the one before is.
 

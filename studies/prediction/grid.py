@@ -13,7 +13,7 @@ from typing import Any
 
 from common.core.failures import DataError, UsageError
 
-COMPUTE_ONLY = "compute only"
+COMPUTE_ONLY, DDP_DEFAULT, PART_THREE = "compute only", "DDP, torch's defaults", "Part Three"
 PHASES = ("forward", "backward", "sync", "update")
 BYTES = ("counted", "wire", "payload_sent", "payload_received")
 Cell = dict[str, Any]

@@ -1,15 +1,14 @@
 """Seconds a step for every way to average gradients, on any number of nodes at any rate.
 
-    step = forward + backward + update + serial + max(stretch * link, hidden)
+    step = forward + backward + update + serial + max(slowdown * link, overlapped)
 
-`link` is the alpha-beta model's (studies/prediction/forms.py), `stretch` what is lost where several
-messages cross on one link and get in each other's way. Processors cost twice: `serial` is
-work during which the link stands still (laying gradients end to end, adding what a gather brought),
-`hidden` is work that goes on while it carries the next message (the kernel's copies, adding inside
-of a ring), and matters where the link is faster. Both are measured in some cells and scaled to
-others by what a strategy has its busiest processor do. Overlapped strategies send each bucket when
-its gradients are ready and the one before is through; `link` is then what sticks out of backward,
-or, of those that go on across steps, what the next forward waits for.
+`link` is the alpha-beta model's (studies/prediction/forms.py), `slowdown` the congestion where
+several messages cross on one link. Processors cost twice: `serial` is work during which the link is
+idle (concatenating gradients, adding what was gathered), `overlapped` is work during a transfer
+(the kernel's copies, adding inside a ring), which matters where the link is faster. Both are
+measured in some cells and scaled to others by what the busiest processor does. Overlapped
+strategies send a bucket when its gradients are ready and the bucket before has been sent; `link` is
+then what exceeds backward, or, across steps, what the next forward waits for.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import NamedTuple
 from PartTwo.lanes import CHUNK_BYTES, first_of_express
 from studies.prediction import forms
 from studies.prediction.forms import Link
+from studies.prediction.grid import DDP_DEFAULT, PART_THREE
 
 MEBIBYTE = 1 << 20
 
@@ -34,8 +34,8 @@ class Machine:
     machines: int | None = None
     threads: int = 1
 
-    def crowd(self, ranks: int) -> float:
-        """How many times longer a rank takes because all share the processors; 1 is alone."""
+    def oversubscription(self, ranks: int) -> float:
+        """Ranks' threads a core, at least 1: how many times longer each rank computes."""
         if self.machines is None:
             return 1.0
         return max(1.0, ranks * self.threads / (self.cores * self.machines))
@@ -90,15 +90,15 @@ Load = Callable[[int, float], float]
 class Strategy:
     """How a strategy uses links and processors.
 
-    `wire` gives the link's seconds for a gradient, with N ranks; `serial` and `hidden` how often
-    the busiest processor handles a gradient for each kind of cost, given N and how crowded it is.
-    With `limits`, it sends buckets of these sizes while backward goes on, and `across_steps` while
+    `wire` gives the link's seconds for a gradient, with N ranks; `serial` and `overlapped` how
+    often the busiest processor handles a gradient, given N and the oversubscription. With `limits`,
+    it sends buckets of these sizes while backward goes on, and `across_steps` while
     the next forward does. `part` of the gradient's bytes is sent.
     """
 
     wire: Wire
     serial: Load
-    hidden: Load
+    overlapped: Load
     limits: tuple[float, ...] = ()
     part: float = 1.0
     across_steps: bool = False
@@ -108,36 +108,36 @@ class Strategy:
 class Cost:
     """Processor seconds of a strategy for one handling of the gradient: see the module.
 
-    Its bytes take `stretch` times as long as the link's rate says.
+    Its bytes take `slowdown` times as long as the link's rate says.
     """
 
     serial: float
-    hidden: float = 0.0
-    stretch: float = 1.0
+    overlapped: float = 0.0
+    slowdown: float = 1.0
 
-    def stretched(self, link: Link) -> Link:
-        """The link as the strategy has it."""
-        return link._replace(seconds_per_byte=self.stretch * link.seconds_per_byte)
+    def slowed(self, link: Link) -> Link:
+        """The link at the strategy's pace."""
+        return link._replace(seconds_per_byte=self.slowdown * link.seconds_per_byte)
 
 
-def _root_load(ranks: int, crowd: float) -> float:
-    """The root handles all others' gradients while they wait: nobody crowds it."""
+def _root_load(ranks: int, oversubscription: float) -> float:
+    """The root handles the other ranks' gradients while they wait and use no processor."""
     return float(ranks - 1)
 
 
-def _stack_load(ranks: int, crowd: float) -> float:
+def _stack_load(ranks: int, oversubscription: float) -> float:
     """Passes over memory at the root: what was gathered, its stack, the mean, in and out of it."""
     return 2.0 * ranks + 3
 
 
-def _ring_load(ranks: int, crowd: float) -> float:
+def _ring_load(ranks: int, oversubscription: float) -> float:
     """Every rank handles as much as a ring makes it send, all at once."""
-    return crowd * 2 * (ranks - 1) / ranks
+    return oversubscription * 2 * (ranks - 1) / ranks
 
 
-def _copy_load(ranks: int, crowd: float) -> float:
+def _copy_load(ranks: int, oversubscription: float) -> float:
     """Every rank lays its whole gradient end to end and back, however many there are."""
-    return crowd
+    return oversubscription
 
 
 def _ring(gradient: Gradient, ranks: int, link: Link) -> float:
@@ -173,8 +173,8 @@ STRATEGIES: Mapping[str, Strategy] = {
     "overlapped-all-reduce, bf16 wire": _overlapped([1e6], 0.5),
     "cross-step-all-reduce": _overlapped([1e6], across_steps=True),
     "cross-step-all-reduce, bf16 wire": _overlapped([1e6], 0.5, across_steps=True),
-    "DDP, torch's defaults": _overlapped([MEBIBYTE, 25 * MEBIBYTE]),
-    "Part Three": _overlapped([MEBIBYTE]),
+    DDP_DEFAULT: _overlapped([MEBIBYTE, 25 * MEBIBYTE]),
+    PART_THREE: _overlapped([MEBIBYTE]),
 }
 
 
@@ -210,7 +210,7 @@ def exposed_seconds(name: str, cost: Cost, gradient: Gradient, compute: Compute,
     """What averaging adds to a step of `compute`."""
     if ranks == 1:
         return 0.0
-    strategy, crowd = STRATEGIES[name], machine.crowd(ranks)
-    return cost.serial * strategy.serial(ranks, crowd) + max(
-        cost.hidden * strategy.hidden(ranks, crowd),
-        link_seconds(strategy, gradient, compute, ranks, cost.stretched(link)))
+    strategy, slower = STRATEGIES[name], machine.oversubscription(ranks)
+    return cost.serial * strategy.serial(ranks, slower) + max(
+        cost.overlapped * strategy.overlapped(ranks, slower),
+        link_seconds(strategy, gradient, compute, ranks, cost.slowed(link)))

@@ -1,4 +1,4 @@
-"""Steps of a cluster as discrete events: stragglers, nodes, racks, from 4 to thousands of ranks.
+"""Steps of a cluster, message by message: stragglers, nodes, racks, from 4 to thousands of ranks.
 
     python3 scripts/predict.py docs/results/sync_grid.json --simulate docs/scaling.svg
 
@@ -13,15 +13,12 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from studies.prediction.calibration import Calibration
-from studies.prediction.events import Hop, funnel, ring, ring_fronts
+from studies.prediction.events import Hop, Times, funnel, ring
 from studies.prediction.forms import Level, Link
+from studies.prediction.grid import PART_THREE
 from studies.prediction.model import STRATEGIES
-
-HEAP_RANKS = 64  # above, the equal and faster way to reckon a ring
-Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ def step_of(model: Calibration) -> Work:
     Each has processors of its own, and gradients leave in Part Three's buckets.
     """
     phases = model.on_own_machines().compute(4)
-    sizes, ready = model.gradient.buckets(STRATEGIES["Part Three"].limits)
+    sizes, ready = model.gradient.buckets(STRATEGIES[PART_THREE].limits)
     return Work(tuple(phases.forward + phases.backward * at for at in ready), sizes)
 
 
@@ -97,7 +94,7 @@ def gather_scatter(cluster: Cluster, ready: Sequence[Times], sizes: Sequence[flo
     """Whoever is done first is first on the root's link; the means leave when all are in."""
     link, done = cluster.slowest, ready[-1]
     hop = Hop(sum(sizes) * link.seconds_per_byte, link.latency)
-    gathered = max(funnel(done[1:].tolist(), hop)[-1], done[0])
+    gathered = max(funnel(done[1:], hop)[-1], done[0])
     back = funnel([gathered] * (cluster.ranks - 1), hop)
     return np.array([back[-1] - hop.latency, *back])
 
@@ -155,8 +152,7 @@ def _ring_of(levels: Sequence[Level], ready: Times, size: float) -> Times:
 def _steps(level: Level, ready: Times, size: float, steps: int) -> Times:
     """Some steps of a ring in one group: size - 1 of them are half an all-reduce."""
     hop = Hop(size / level.size * level.link.seconds_per_byte, level.link.latency)
-    reckon = ring if level.size <= HEAP_RANKS else ring_fronts
-    return np.array(reckon(ready.tolist(), steps, hop))
+    return ring(ready, steps, hop)
 
 
 def step_seconds(name: str, cluster: Cluster, work: Work, steps: int = 1, seed: int = 1) -> float:

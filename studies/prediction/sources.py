@@ -14,8 +14,8 @@ from typing import Any
 from common.core.failures import DataError, UsageError
 from common.core.progress import PHASES
 from common.reporting.recorded_run import RecordedRun, find_runs
-from studies.prediction.calibration import Cell
-from studies.prediction.grid import COMPUTE_ONLY, load_grid
+from studies.prediction.forms import sent
+from studies.prediction.grid import COMPUTE_ONLY, PART_THREE, Cell, load_grid
 from studies.prediction.model import STRATEGIES, Machine
 
 PROFILE = Path(__file__).resolve().parents[2] / "docs" / "results" / "sync_grid.json"
@@ -101,9 +101,8 @@ def _cell(runs: Sequence[RecordedRun], links: Links) -> Cell:
     """The runs on one number of ranks, as the benchmark would have written them."""
     alone = [run for run in runs if not run.hides_sync]
     if not alone:
-        raise DataError(f"of the runs on {runs[0].ranks} ranks all hide their averaging behind "
-                        "backward, so computing cannot be told from it: add one with --sync "
-                        "all-reduce")
+        raise DataError(f"all runs on {runs[0].ranks} ranks average during backward, so their "
+                        "averaging cannot be told from computing: add one with --sync all-reduce")
     sizes, ready = _profile(max(_gradient_bytes(run) for run in alone))
     phases = {phase: fmean(rank[phase] for run in alone for rank in run.phases.values())
               for phase in PHASES}
@@ -125,14 +124,13 @@ def _strategy(run: RecordedRun) -> str:
     name = run.name.rpartition("/")[2]
     wire = run.settings.get("wire", "float32")
     if "PartThree" in run.name:
-        return "Part Three"
+        return PART_THREE
     return name if wire == "float32" or name not in STRATEGIES else f"{name}, {wire} wire"
 
 
 def _gradient_bytes(run: RecordedRun) -> float:
     """What the busiest rank sent says how large the gradient is."""
-    times = run.ranks - 1 if "gather-scatter" in run.name else 2 * (run.ranks - 1) / run.ranks
-    return max(run.bytes_sent.values()) / times
+    return max(run.bytes_sent.values()) / sent(run.name.rpartition("/")[2], run.ranks)
 
 
 def _profile(size: float) -> tuple[list[float], list[float]]:

@@ -4,16 +4,10 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from studies.prediction.calibration import (
-    COMPUTE_ONLY,
-    NO_BAR,
-    Calibration,
-    Cell,
-    Prediction,
-    measured,
-    variants,
-)
+from common.core.markdown import markdown_table
+from studies.prediction.calibration import NO_BAR, Calibration, Prediction, measured, variants
 from studies.prediction.error_bars import LEAST_CELLS, spread
+from studies.prediction.grid import COMPUTE_ONLY, Cell
 from studies.prediction.model import Machine
 from studies.prediction.rates import payload_rate
 
@@ -46,11 +40,10 @@ def checks(model: Calibration, unseen: Sequence[Cell]) -> list[Check]:
 
 def check_table(found: Sequence[Check]) -> str:
     """Markdown: measured and predicted seconds of each unseen step, then the errors in a line."""
-    lines = ["| nodes, rate | strategy | measured, s | predicted, s | error |",
-             "|---|---|--:|--:|--:|"]
-    lines += [f"| {each.nodes}, {each.rate} | {each.name} | {each.measured:.3f} | "
-              f"{each.predicted.words} | {100 * each.error:+.1f} % |" for each in found]
-    return "\n".join([*lines, "", errors_in_words(found)])
+    rows = [(f"{each.nodes}, {each.rate}", each.name, f"{each.measured:.3f}", each.predicted.words,
+             f"{100 * each.error:+.1f} %") for each in found]
+    head = ("nodes, rate", "strategy", "measured, s", "predicted, s", "error")
+    return f"{markdown_table(head, rows, texts=2)}\n\n{errors_in_words(found)}"
 
 
 def errors_in_words(found: Sequence[Check]) -> str:
@@ -60,25 +53,18 @@ def errors_in_words(found: Sequence[Check]) -> str:
     within = (f"{sum(each.is_within_bar for each in barred)} within their error bars" if barred
               else NO_BAR)
     middle = median(abs(each.error) for each in found)
-    return (f"{len(found)} steps of unseen cells: error {_percent(middle)} in the median, "
-            f"{_percent(abs(worst.error))} at worst ({worst.name}, {worst.nodes} nodes, "
+    return (f"{len(found)} steps of unseen cells: error {100 * middle:.1f} % in the median, "
+            f"{100 * abs(worst.error):.1f} % at worst ({worst.name}, {worst.nodes} nodes, "
             f"{worst.rate}); {within}")
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def step_table(model: Calibration, ranks: int, rates: Sequence[str | float]) -> str:
     """Markdown: predicted seconds of a step by strategy and rate, best at the first rate first."""
     names = [COMPUTE_ONLY, *sorted(model.costs, key=lambda name: model.predict(
         name, ranks, payload_rate(rates[0])).seconds)]
-    lines = [f"| {ranks} nodes, seconds a step | {' | '.join(map(rate_in_words, rates))} |",
-             "|---" + "|--:" * len(rates) + "|"]
-    for name in names:
-        cells = [model.predict(name, ranks, payload_rate(rate)) for rate in rates]
-        lines.append(f"| {name} | {' | '.join(each.words for each in cells)} |")
-    return "\n".join(lines)
+    rows = [(name, *(model.predict(name, ranks, payload_rate(rate)).words for rate in rates))
+            for name in names]
+    return markdown_table((f"{ranks} nodes, seconds a step", *map(rate_in_words, rates)), rows)
 
 
 def rate_in_words(rate: str | float) -> str:
@@ -149,11 +135,9 @@ def scaling_table(model: Calibration, rates: Sequence[str | float]) -> str:
 
     A first node more may cost more than it brings although the third would pay: that stands as 1.
     """
-    lines = [f"| another node pays up to | {' | '.join(map(rate_in_words, rates))} |",
-             "|---" + "|--:" * len(rates) + "|"]
+    rows = []
     for name in model.costs:
         found = [stops_paying(model, name, payload_rate(rate)) for rate in rates]
-        lines.append(f"| {name} | " + " | ".join(
-            f"{ranks} node{'s' * (ranks > 1)}, {speed:.0f} images/s"
-            for ranks, speed in found) + " |")
-    return "\n".join(lines)
+        rows.append((name, *(f"{ranks} node{'s' * (ranks > 1)}, {speed:.0f} images/s"
+                             for ranks, speed in found)))
+    return markdown_table(("another node pays up to", *map(rate_in_words, rates)), rows)

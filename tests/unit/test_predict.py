@@ -16,8 +16,8 @@ import pytest
 
 from common.core.failures import DataError, UsageError
 from studies.prediction import sources
-from studies.prediction.calibration import COMPUTE_ONLY
 from studies.prediction.fitting import calibrate
+from studies.prediction.grid import COMPUTE_ONLY
 from studies.prediction.model import STRATEGIES
 from studies.prediction.sources import BOX_LATENCY, read_source
 from studies.prediction.tables import checks
@@ -142,7 +142,7 @@ def test_a_preflight_beside_the_runs_is_found(tmp_path, profile):
      "several ranks"),
     (lambda folder: (write_preflight(folder),
                      write_run(folder / "PartThree", 4, root_sends=1.5)),
-     DataError, "hide their averaging"),
+     DataError, "average during backward"),
     (lambda folder: (write_preflight(folder), write_run(folder / "mlp", 4, workload="mnist-mlp")),
      UsageError, "VGG-11 only"),
     (lambda folder: ((folder / "preflight.json").write_text("{}"), write_course(folder / "c")),

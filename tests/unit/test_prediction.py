@@ -1,10 +1,10 @@
 """The model says what theory says, grows the right way, and finds constants that were planted.
 
 Mutations that turn this red: in forms.py, drop the latency of a message, 2 (N-1) to 2 N, the chunk
-of the pipelined form, ignore when a bucket is ready; in model.py, `crowd` of at least 1 to any,
-close buckets above the limit only, leave out `part`, `max` to `+` for the hidden cost,
+of the pipelined form, ignore when a bucket is ready; in model.py, an oversubscription below 1,
+close buckets above the limit only, leave out `part`, `max` to `+` for the overlapped cost,
 forget the waiting so far, let one lane have all of the link; in
-fitting.py, take no hidden cost, do not divide by crowd, a stretch that costs nothing or too much;
+fitting.py, take no overlapped cost, no oversubscription, a slowdown that costs nothing or too much;
 in error_bars.py, errors of seen cells for errors of left out ones, half the bar, no measurement, a
 standard deviation for a standard error, LEAST_CELLS = 2, a bar of all for a variant without its
 own; in rates.py, count headers as payload.
@@ -19,10 +19,11 @@ from hypothesis import strategies as some
 from common.core.failures import DataError, UsageError
 from PartTwo.lanes import first_of_express
 from studies.prediction import forms
-from studies.prediction.calibration import COMPUTE_ONLY, relative_errors
+from studies.prediction.calibration import relative_errors
 from studies.prediction.error_bars import spread
 from studies.prediction.fitting import calibrate
 from studies.prediction.forms import Level, Link
+from studies.prediction.grid import COMPUTE_ONLY
 from studies.prediction.model import (
     STRATEGIES,
     Compute,
@@ -73,10 +74,10 @@ def test_buckets_close_when_they_reach_their_limit():
     assert gradient.buckets([1.0, 5.0]) == Gradient((1.0, 5.0, 1.0), (0.1, 0.3, 1.0))
 
 
-def test_ranks_crowd_a_machine_only_when_they_outnumber_its_cores():
-    assert [Machine(2, 1).crowd(ranks) for ranks in (1, 2, 3, 4)] == [1, 1, 1.5, 2]
-    assert Machine(2, 2, threads=2).crowd(4) == 2
-    assert Machine(2).crowd(100) == 1
+def test_ranks_oversubscribe_a_machine_only_when_they_outnumber_its_cores():
+    assert [Machine(2, 1).oversubscription(ranks) for ranks in (1, 2, 3, 4)] == [1, 1, 1.5, 2]
+    assert Machine(2, 2, threads=2).oversubscription(4) == 2
+    assert Machine(2).oversubscription(100) == 1
 
 
 def test_overlapped_averaging_sticks_out_by_what_backward_does_not_hide():
@@ -115,7 +116,7 @@ def test_an_eighth_of_the_bytes_is_on_the_express_lane(sizes, first):
 
 
 def test_processors_cost_twice():
-    cost = Cost(serial=0.1, hidden=0.2)
+    cost = Cost(serial=0.1, overlapped=0.2)
     fast, slow = Link(0.0), Link(1e-6)  # 4 s for the ring of two
     for link, seconds in ((fast, 0.3), (slow, 4.1)):
         assert exposed_seconds("all-reduce", cost, GRADIENT, COMPUTE, 2, link,
@@ -149,17 +150,17 @@ def test_calibration_finds_what_was_planted():
     assert found.gradient.sizes == SIZES and found.gradient.ready == pytest.approx(READY)
     for name, cost in PLANTED.costs.items():
         assert found.costs[name].serial == pytest.approx(cost.serial, rel=0.02), name
-        assert found.costs[name].hidden == pytest.approx(cost.hidden, rel=0.05), name
-        assert found.costs[name].stretch == pytest.approx(1.0), name
+        assert found.costs[name].overlapped == pytest.approx(cost.overlapped, rel=0.05), name
+        assert found.costs[name].slowdown == pytest.approx(1.0), name
 
 
-def test_a_stretch_is_found_where_it_was_planted_and_only_when_a_cell_tells():
+def test_a_slowdown_is_found_where_it_was_planted_and_only_when_a_cell_tells():
     planted = replace(PLANTED, costs={"reduce-scatter": Cost(0.03, 0.02, 1.4)})
     cells = [cell(*each, planted) for each in CELLS]
     found = calibrate(cells, MACHINE, 256, PLANTED.latency).costs["reduce-scatter"]
-    assert found.stretch == pytest.approx(1.4, abs=0.03)
+    assert found.slowdown == pytest.approx(1.4, abs=0.03)
     blind = calibrate([each for each in cells if each["rate"] == "none"], MACHINE, 256).costs
-    assert blind["reduce-scatter"].stretch == 1.0
+    assert blind["reduce-scatter"].slowdown == 1.0
 
 
 def test_it_predicts_cells_that_it_has_not_seen():
