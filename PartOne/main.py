@@ -30,7 +30,7 @@ def main() -> None:
     from common.run.choices import settle_choices
     from common.run.resume import open_run
     from common.setup import create_loader, create_training, load_datasets
-    from common.step.gradient_sync import KeepLocal
+    from common.step.gradient_sync import GradientSync
     from common.training import train
 
     with one_node(settings) as node:
@@ -39,10 +39,11 @@ def main() -> None:
         train_set, validation_set, test_set = load_datasets(settings, node)
         loader = create_loader(settings, train_set, node)
         model, criterion, optimizer = create_training(settings, train_set, node)
-        with open_run("PartOne", settings, node, loader, model, optimizer) as run:
-            gradient_sync = KeepLocal()
+        gradient_sync = GradientSync()
+        gradient_sync.prepare(model, optimizer)
+        with open_run("PartOne", settings, node, loader, model, optimizer, gradient_sync) as run:
             train(model, criterion, optimizer, loader, gradient_sync, run, validation_set)
-            finish_run(run, evaluate(model, criterion, test_set, run), model)
+            finish_run(run, evaluate(run, criterion, test_set))
 
 
 if __name__ == "__main__":

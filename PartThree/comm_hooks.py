@@ -6,26 +6,25 @@
 from collections.abc import Callable
 
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.futures import Future
-from torch.nn.parallel import DistributedDataParallel
 
 from common.core.collectives import ring_bytes, world_size
 from common.step.gradient_check import require_finite
-from common.step.gradient_sync import KeepLocal
+from common.step.gradient_sync import GradientSync
 
 # Rank 4 sends a fiftieth of VGG-11's gradient. The first ten steps are exact: the largest gradients
 # are those of the beginning, and settle_buckets takes two more.
 POWER_RANK = 4
 POWER_START = 12
 
-Hook = Callable[[KeepLocal, GradBucket], Future[Tensor]]
+Hook = Callable[[GradientSync, GradBucket], Future[Tensor]]
 
 
-def exact(counter: KeepLocal, bucket: GradBucket) -> Future[Tensor]:
+def exact(counter: GradientSync, bucket: GradBucket) -> Future[Tensor]:
     """The mean over all ranks, in the gradients' own format."""
     _check(bucket)
     _count(counter, bucket.buffer().numel() * bucket.buffer().element_size())
@@ -34,7 +33,7 @@ def exact(counter: KeepLocal, bucket: GradBucket) -> Future[Tensor]:
 
 def halved(hook: Callable) -> Hook:
     """A hook of torch's that sends 2 bytes for each number, counted and checked."""
-    def send(counter: KeepLocal, bucket: GradBucket) -> Future[Tensor]:
+    def send(counter: GradientSync, bucket: GradBucket) -> Future[Tensor]:
         _check(bucket)
         _count(counter, 2 * bucket.buffer().numel())
         return hook(_group(), bucket)
@@ -48,7 +47,7 @@ def low_rank() -> Hook:
     """
     state = PowerSGDState(_group(), POWER_RANK, POWER_START)
 
-    def send(counter: KeepLocal, bucket: GradBucket) -> Future[Tensor]:
+    def send(counter: GradientSync, bucket: GradBucket) -> Future[Tensor]:
         _check(bucket)
         before, is_exact = state.total_numel_after_compression, state.iter < POWER_START
         future = powerSGD_hook(state, _Matrices(bucket))  # type: ignore[arg-type]
@@ -70,13 +69,13 @@ HOOKS: dict[str, Callable[[], Hook]] = {
 }
 
 
-def register_comm_hook(replica: DistributedDataParallel, name: str, counter: KeepLocal) -> None:
+def register_comm_hook(replica: nn.Module, name: str, counter: GradientSync) -> None:
     """Has `replica` average with the hook `name`, and `counter` count the bytes.
 
-    The hook raises SpoiltGradient when this rank's own gradient is bad: in the mean nobody could
-    tell whose. Call before the first backward pass, on every rank.
+    The hook raises NotFinite when this rank's own gradient is not finite: in the mean nobody could
+    tell which rank's it was. Call before the first backward pass, on every rank.
     """
-    replica.register_comm_hook(counter, HOOKS[name]())
+    replica.register_comm_hook(counter, HOOKS[name]())  # type: ignore[operator]
 
 
 class _Matrices:
@@ -98,10 +97,10 @@ class _Matrices:
 
 def _check(bucket: GradBucket) -> None:
     if not bucket.buffer().is_cuda:
-        require_finite(bucket.parameters(), bucket.gradients())
+        require_finite(bucket.gradients(), parameters=bucket.parameters())
 
 
-def _count(counter: KeepLocal, payload: int) -> None:
+def _count(counter: GradientSync, payload: int) -> None:
     counter.bytes_sent += ring_bytes(payload, world_size())
 
 

@@ -8,11 +8,11 @@ torch's documentation says. With fewer than two GPUs it only calls the model.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
 
-from common.core.settings import Settings
 from common.model.dropout import dropout_layers
 
 
@@ -32,6 +32,10 @@ class DataParallel(nn.DataParallel):
     def register_comm_hook(self, state: object, hook: object) -> None:
         """Nothing to register: no gradient goes over a wire."""
 
+    def no_sync(self) -> AbstractContextManager:
+        """Nothing to hold back."""
+        return nullcontext()
+
     def parallel_apply(self, replicas: Sequence[nn.Module], inputs: Sequence[Any],
                        kwargs: Any) -> list[Any]:
         """Runs each replica on its part of the batch."""
@@ -49,8 +53,3 @@ def deal_samples(replicas: Sequence[nn.Module], sizes: Sequence[int]) -> None:
         for layer in dropout_layers(replica):
             layer.indices = layer.indices[start:start + size]
         start += size
-
-
-def data_parallel(settings: Settings, model: nn.Module) -> DataParallel | None:
-    """The model in DataParallel, if that is what `--parallel` asks for."""
-    return DataParallel(model) if settings.parallel == "data-parallel" else None

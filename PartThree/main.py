@@ -23,8 +23,6 @@ def main() -> None:
     tell_long_waits(world)
     refuse_at_once("PartThree", settings, world)
     # torch is imported only now: --help and a mistyped flag have been answered already
-    from torch.nn.parallel import DistributedDataParallel
-
     from common.banner import announce
     from common.cluster.process_group import process_group
     from common.evaluation import evaluate
@@ -32,11 +30,8 @@ def main() -> None:
     from common.run.choices import settle_choices
     from common.run.resume import open_run
     from common.setup import create_loader, create_training, load_datasets
-    from common.step.gradient_sync import KeepLocal
     from common.training import train
-    from PartThree.comm_hooks import register_comm_hook
-    from PartThree.data_parallel import data_parallel
-    from PartThree.ddp import OWN_BUFFERS, buckets, settle_buckets
+    from PartThree.ddp import AveragedInBackward, replicate
 
     with process_group(world, settings) as node:
         refuse_other_runs("PartThree", settings, world)
@@ -45,16 +40,12 @@ def main() -> None:
         train_set, validation_set, test_set = load_datasets(settings, node)
         loader = create_loader(settings, train_set, node)
         model, criterion, optimizer = create_training(settings, train_set, node)
-        with open_run("PartThree", settings, node, loader, model, optimizer) as run:
-            # DDP averages during backward, so nothing is left for the seam; and we, not DDP,
-            # share the buffers (see common/core/collectives.py), once when they are needed.
-            gradient_sync = KeepLocal()
-            replica = data_parallel(settings, model) or DistributedDataParallel(
-                model, **OWN_BUFFERS, **buckets(settings.bucket_mb))
-            register_comm_hook(replica, settings.comm_hook, gradient_sync)
-            settle_buckets(replica, loader.example())
+        replica = replicate(settings, model)
+        gradient_sync = AveragedInBackward(replica, settings.comm_hook, loader.example())
+        gradient_sync.prepare(model, optimizer)
+        with open_run("PartThree", settings, node, loader, model, optimizer, gradient_sync) as run:
             train(replica, criterion, optimizer, loader, gradient_sync, run, validation_set)
-            finish_run(run, evaluate(model, criterion, test_set, run), model)
+            finish_run(run, evaluate(run, criterion, test_set))
 
 
 if __name__ == "__main__":

@@ -28,13 +28,13 @@ from PartTwo.wire import Wire
 class CrossStepAllReduce(OverlappedAllReduce):
     """All-reduces each bucket when backward has filled it; waits when forward needs its weights.
 
-    From `average` on the parameters have no gradient: it travels, and the optimiser, which passes
-    over parameters without one, is asked for a step once for each group of weights that is needed.
-    It must treat parameters independently, as all of common/step/optimizers.py do. A weight that
-    is used without its layer being called (as nn.MultiheadAttention uses its out_proj's) may be
-    used before its update; that is a UsageError in the second step. On a GPU nothing is gained:
-    there each phase of the loop ends when the device has nothing left to do. `timeout` is torch's
-    for a collective.
+    `average` takes the gradients away from the parameters, so that the loop's optimizer.step(),
+    which passes over parameters without one, finds nothing to do; it is called again for each group
+    of weights that forward needs. The optimizer must treat parameters independently, as all of
+    common/step/optimizers.py do. A weight that is used without its layer being called (as
+    nn.MultiheadAttention uses its out_proj's) may be used before its update; that is a UsageError
+    in the second step. On a GPU nothing is gained: there each phase of the loop ends when the
+    device has nothing left to do. `timeout` is torch's for a collective.
     """
 
     def __init__(self, bucket_bytes: int, wire: Wire, timeout: timedelta) -> None:
@@ -43,14 +43,14 @@ class CrossStepAllReduce(OverlappedAllReduce):
         self._late: set[Parameter] = set()
         self._travelling: dict[Bucket, InFlight] = {}
         self._home: dict[Parameter, Bucket] = {}
-        self._optimizer: Optimizer | None = None
 
-    def prepare(self, model: nn.Module) -> None:
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Also hooks into every layer's forward, and opens the two lanes. Every rank must call it.
 
         Raises RanksDisagree when parameters lie otherwise in memory here than on the leader.
         """
-        super().prepare(model)
+        super().prepare(model, optimizer)
+        self._optimizer = optimizer
         self._home = {parameter: bucket for bucket in self._buckets
                       for parameter in bucket.parameters}
         self._names = {parameter: name for name, parameter in model.named_parameters()}
@@ -64,10 +64,7 @@ class CrossStepAllReduce(OverlappedAllReduce):
         self._lanes = [bulk] * first + [express] * (len(self._buckets) - first)
 
     def average(self, gradients: Sequence[Tensor]) -> None:
-        """Takes the gradients away; they are means when their turn to be used has come.
-
-        Every rank must call it, and `update` after it.
-        """
+        """Takes the gradients away, to come back as means in time. Every rank must call it."""
         self.settle()
         self._send_the_rest()
         for bucket, sent in zip(self._buckets, self._sent, strict=True):
@@ -77,19 +74,10 @@ class CrossStepAllReduce(OverlappedAllReduce):
         self._sent.clear()
         self._late = set(self._home)
 
-    def update(self, optimizer: Optimizer) -> None:
-        """Notes whose steps they will be, at the rates that stand there until all are done."""
-        self._optimizer = optimizer
-
     def settle(self) -> None:
-        """Updates all weights that wait for their gradients."""
+        """Updates all weights that wait for their gradients, at the rates of the last step."""
         self._late.clear()
         self._update(set(self._travelling))
-
-    def meet(self, iteration: int, iterations: int, is_last: bool) -> None:
-        """Ends an epoch, and the run, with all weights updated."""
-        if is_last or iteration + 1 == iterations:
-            self.settle()
 
     def _before_forward(self, own: Sequence[Parameter]) -> None:
         self._late.difference_update(own)
@@ -108,8 +96,6 @@ class CrossStepAllReduce(OverlappedAllReduce):
                     if bucket in needed and bucket in self._travelling]
         if not arriving:
             return
-        if self._optimizer is None:
-            raise RuntimeError("average() came without update(optimizer) after it")
         newer = {parameter: parameter.grad for parameter in self._home}
         for parameter in newer:
             parameter.grad = None

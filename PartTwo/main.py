@@ -42,12 +42,13 @@ def main() -> None:
         runs = []
         for name in settings.sync:
             model, criterion, optimizer = create_training(settings, train_set, node)
-            gradient_sync = create_synchronizer(name, SyncOptions.of(settings))
-            gradient_sync.prepare(model)
+            gradient_sync = create_synchronizer(
+                name, SyncOptions.of(settings, loader.plan.iterations))
+            gradient_sync.prepare(model, optimizer)
             with open_run(f"PartTwo/{name}", settings, node, loader, model, optimizer,
                           gradient_sync) as run:
                 train(model, criterion, optimizer, loader, gradient_sync, run, validation_set)
-                finish_run(run, evaluate(model, criterion, test_set, run), model)
+                finish_run(run, evaluate(run, criterion, test_set))
             runs.append(run)
         compare_runs(runs)
 

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from common.core.collectives import LEADER, gather_rows, ring_bytes, total_bytes, world_size
 from common.core.failures import RanksDisagree
 from common.step.gradient_check import require_finite
-from common.step.gradient_sync import KeepLocal
+from common.step.gradient_sync import GradientSync
 from PartTwo.wire import Wire
 
 
@@ -72,8 +72,8 @@ class Bucket:
         self._missing.clear()
 
     def require_finite(self) -> None:
-        """Raises SpoiltGradient: in the mean nobody could tell whose gradient it was."""
-        require_finite(self.parameters, [p.grad for p in self.parameters if p.grad is not None])
+        """Raises NotFinite: in the mean nobody could tell which rank's gradient it was."""
+        require_finite([p.grad for p in self.parameters if p.grad is not None])
 
     def empty(self) -> None:
         """Awaits the next step's gradients."""
@@ -130,17 +130,14 @@ class InFlight(NamedTuple):
     payload: Tensor
 
 
-class OverlappedAllReduce(KeepLocal):
+class OverlappedAllReduce(GradientSync):
     """All-reduces each bucket as soon as backward has filled it, and waits for all in the seam.
 
     Buckets leave strictly in order on every rank, whatever order gradients come in: collectives
     match by order, and ranks that disagreed about it would add unlike tensors.
     """
 
-    checks_gradients = True
-
     def __init__(self, bucket_bytes: int, wire: Wire) -> None:
-        super().__init__()
         self._bucket_bytes = bucket_bytes
         self._wire = wire
         self._buckets: list[Bucket] = []
@@ -148,7 +145,7 @@ class OverlappedAllReduce(KeepLocal):
         self._lanes: list[Any] = []
         self._is_held = False
 
-    def prepare(self, model: nn.Module) -> None:
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Allots a bucket to each parameter, the last layer's first; hooks into its gradient.
 
         Every rank must call it. Raises RanksDisagree when parameters lie otherwise in memory here
@@ -173,9 +170,9 @@ class OverlappedAllReduce(KeepLocal):
         finally:
             self._is_held = False
 
-    def local_state(self, optimizer: Optimizer) -> list[Tensor]:
-        """What rounding for the wire still owes: a tensor for each bucket, or none."""
-        return self._wire.errors()
+    def state(self) -> list[Tensor]:
+        """The residual of each bucket's rounding, if the wire rounds."""
+        return self._wire.residuals()
 
     def _take(self, bucket: Bucket, parameter: Parameter) -> None:
         if self._is_held:

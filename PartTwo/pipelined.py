@@ -1,5 +1,5 @@
-"""Gather/scatter and all-reduce taken apart into messages, so that nobody waits for anybody longer
-than the links make him.
+"""Gather/scatter and all-reduce taken apart into messages, so that no rank waits longer than
+the links require.
 
     python3 PartTwo/main.py ... --sync gather-scatter-pipelined,reduce-scatter
 """
@@ -11,46 +11,40 @@ import torch.distributed as dist
 from torch import Tensor
 
 from common.core.collectives import LEADER, total_bytes, world_size
-from common.step.gradient_sync import KeepLocal, as_row, put_back
 from PartTwo.lanes import CHUNK_BYTES
 
 AHEAD = 8  # chunks that the root is ready to receive while it averages one
 
 
-class PipelinedGatherScatter(KeepLocal):
+def pipelined_gather_scatter(row: Tensor) -> int:
     """Task one at its own bound: the root averages and returns one chunk while the next arrives.
 
-    Links carry both ways at once, so the root's link needs (N-1) gradients' time and not twice
-    that. Sums in the order of ranks, as gather/scatter does: the same mean, bit for bit.
+    Links carry both ways at once, so the root's link needs (N-1) rows' time and not twice that.
+    Sums in the order of ranks, as gather/scatter does: the same mean, bit for bit. Replaces `row`,
+    in place, by its mean over all ranks; returns the bytes this rank sent. Every rank must call it.
     """
+    chunks = row.split(max(1, CHUNK_BYTES // row.element_size()))
+    if dist.get_rank() == LEADER:
+        _average_all(chunks)
+        return (world_size() - 1) * total_bytes([row])
+    _send_and_receive(chunks)
+    return total_bytes([row])
 
-    def average(self, gradients: Sequence[Tensor]) -> None:
-        """Replaces each gradient, in place, by its mean over all ranks. Every rank must call it."""
-        for gradient in gradients:
-            row = as_row(gradient)
-            chunks = row.split(max(1, CHUNK_BYTES // row.element_size()))
-            if dist.get_rank() == LEADER:
-                self._average_all(chunks)
-                self.bytes_sent += (world_size() - 1) * total_bytes([row])
-            else:
-                _send_and_receive(chunks)
-                self.bytes_sent += total_bytes([row])
-            put_back(row, gradient)
 
-    def _average_all(self, chunks: Sequence[Tensor]) -> None:
-        others = [rank for rank in range(world_size()) if rank != LEADER]
-        arriving = [_receive_from(others, chunk) for chunk in chunks[:AHEAD]]
-        leaving: list[dist.Work] = []
-        for number, chunk in enumerate(chunks):
-            for work, received in arriving[number]:
-                work.wait()
-                chunk.add_(received)
-            chunk.div_(world_size())
-            leaving += [_send(chunk, rank) for rank in others]
-            if number + AHEAD < len(chunks):
-                arriving.append(_receive_from(others, chunks[number + AHEAD]))
-            arriving[number] = []
-        _wait(leaving)
+def _average_all(chunks: Sequence[Tensor]) -> None:
+    others = [rank for rank in range(world_size()) if rank != LEADER]
+    arriving = [_receive_from(others, chunk) for chunk in chunks[:AHEAD]]
+    leaving: list[dist.Work] = []
+    for number, chunk in enumerate(chunks):
+        for work, received in arriving[number]:
+            work.wait()
+            chunk.add_(received)
+        chunk.div_(world_size())
+        leaving += [_send(chunk, rank) for rank in others]
+        if number + AHEAD < len(chunks):
+            arriving.append(_receive_from(others, chunks[number + AHEAD]))
+        arriving[number] = []
+    _wait(leaving)
 
 
 def _send(tensor: Tensor, rank: int) -> dist.Work:
@@ -85,28 +79,19 @@ def _wait(works: Sequence[dist.Work]) -> None:
         work.wait()
 
 
-class ReduceScatterAllGather(KeepLocal):
+def reduce_scatter_all_gather(row: Tensor) -> int:
     """Every rank is the root of one N-th: it averages its slice and gives the mean to all.
 
     The two halves of a ring all-reduce by their own names, and the bytes are the same: each rank
-    sends N-1 N-ths of the gradient in each half. Sums in the order of ranks, whoever adds: the same
-    mean as gather/scatter's, bit for bit.
+    sends N-1 N-ths of the row in each half. Sums in the order of ranks, whoever adds: the same mean
+    as gather/scatter's, bit for bit. Replaces `row`, in place, by its mean over all ranks; returns
+    the bytes this rank sent. Every rank must call it.
     """
-
-    def average(self, gradients: Sequence[Tensor]) -> None:
-        """Replaces each gradient, in place, by its mean over all ranks. Every rank must call it."""
-        for gradient in gradients:
-            row = as_row(gradient)
-            slices = torch.nn.functional.pad(row, (0, -len(row) % world_size()))
-            mine = _reduce_scatter(slices)
-            means = torch.empty_like(slices)
-            dist.all_gather_into_tensor(means, mine)
-            put_back(means[:len(row)], gradient)
-            self.bytes_sent += 2 * (world_size() - 1) * total_bytes([mine])
-
-
-def _reduce_scatter(slices: Tensor) -> Tensor:
-    """The mean over ranks of this rank's slice of `slices`, which has a slice for each rank."""
+    slices = torch.nn.functional.pad(row, (0, -len(row) % world_size()))
     received = torch.empty_like(slices)
     dist.all_to_all_single(received, slices)
-    return received.view(world_size(), -1).mean(dim=0)
+    mine = received.view(world_size(), -1).mean(dim=0)
+    means = torch.empty_like(slices)
+    dist.all_gather_into_tensor(means, mine)
+    row.copy_(means[:len(row)])
+    return 2 * (world_size() - 1) * total_bytes([mine])

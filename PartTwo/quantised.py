@@ -2,11 +2,9 @@
 
     python3 PartTwo/main.py ... --sync local-sgd --sync-every 7 --wire int4
 
-For averages that may be a little off, as the progress between two meetings of local SGD may
+For averages that may be inexact, as the progress between two rounds of local SGD may
 (Douillard et al., "Streaming DiLoCo", 2025, arXiv:2501.18512, send 4 bits).
 """
-
-from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -14,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from common.core.collectives import total_bytes, world_size
-from common.step.gradient_sync import KeepLocal
+from PartTwo.by_hand import Flat
 
 BITS = {"int8": 8, "int4": 4}
 BLOCK = 256  # elements that share a scale
@@ -48,48 +46,46 @@ def decode(message: Tensor, bits: int, dtype: torch.dtype) -> Tensor:
     return (codes.to(dtype) * scale.to(dtype)).flatten(-2)
 
 
-class QuantisedAverage(KeepLocal):
-    """Averages one long tensor by reduce-scatter and all-gather, in 4 or 8 bits both ways.
+class QuantisedFlat(Flat):
+    """Averages one long row by reduce-scatter and all-gather, in 4 or 8 bits both ways.
 
     Rounded numbers cannot be added on the way, as a ring does; so every rank is the root of one
     N-th, decodes what all send, averages, and sends the mean to all, rounded again. All ranks,
-    the root too, decode the same bytes: they end with equal numbers, bit for bit. What both
-    roundings took is added to the next call's tensor and mean (error feedback, as in wire.py;
-    on both ways, Tang et al., "DoubleSqueeze", 2019, arXiv:1905.05957).
+    the root too, decode the same bytes: they end with equal numbers, bit for bit. The residual of
+    either rounding is added to the next call's row and mean (error feedback, as in wire.py; on both
+    ways, Tang et al., "DoubleSqueeze", 2019, arXiv:1905.05957).
     """
 
     def __init__(self, bits: int) -> None:
-        super().__init__()
+        super().__init__(self._average_row)
         self._bits = bits
 
-    def prepare(self, model: nn.Module) -> None:
-        """Makes room for what rounding takes from a tensor as long as all trained parameters."""
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Allots the residuals of a row as long as all trained parameters together."""
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         size = sum(parameter.numel() for parameter in trained)
         size += -size % (BLOCK * world_size())
-        self._owed = trained[0].detach().new_zeros(world_size(), size // world_size())
-        self._owed_mean = torch.zeros_like(self._owed[0])
+        self._residual = trained[0].detach().new_zeros(world_size(), size // world_size())
+        self._mean_residual = torch.zeros_like(self._residual[0])
 
-    def local_state(self, optimizer: Optimizer) -> list[Tensor]:
-        """What rounding still owes: to every rank's slice, and to the mean of this rank's own."""
-        return [self._owed, self._owed_mean]
+    def state(self) -> list[Tensor]:
+        """The residuals: of every rank's slice, and of the mean of this rank's own."""
+        return [self._residual, self._mean_residual]
 
-    def average(self, gradients: Sequence[Tensor]) -> None:
-        """Replaces the one row by nearly its mean over all ranks. Every rank must call it."""
-        row, = gradients
-        self._owed.view(-1)[:len(row)] += row
-        outgoing = self._round(self._owed)
+    def _average_row(self, row: Tensor) -> int:
+        self._residual.view(-1)[:len(row)] += row
+        outgoing = self._round(self._residual)
         incoming = torch.empty_like(outgoing)
         dist.all_to_all_single(incoming, outgoing)
-        self._owed_mean += decode(incoming, self._bits, row.dtype).mean(dim=0)
-        mine = self._round(self._owed_mean)
+        self._mean_residual += decode(incoming, self._bits, row.dtype).mean(dim=0)
+        mine = self._round(self._mean_residual)
         means = torch.empty_like(outgoing).flatten(0, 1)
         dist.all_gather_into_tensor(means, mine)
         row.copy_(decode(means, self._bits, row.dtype)[:len(row)])
-        self.bytes_sent += 2 * (world_size() - 1) * total_bytes([mine])
+        return 2 * (world_size() - 1) * total_bytes([mine])
 
-    def _round(self, owed: Tensor) -> Tensor:
-        """The message that pays what is owed, up to rounding, which stays owed."""
-        message = encode(owed, self._bits)
-        owed -= decode(message, self._bits, owed.dtype)
+    def _round(self, wanted: Tensor) -> Tensor:
+        """The message nearest to `wanted`, of which it leaves, in place, the residual."""
+        message = encode(wanted, self._bits)
+        wanted -= decode(message, self._bits, wanted.dtype)
         return message

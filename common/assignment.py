@@ -22,11 +22,14 @@ from common.core.settings import Settings
 from common.core.world import World
 from common.data.loaders import PlainLoader
 from common.evaluation import Evaluation, predict
+from common.model.replica import unwrapped
 from common.report import count_parameters, generate_eval_report
 from common.run import checkpoint
-from common.run.run import Run
+from common.run.checkpoints import Checkpoints
+from common.run.run import Run, State
 from common.run.run_log import RunLog
-from common.step.gradient_sync import GradientSync, KeepLocal
+from common.step.gradient_check import located
+from common.step.gradient_sync import GradientSync
 from PartThree.ddp import OWN_BUFFERS
 from PartTwo.synchronizers import create_synchronizer
 
@@ -47,7 +50,7 @@ def prepare_model_for_evaluation(model: nn.Module, device: torch.device | str,
 
     Raises CheckpointError when the checkpoint cannot be used.
     """
-    checkpoint.restore(checkpoint.read(checkpoint_path), checkpoint_path, model)
+    checkpoint.restore(checkpoint.read(checkpoint_path), checkpoint_path, unwrapped(model))
     return model.to(device).eval()
 
 
@@ -95,14 +98,17 @@ def train_model(
         weight_decay=0.0, precision=_precision_of(model).name, log_every=log_every)
     loader = PlainLoader(train_loader, node.device)
     seam = gradient_sync or _seam(distribute_flag, task_flag)
-    seam.prepare(model)
+    bare = unwrapped(model)
+    seam.prepare(bare, optimizer)
     logs = Path(logs_path)
     start = Position(start_epoch, 0, (start_epoch - 1) * loader.iterations)
     with RunLog(logs, logs.with_name(logs.name + ".jsonl"), node.world, start, log_every,
                 distributed=rank != "") as log:
-        run = Run("", logs.parent, Path(checkpoint_dir), settings, node, log, loader.iterations,
-                  position=start, gradient_sync=seam, kept=None)
-        return training.train(model, criterion, optimizer, loader, seam, run)
+        run = Run("", settings, node, bare, optimizer, seam, log,
+                  Checkpoints(Path(checkpoint_dir), node, log, kept=None), loader.iterations,
+                  state=State(start))
+        with located(bare, lambda: f"rank {here} at {run.position}"):
+            return training.train(model, criterion, optimizer, loader, seam, run)
 
 
 def _precision_of(model: nn.Module) -> Precision:
@@ -114,7 +120,7 @@ def _seam(distribute_flag: bool, task_flag: str) -> GradientSync:
         raise UsageError(f"distribute_flag={distribute_flag} with task_flag={task_flag!r} means "
                          "nothing: use (False, ''), (False, 'PartOne'), (False, 'PartTwo') or "
                          "(True, '')")
-    return create_synchronizer(TASKS[task_flag]) if task_flag else KeepLocal()
+    return create_synchronizer(TASKS[task_flag]) if task_flag else GradientSync()
 
 
 def evaluate_model(model: nn.Module, device: torch.device | str, criterion: nn.Module,

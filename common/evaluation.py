@@ -38,17 +38,16 @@ class Evaluation(NamedTuple):
         return float((self.truth == self.predictions).mean())
 
 
-def evaluate(model: nn.Module, criterion: nn.Module, dataset: ImageDataset,
-             run: Run) -> Evaluation:
-    """Evaluates `model` on `dataset`; every rank takes a contiguous shard and gets all results.
+def evaluate(run: Run, criterion: nn.Module, dataset: ImageDataset) -> Evaluation:
+    """Evaluates the run's model on `dataset`; every rank takes a shard and gets all results.
 
     Every rank must call it. The leader's running statistics count. `criterion` must be the mean
     over a batch; labels are not smoothed here. The model is left in evaluation mode.
     """
-    result = _evaluate(model, without_smoothing(criterion), dataset, run)
+    result = _evaluate(run.model, without_smoothing(criterion), dataset, run)
     if not run.settings.tta:
         return result
-    both = _evaluate(Mirrored(model), without_smoothing(criterion), dataset, run)
+    both = _evaluate(Mirrored(run.model), without_smoothing(criterion), dataset, run)
     return result._replace(mirrored_accuracy=both.accuracy)
 
 
@@ -79,7 +78,7 @@ def _evaluate(model: nn.Module, criterion: nn.Module, dataset: ImageDataset,
     loss = sum_over_ranks(torch.tensor(loss_sum, dtype=torch.float64, device=device)).item()
     if not math.isfinite(loss):
         raise NonFiniteLoss(f"the test loss is {loss / len(dataset)}: the last updates have "
-                            "spoilt the weights; try a smaller --learning-rate")
+                            "ruined the weights; try a smaller --learning-rate")
     if not bool((gathered[1] == 1).all()):
         raise AssertionError("the ranks did not evaluate every test sample exactly once")
     return Evaluation(loss / len(dataset), dataset.labels, gathered[0].cpu().numpy(),

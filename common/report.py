@@ -57,9 +57,9 @@ def generate_eval_report(ground_truth: Sequence[int] | np.ndarray,
         "class_names": names}, indent=2) + "\n")
 
 
-def finish_run(run: Run, result: Evaluation, model: nn.Module) -> None:
+def finish_run(run: Run, result: Evaluation) -> None:
     """Writes report and summary, on the leader, and says how it went. Every rank may call."""
-    weights = digest_of(model)[:DIGEST_CHARACTERS]
+    weights = digest_of(run.model)[:DIGEST_CHARACTERS]
     run.log.evaluation(result.loss, result.accuracy, class_names=result.class_names,
                        confusion_matrix=confusion_matrix(result).tolist(), weights=weights)
     if not run.node.world.is_leader:
@@ -68,8 +68,8 @@ def finish_run(run: Run, result: Evaluation, model: nn.Module) -> None:
         run.log.say(_dry_run_sentence(run))
         return
     generate_eval_report(result.truth, result.predictions, result.loss, run.folder / "report.txt",
-                         str(run.last_checkpoint), class_names=result.class_names)
-    summary = {**summarise(run, result, model), "weights": weights}
+                         str(run.checkpoints.last), class_names=result.class_names)
+    summary = {**summarise(run, result), "weights": weights}
     (run.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     run.log.note(f"Test Loss: {result.loss:.3f}, Test Accuracy: {result.accuracy:.3f} "
                  f"({run.folder / 'report.txt'})")
@@ -101,7 +101,7 @@ def _dry_run_sentence(run: Run) -> str:
             + "; nothing was kept")
 
 
-def summarise(run: Run, result: Evaluation, model: nn.Module) -> dict:
+def summarise(run: Run, result: Evaluation) -> dict:
     """The figures of a run, from its own log: durations in seconds, without the first iteration."""
     steps = list(read_events(run.log.metrics_path, "step"))
     durations = [step["duration"] for step in steps[1:]]
@@ -113,14 +113,14 @@ def summarise(run: Run, result: Evaluation, model: nn.Module) -> dict:
         "median_iteration_seconds": statistics.median(durations) if durations else None,
         "stdev_iteration_seconds": statistics.stdev(durations) if len(durations) > 1 else 0.0,
         "images_per_second": run.settings.batch_size / mean if mean else None,
-        "phase_seconds": _mean_phases(steps[1:]), "parameters": count_parameters(model),
+        "phase_seconds": _mean_phases(steps[1:]), "parameters": count_parameters(run.model),
         "bytes_per_iteration": _mean_bytes(steps),
         "world_size": run.node.world.size, "threads": run.node.threads,
         "device": str(run.node.device), "backend": run.node.backend,
         "host": socket.gethostname(), "batch_size": run.settings.batch_size,
         "precision": run.settings.precision, "workload": run.settings.workload,
-        "convolutions": algorithms(model), "versions": versions(),
-        "checkpoint": str(run.last_checkpoint),
+        "convolutions": algorithms(run.model), "versions": versions(),
+        "checkpoint": str(run.checkpoints.last),
     }
 
 

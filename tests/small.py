@@ -1,13 +1,22 @@
 """Small data and a small model: what parity and resume tests train on, in milliseconds."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch import nn
 
+from common.cluster.process_group import Node
+from common.core.settings import Settings
 from common.data.augment import Augment
 from common.data.datasets import ImageDataset
 from common.data.epoch_plan import EpochPlan
 from common.data.loaders import InMemoryLoader
+from common.run.checkpoints import Checkpoints
+from common.run.run import Run
+from common.run.run_log import RunLog
+from common.run.save_clock import SaveClock
+from common.step.gradient_sync import GradientSync
 
 
 class FrozenBatchNorm(nn.BatchNorm2d):
@@ -51,3 +60,13 @@ def small_model(dtype: torch.dtype = torch.float64,
     """The same weights at every call."""
     torch.manual_seed(11)
     return SmallNet(norm).to(dtype)
+
+
+def small_run(folder: Path, settings: Settings, node: Node, log: RunLog, model: nn.Module,
+              optimizer: torch.optim.Optimizer | None = None,
+              gradient_sync: GradientSync | None = None, iterations: int = 1,
+              clock: SaveClock | None = None) -> Run:
+    """A run without plan, sentinel and resume, as a loop of somebody else's has it."""
+    return Run("", settings, node, model, optimizer or torch.optim.SGD(model.parameters(), 0.1),
+               gradient_sync or GradientSync(), log,
+               Checkpoints(folder, node, log, clock=clock or SaveClock()), iterations)

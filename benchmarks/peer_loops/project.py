@@ -9,7 +9,7 @@ from common.data.loaders import Batch, Loader
 from common.options.command_line import parse_command_line
 from common.run.resume import open_run
 from common.setup import create_loader, create_training, load_datasets
-from common.step.gradient_sync import KeepLocal
+from common.step.gradient_sync import GradientSync
 from common.training import train
 
 
@@ -38,6 +38,7 @@ def run_project(job: Job, clock: StepClock) -> str:
             train_set, _, _ = load_datasets(settings, node)
             loader = create_loader(settings, train_set, node)
             model, criterion, optimizer = create_training(settings, train_set, node)
-            with open_run("PartOne", settings, node, loader, model, optimizer) as run:
-                train(model, criterion, optimizer, TickingLoader(loader, clock), KeepLocal(), run)
+            seam = GradientSync()
+            with open_run("PartOne", settings, node, loader, model, optimizer, seam) as run:
+                train(model, criterion, optimizer, TickingLoader(loader, clock), seam, run)
     return " ".join(["PartOne", *flags])

@@ -1,7 +1,7 @@
 """When backward has each gradient ready: what overlapping has to work with.
 
     ready = ReadyTimes(model)
-    ready.begin(); loss.backward(); seconds = ready.take()
+    loss.backward(); seconds = ready.take()
 """
 
 import time
@@ -18,9 +18,9 @@ class ReadyTimes:
         self._begun = 0.0
         for parameter in self._parameters:
             parameter.register_post_accumulate_grad_hook(self._note)
+        model.register_full_backward_pre_hook(lambda *_: self._begin())
 
-    def begin(self) -> None:
-        """Backward begins now."""
+    def _begin(self) -> None:
         self._begun = time.perf_counter()
 
     def take(self) -> list[float]:

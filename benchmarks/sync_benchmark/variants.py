@@ -7,15 +7,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from common.core.settings import SYNC_NAMES
-from common.step.gradient_sync import GradientSync, KeepLocal
-from PartThree.comm_hooks import register_comm_hook
-from PartThree.ddp import OWN_BUFFERS, buckets, settle_buckets
+from common.step.gradient_sync import GradientSync
+from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, buckets
 from PartTwo.synchronizers import SyncOptions, create_synchronizer
 from studies.prediction.grid import COMPUTE_ONLY, DDP_DEFAULT, PART_THREE
 
 
 class Wired(NamedTuple):
-    """The module to call, and what stands in the seam."""
+    """The module to call, and what stands in the seam, to be prepared."""
 
     replica: nn.Module
     gradient_sync: GradientSync
@@ -26,26 +25,21 @@ Wiring = Callable[[nn.Module, Tensor], Wired]
 
 def alone(model: nn.Module, example: Tensor) -> Wired:
     """Computes only: nothing is averaged."""
-    return Wired(model, KeepLocal())
+    return Wired(model, GradientSync())
 
 
 def by_hand(name: str, wire: str = "float32", bucket_mb: float = 1.0) -> Wiring:
     """A strategy of Part Two."""
     def wire_up(model: nn.Module, example: Tensor) -> Wired:
-        gradient_sync = create_synchronizer(name, SyncOptions(bucket_mb, wire))
-        gradient_sync.prepare(model)
-        return Wired(model, gradient_sync)
+        return Wired(model, create_synchronizer(name, SyncOptions(bucket_mb, wire)))
     return wire_up
 
 
 def by_ddp(hook: str = "none", **flags: object) -> Wiring:
     """Part Three with other buckets, or another hook."""
     def wire_up(model: nn.Module, example: Tensor) -> Wired:
-        counter = KeepLocal()
         replica = DistributedDataParallel(model, **OWN_BUFFERS, **flags)  # type: ignore[arg-type]
-        register_comm_hook(replica, hook, counter)
-        settle_buckets(replica, example)
-        return Wired(replica, counter)
+        return Wired(replica, AveragedInBackward(replica, hook, example))
     return wire_up
 
 

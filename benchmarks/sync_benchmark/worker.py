@@ -18,7 +18,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -35,12 +35,16 @@ from common.cluster.process_group import Node, process_group
 from common.cluster.program import run_program
 from common.core.collectives import sum_over_ranks, total_bytes
 from common.core.precision import Precision
+from common.core.progress import Position
+from common.core.settings import Settings
+from common.data.loaders import Batch
 from common.model.convolutions import AUTO, use_fast_convolutions
 from common.model.vgg11 import VGG11
 from common.options.command_line import parse_command_line
-from common.step.accumulation import averaging
-from common.step.gradient_check import finite_gradients
+from common.step.gradient_sync import GradientSync
 from common.step.phase_timer import PhaseTimer
+from common.step.schedules import create_schedule
+from common.training import train
 from PartTwo.overlapped import OverlappedAllReduce
 from studies.prediction.grid import COMPUTE_ONLY
 
@@ -48,66 +52,89 @@ GLOBAL_BATCH, IMAGE = 256, (3, 32, 32)
 WARM_UP_STEPS = 3
 
 
+class Turn:
+    """Stands where the training loop has its run: it times a few steps, and writes nothing."""
+
+    def __init__(self, gradient_sync: GradientSync, settings: Settings, steps: int,
+                 ready: ReadyTimes | None) -> None:
+        self.settings, self.precision = settings, Precision(settings.precision)
+        self.position, self.schedule = Position(), create_schedule(settings, steps)
+        self.timer, self.ready_at = PhaseTimer(), []
+        self._gradient_sync, self._steps, self._ready = gradient_sync, steps, ready
+        gradient_sync.waiting = partial(self.timer, "sync")
+
+    def epochs(self) -> Iterator[int]:
+        """One."""
+        yield 1
+
+    def iterations(self) -> Iterator[int]:
+        """As many as there are steps to time."""
+        yield from range(self._steps)
+
+    def finish_step(self, *_: Any) -> None:
+        """Keeps when backward had each gradient ready, if anyone asked for it."""
+        if self._ready:
+            self.ready_at.append(self._ready.take())
+
+    def finish_epoch(self, epoch: int) -> None:
+        """The turn ends when all weights are updated."""
+        with self.timer("sync"):
+            self._gradient_sync.settle()
+
+    def save(self) -> None:
+        """Nothing is kept."""
+
+    def stop_if_asked(self) -> None:
+        """A signal ends the whole benchmark."""
+
+
 class Contestant:
     """One variant with its own replica of VGG-11; all see the same random images."""
 
-    def __init__(self, name: str, node: Node, precision: Precision) -> None:
+    def __init__(self, name: str, node: Node, settings: Settings) -> None:
         torch.manual_seed(1)
-        self.name = name
-        model = VGG11().to(memory_format=torch.channels_last)
+        self.name, self._settings = name, settings
+        self._model = VGG11().to(memory_format=torch.channels_last)
         shard = GLOBAL_BATCH // node.world.size
         # By the rule, so that all variants of a grid compute alike.
-        use_fast_convolutions(model, IMAGE, GLOBAL_BATCH, precision, AUTO)
-        self._images = torch.randn(shard, *IMAGE).to(memory_format=torch.channels_last)
-        self._targets = torch.randint(0, 10, (shard,))
-        self._precision = precision
-        self._optimizer = SGD(model.parameters(), 0.01, 0.9, weight_decay=1e-4)
-        self.wired: Wired = VARIANTS[name](model, self._images[:2])
+        use_fast_convolutions(self._model, IMAGE, GLOBAL_BATCH, Precision(settings.precision),
+                              AUTO)
+        self._batch = Batch(torch.randn(shard, *IMAGE).to(memory_format=torch.channels_last),
+                            torch.randint(0, 10, (shard,)))
+        self._optimizer = SGD(self._model.parameters(), 0.01, 0.9, weight_decay=1e-4)
+        self.wired: Wired = VARIANTS[name](self._model, self._batch.inputs[:2])
+        self.wired.gradient_sync.prepare(self._model, self._optimizer)
         self._criterion = nn.CrossEntropyLoss()
-        self._parameters = list(model.parameters())
-        self.ready = ReadyTimes(model) if name == COMPUTE_ONLY else None
+        self._ready = ReadyTimes(self._model) if name == COMPUTE_ONLY else None
+
+    def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
+        """The one batch, over and over."""
+        while True:
+            yield self._batch
 
     def turn(self, steps: int) -> dict[str, Any]:
-        """`steps` steps, one after the other, as common/training.py takes them; the mean step.
+        """`steps` steps of common/training.py, one after the other; the mean step.
 
         Seconds by phase, and of all of it, which ends when all weights are updated. "user" and
         "system" are processor seconds of this rank, its gloo threads included.
         """
-        timer, started, used = PhaseTimer(), time.perf_counter(), os.times()
-        self.wired.gradient_sync.waiting = partial(timer.instead, "sync")
-        ready = [self._step(timer) for _ in range(steps)]
-        with timer("sync"):
-            self.wired.gradient_sync.settle()
-        whole, ended = time.perf_counter() - started, os.times()
-        taken = {**timer.take(), "step": whole, "user": ended.user - used.user,
+        turn, used = Turn(self.wired.gradient_sync, self._settings, steps, self._ready), os.times()
+        train(self.wired.replica, self._criterion, self._optimizer, self,
+              self.wired.gradient_sync, turn)  # type: ignore[arg-type]
+        (whole, phases), ended = turn.timer.take(), os.times()
+        taken = {**phases, "step": whole, "user": ended.user - used.user,
                  "system": ended.system - used.system}
         return {**{name: seconds / steps for name, seconds in taken.items()},
-                "ready": [fmean(each) for each in zip(*ready, strict=True)]}
-
-    def _step(self, timer: PhaseTimer) -> list[float]:
-        """One step; when backward had each gradient ready, if anyone asked for it."""
-        gradient_sync = self.wired.gradient_sync
-        self._optimizer.zero_grad()
-        with timer("forward"), self._precision.autocast(self._images.device):
-            outputs = self.wired.replica(self._images)
-        loss = self._criterion(outputs.float(), self._targets)
-        with timer("backward"), finite_gradients(self.wired.replica, "", gradient_sync):
-            if self.ready:
-                self.ready.begin()
-            loss.backward()
-        with timer("sync"):
-            gradient_sync.average(self.gradients())
-        with timer("update"):
-            gradient_sync.update(self._optimizer)
-        return self.ready.take() if self.ready else []
+                "ready": [fmean(each) for each in zip(*turn.ready_at, strict=True)]}
 
     def warm_up(self) -> None:
         """A step that sends nothing: between turns the system may have put this memory away."""
-        with averaging(self.wired.replica, self.wired.gradient_sync, is_last=False):
-            self._optimizer.zero_grad()
-            with self._precision.autocast(self._images.device):
-                outputs = self.wired.replica(self._images)
-            self._criterion(outputs.float(), self._targets).backward()
+        self._optimizer.zero_grad()
+        precision = Precision(self._settings.precision)
+        with self.wired.gradient_sync.no_sync():
+            with precision.autocast(self._batch.inputs.device):
+                outputs = self.wired.replica(self._batch.inputs)
+            self._criterion(precision.widen(outputs), self._batch.targets).backward()
         self._optimizer.step()
 
     def communicate(self) -> float:
@@ -126,11 +153,11 @@ class Contestant:
     @property
     def gradient_bytes(self) -> list[int]:
         """Of each parameter's gradient, in the model's order."""
-        return [total_bytes([parameter]) for parameter in self._parameters]
+        return [total_bytes([parameter]) for parameter in self._model.parameters()]
 
     def gradients(self) -> Sequence[Tensor]:
         """The gradients of the last backward pass."""
-        return [p.grad for p in self._parameters if p.grad is not None]
+        return [p.grad for p in self._model.parameters() if p.grad is not None]
 
 
 def measure(contestant: Contestant, steps: int) -> dict:
@@ -147,9 +174,9 @@ def measure(contestant: Contestant, steps: int) -> dict:
         "payload_received": moved.payload_received}.items()}}
 
 
-def run(options: argparse.Namespace, node: Node) -> dict:
+def run(options: argparse.Namespace, settings: Settings, node: Node) -> dict:
     """The gradients' bytes, and by variant an entry for each round."""
-    contestants = [Contestant(name, node, Precision(options.precision))
+    contestants = [Contestant(name, node, settings)
                    for name in json.loads(options.variants)]
     rounds: dict[str, list] = {contestant.name: [] for contestant in contestants}
     for contestant in contestants:
@@ -184,9 +211,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     options, rest = parser.parse_known_args()
     settings, world = parse_command_line("PartTwo", rest)
-    options.precision = settings.precision
     with process_group(world, settings) as node:
-        found = run(options, node)
+        found = run(options, settings, node)
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / f"rank{world.rank}.json").write_text(json.dumps(found))
 

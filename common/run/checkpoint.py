@@ -20,7 +20,6 @@ from torch.optim import Optimizer
 
 from common.core.failures import CheckpointError, first_line
 from common.core.progress import Position
-from common.model.replica import unwrapped
 
 FORMAT = 1
 _LAYOUT = {"position": list, "model_state_dict": dict, "optimizer_state_dict": dict}
@@ -39,7 +38,7 @@ def pack(model: nn.Module, optimizer: Optimizer, position: Position, loss: float
     return {
         "format": FORMAT, "epoch": trained, "loss": loss,
         "position": list(position),
-        "model_state_dict": unwrapped(model).state_dict(),
+        "model_state_dict": model.state_dict(),
         "optimizer": type(optimizer).__name__,
         "optimizer_state_dict": optimizer.state_dict(), **more,
     }
@@ -159,10 +158,10 @@ def restore(contents: dict[str, Any], path: Path | str, model: nn.Module,
     Raises CheckpointError when the checkpoint belongs to another architecture.
     """
     try:
-        unwrapped(model).load_state_dict(contents["model_state_dict"])
+        model.load_state_dict(contents["model_state_dict"])
     except (RuntimeError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} holds another architecture than this run's "
-                              f"{type(unwrapped(model)).__name__}") from error
+                              f"{type(model).__name__}") from error
     if optimizer is not None:
         _require_optimizer(contents, path, optimizer)
         chosen = [{k: v for k, v in group.items() if k != "params"}

@@ -5,10 +5,10 @@
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -22,84 +22,108 @@ from common.data.epoch_plan import EpochPlan
 from common.data.loaders import InMemoryLoader, WorkerLoader
 from common.model.convolutions import LIBRARY
 from common.run import checkpoint, checkpoint_folder
+from common.run.checkpoints import Checkpoints
 from common.run.other_runs import log_paths, refuse_other_run
-from common.run.run import Run, ran_on
+from common.run.run import Run, State, ran_on
 from common.run.run_folder import prepare_folder
 from common.run.run_log import RunLog, Totals
 from common.run.save_clock import SaveClock
 from common.run.sentinel import Sentinel
 from common.run.tracing import create_tracer
 from common.run.trackers import create_tracker
-from common.step.gradient_sync import GradientSync, KeepLocal
+from common.step.gradient_check import located
+from common.step.gradient_sync import GradientSync
 
 
 @contextmanager
 def open_run(name: str, settings: Settings, node: Node, loader: InMemoryLoader | WorkerLoader,
-             model: nn.Module, optimizer: Optimizer,
-             gradient_sync: GradientSync | None = None) -> Iterator[Run]:
+             model: nn.Module, optimizer: Optimizer, gradient_sync: GradientSync) -> Iterator[Run]:
     """Opens the output folder `name`, as --resume says: fresh, resumed, or replaced.
 
-    Resuming restores `model`, `optimizer` and what `gradient_sync` remembers, in place. Every rank
+    Resuming restores `model`, `optimizer` and the state of `gradient_sync`, in place. Every rank
     must enter. Raises UsageError when the folder holds a run and must not be touched, or when
-    settings or data have changed; CheckpointError when nothing sound is left to resume from. A dry
-    run does all this in a temporary folder, after it has looked at the real one.
+    settings or data have changed; CheckpointError when nothing sound is left to resume from;
+    NonFiniteLoss for a NotFinite within. A dry run does all this in a temporary folder, after it
+    has looked at the real one.
     """
     refuse_other_run(settings.output_dir / name, settings, node.world)
-    memory = gradient_sync or KeepLocal()
-    if not settings.dry_run:
-        with _opened(name, settings, node, loader, model, optimizer, memory) as run:
+    with ExitStack() as stack:
+        if settings.dry_run:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dry-run-"))
+            settings = replace(settings, output_dir=Path(folder), resume="no")
+        begin = _begin(settings.output_dir / name, settings, node, loader, model, optimizer,
+                       gradient_sync, ran_on(name, node, settings, model))
+        log = stack.enter_context(_open_log(settings.output_dir / name, settings, node, loader.plan,
+                                            begin))
+        run = _create_run(name, settings, node, loader, model, optimizer, gradient_sync, begin, log)
+        with located(model, lambda: f"rank {node.world.rank} at {run.position}"):
             yield run
-        return
-    with tempfile.TemporaryDirectory(prefix="dry-run-") as folder:
-        elsewhere = replace(settings, output_dir=Path(folder), resume="no")
-        with _opened(name, elsewhere, node, loader, model, optimizer, memory) as run:
-            yield run
-
-
-@contextmanager
-def _opened(name: str, settings: Settings, node: Node, loader: InMemoryLoader | WorkerLoader,
-            model: nn.Module, optimizer: Optimizer, gradient_sync: GradientSync) -> Iterator[Run]:
-    folder, plan, data = settings.output_dir / name, loader.plan, loader.dataset.digest
-    node.progress.saved = None
-    node.progress.run += 1
-    prepare_folder(folder, settings, node, model)
-    source, contents = _find_checkpoint(folder, settings, node)
-    position, totals, remarks, last = Position(), Totals(), [], None
-    if contents is None:
-        for path in log_paths(folder, node.world):  # of a run lost before its first checkpoint
-            path.unlink(missing_ok=True)
-    else:
-        remarks = _check_settings(contents, settings, data)
-        remarks += _restore(contents, source, node, model, optimizer, gradient_sync)
-        position, last = Position(*contents["position"]), Path(source)
-        totals = _my_totals(contents.get("totals", []), node)
-        remarks.append(f"resumed at {position} from {source} (bit-exact: "
-                       f"{_exactness(contents, ran_on(name, node, settings, model))})")
-    node.note_saved(str(last or ""))
-    remarks += _dropped(plan)
-    text, metrics = log_paths(folder, node.world)
-    tracker = create_tracker(settings.tracker, folder, node.world.is_leader)
-    with RunLog(text, metrics, node.world, position, settings.log_every,
-                node.world.size > 1, tracker) as log:
-        node.progress.log = metrics
-        tracer = create_tracer(settings, plan.iterations, folder, node, log)
-        log.begin(world_size=node.world.size, settings=settings.as_json(), position=position,
-                  iterations_per_epoch=plan.iterations, ran_on=ran_on(name, node, settings, model))
-        for remark in remarks:
-            log.note(remark)
-        yield Run(name, folder, folder / "checkpoints", settings, node, log, plan.iterations,
-                  Sentinel(plan, node, settings.check_every), tracer,
-                  SaveClock(name, settings.checkpoint_minutes, node), position, totals, last, data,
-                  gradient_sync, validation_losses=_losses_so_far(contents, settings))
         log.event("end")
         node.progress.log = None
 
 
-def _restore(contents: dict[str, Any], source: str, node: Node, model: nn.Module,
-             optimizer: Optimizer, gradient_sync: GradientSync) -> list[str]:
-    """Gives model, optimiser and synchroniser back what was saved, in place; remarks on losses."""
+class Begin(NamedTuple):
+    """Where a run begins, the checkpoint it comes from, if any, and what is to be said of it."""
+
+    state: State
+    checkpoint: Path | None
+    remarks: list[str]
+    ran_on: dict[str, Any]
+
+
+def _begin(folder: Path, settings: Settings, node: Node, loader: InMemoryLoader | WorkerLoader,
+           model: nn.Module, optimizer: Optimizer, gradient_sync: GradientSync,
+           now: dict[str, Any]) -> Begin:
+    """Makes the folder ready, and restores what is to be resumed, in place."""
+    node.progress.saved = None
+    node.progress.run += 1
+    prepare_folder(folder, settings, node, model)
+    source, contents = _find_checkpoint(folder, settings, node)
+    if contents is None:
+        for path in log_paths(folder, node.world):  # of a run lost before its first checkpoint
+            path.unlink(missing_ok=True)
+        return Begin(State(), None, [], now)
+    remarks = _check_settings(contents, settings, loader.dataset.digest)
     checkpoint.restore(contents, source, model, optimizer)
-    return _recall(contents.get("rank_state", []), gradient_sync.local_state(optimizer), node)
+    remarks += _restore_ranks(contents.get("rank_state", []), gradient_sync.state(), node)
+    state = State(Position(*contents["position"]), _my_totals(contents.get("totals", []), node),
+                  list(contents.get("validation_losses", [])) * bool(settings.validation_fraction))
+    remarks.append(f"resumed at {state.position} from {source} (bit-exact: "
+                   f"{_exactness(contents, now)})")
+    return Begin(state, Path(source), remarks, now)
+
+
+@contextmanager
+def _open_log(folder: Path, settings: Settings, node: Node, plan: EpochPlan,
+              begin: Begin) -> Iterator[RunLog]:
+    node.note_saved(str(begin.checkpoint or ""))
+    text, metrics = log_paths(folder, node.world)
+    tracker = create_tracker(settings.tracker, folder, node.world.is_leader)
+    with RunLog(text, metrics, node.world, begin.state.position, settings.log_every,
+                node.world.size > 1, tracker) as log:
+        node.progress.log = metrics
+        log.begin(world_size=node.world.size, settings=settings.as_json(),
+                  position=begin.state.position, iterations_per_epoch=plan.iterations,
+                  ran_on=begin.ran_on)
+        for remark in begin.remarks + _dropped(plan):
+            log.note(remark)
+        yield log
+
+
+def _create_run(name: str, settings: Settings, node: Node, loader: InMemoryLoader | WorkerLoader,
+                model: nn.Module, optimizer: Optimizer, gradient_sync: GradientSync, begin: Begin,
+                log: RunLog) -> Run:
+    folder, plan = settings.output_dir / name, loader.plan
+    constants = {"settings": settings.as_json(), "ran_on": begin.ran_on,
+                 "data": loader.dataset.digest}
+    return Run(
+        name=name, settings=settings, node=node, model=model, optimizer=optimizer,
+        gradient_sync=gradient_sync, log=log, iterations_per_epoch=plan.iterations,
+        checkpoints=Checkpoints(
+            folder / "checkpoints", node, log, constants, settings.checkpoint_every,
+            SaveClock(name, settings.checkpoint_minutes, node), last=begin.checkpoint),
+        sentinel=Sentinel(model, plan, node, settings.check_every),
+        tracer=create_tracer(settings, plan.iterations, folder, node, log), state=begin.state)
 
 
 def _dropped(plan: EpochPlan) -> list[str]:
@@ -148,11 +172,6 @@ def _check_settings(contents: dict[str, Any], settings: Settings, data: str) -> 
     return [f"continuing with changed settings: {change}" for change in changed]
 
 
-def _losses_so_far(contents: dict[str, Any] | None, settings: Settings) -> list[float]:
-    """The history that early stopping goes by; none where nothing is held out any more."""
-    return list((contents or {}).get("validation_losses", [])) * bool(settings.validation_fraction)
-
-
 def _my_totals(rows: list[list[float]], node: Node) -> Totals:
     """This rank's sums; on another world size the leader carries them all."""
     if len(rows) == node.world.size:
@@ -162,12 +181,12 @@ def _my_totals(rows: list[list[float]], node: Node) -> Totals:
     return Totals()
 
 
-def _recall(saved: list[list[Tensor]], remembered: list[Tensor], node: Node) -> list[str]:
-    """Gives the synchroniser back what it remembered on this rank; a remark where it cannot be."""
-    if len(saved) != len(remembered) or any(len(rows) != node.world.size for rows in saved):
-        return ["what the synchroniser remembered is lost: the number of ranks or buckets, or the "
-                "strategy, changed"]
-    for tensor, rows in zip(remembered, saved, strict=True):
+def _restore_ranks(saved: list[list[Tensor]], state: list[Tensor], node: Node) -> list[str]:
+    """Gives the strategy back its state on this rank, in place; a remark where it cannot be."""
+    if len(saved) != len(state) or any(len(rows) != node.world.size for rows in saved):
+        return ["the strategy's state is lost: the number of ranks or buckets, or the strategy, "
+                "changed"]
+    for tensor, rows in zip(state, saved, strict=True):
         tensor.copy_(rows[node.world.rank])
     return []
 

@@ -1,79 +1,99 @@
-"""A run while it goes on: where it stands, what it logs, when it saves.
+"""A run while it goes on: where it stands, what it logs, when it checks, saves and stops.
 
-    for _ in run.iterations(): ...      # see common/training.py
+    for epoch in run.epochs():
+        for _ in run.iterations(): ...      # see common/training.py
 """
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from common.cluster.process_group import Node
 from common.core.collectives import gather_rows, gather_to_leader, share_leaders_buffers
-from common.core.failures import CheckpointError
 from common.core.precision import Precision
 from common.core.progress import Position
 from common.core.provenance import versions
 from common.core.settings import Settings
 from common.data.epoch_plan import mix
 from common.model.convolutions import algorithms
-from common.run import checkpoint, checkpoint_folder
+from common.run.checkpoint import pack
+from common.run.checkpoints import Checkpoints
 from common.run.early_stopping import best_epoch, should_stop
 from common.run.run_log import RunLog, Step, Totals
-from common.run.save_clock import SaveClock
 from common.run.sentinel import NoSentinel, Sentinel
 from common.run.tracing import NoTracer
-from common.step.gradient_sync import GradientSync, KeepLocal
+from common.step.gradient_sync import GradientSync
+from common.step.phase_timer import PhaseTimer
 from common.step.schedules import Schedule, create_schedule
 
-KEPT_CHECKPOINTS = 2
+
+@dataclass
+class State:
+    """What changes while a run goes on, and is in its checkpoints.
+
+    `position` is the next batch to train on, `totals` this rank's sums over the epoch so far,
+    `validation_losses` one number an epoch, the same on all ranks.
+    """
+
+    position: Position = Position()
+    totals: Totals = field(default_factory=Totals)
+    validation_losses: list[float] = field(default_factory=list)
 
 
 @dataclass
 class Run:
     """Where a run stands and what it leaves behind. Made by `open_run`; every rank has one.
 
-    `name` is its folder's below --output-dir, such as "PartTwo/all-reduce". `position` is the next
-    batch to train on, `totals` this rank's sums over the epoch so far, `data` the training set's
-    digest, `validation_losses` one number an epoch, the same on all ranks. `gradient_sync` is asked
-    what it remembers whenever the run is saved. The last `kept` checkpoints stay, and the best
-    epoch's; None keeps all.
+    `name` is its folder's below --output-dir, such as "PartTwo/all-reduce". `model` is the bare
+    one, without DDP around it.
     """
 
     name: str
-    folder: Path
-    checkpoint_dir: Path
     settings: Settings
     node: Node
+    model: nn.Module
+    optimizer: Optimizer
+    gradient_sync: GradientSync
     log: RunLog
+    checkpoints: Checkpoints
     iterations_per_epoch: int
     sentinel: Sentinel | NoSentinel = field(default_factory=NoSentinel)
     tracer: NoTracer = field(default_factory=NoTracer)
-    clock: SaveClock = field(default_factory=SaveClock)
-    position: Position = Position()
-    totals: Totals = field(default_factory=Totals)
-    last_checkpoint: Path | None = None
-    data: str = ""
-    gradient_sync: GradientSync = field(default_factory=KeepLocal)
-    kept: int | None = KEPT_CHECKPOINTS
-    validation_losses: list[float] = field(default_factory=list)
+    state: State = field(default_factory=State)
+
+    def __post_init__(self) -> None:
+        self.timer = PhaseTimer(self.node.progress, self.node.wait_for_device, self.tracer.mark)
+        self.gradient_sync.waiting = partial(self.timer, "sync")
+
+    @property
+    def folder(self) -> Path:
+        return self.settings.output_dir / self.name
+
+    @property
+    def position(self) -> Position:
+        """The next batch to train on."""
+        return self.state.position
 
     @property
     def precision(self) -> Precision:
         return Precision(self.settings.precision)
 
-    @property
+    @cached_property
     def schedule(self) -> Schedule:
         return create_schedule(self.settings, self.iterations_per_epoch)
 
     def epochs(self) -> Iterator[int]:
         """The epochs that are left, the one that was interrupted first."""
-        while not self._is_over():
+        while not self._is_over(self.position):
+            if self.position.iteration == 0:
+                self.state.totals = Totals()
             self.log.open_bar(self.position.epoch, self.position.step, self._last_step())
             yield self.position.epoch
 
@@ -84,158 +104,117 @@ class Run:
         resumed run draws what the uninterrupted one drew.
         """
         epoch = self.position.epoch
-        while self.position.epoch == epoch and not self._is_over():
+        while self.position.epoch == epoch and not self._is_over(self.position):
             here, progress = self.position, self.node.progress
             progress.epoch, progress.iteration = here.epoch, here.iteration
             torch.manual_seed(mix(self.settings.seed, here.epoch, here.iteration,
                                   self.node.world.rank))
             self.node.stop.begin_step()
             self.tracer.before_step(here.step)
+            self._sent_before = self.gradient_sync.bytes_sent
+            self.timer.begin()
             yield here.iteration
             progress.has_stepped = True
 
-    @property
-    def is_last_step(self) -> bool:
-        """Whether --max-iterations ends the run with the step at `position`."""
-        return self.position.step + 1 == self._limit
+    def _is_over(self, position: Position) -> bool:
+        limit = 1 if self.settings.dry_run else self.settings.max_iterations
+        return (position.epoch > self.settings.epochs or self._stops_early()
+                or (limit is not None and position.step >= limit))
 
-    @property
-    def looks_at_weights(self) -> bool:
-        """Whether `finish_step` for the step at `position` will, or needs all ranks to be there.
-
-        The weights have to be settled for it. (Saving settles them by itself: it may be asked for.)
-        """
-        done = self.position.step + 1
-        return self.sentinel.is_due(more=1) or self.clock.is_look(done)
-
-    @property
-    def _limit(self) -> int | None:
-        return 1 if self.settings.dry_run else self.settings.max_iterations
-
-    def _is_over(self) -> bool:
-        return (self.position.epoch > self.settings.epochs or self.stops_early
-                or (self._limit is not None and self.position.step >= self._limit))
-
-    @property
-    def stops_early(self) -> bool:
-        """Whether the validation losses so far end the run; the same on all ranks."""
+    def _stops_early(self) -> bool:
         rule = self.settings.early_stopping
-        return bool(rule) and should_stop(self.validation_losses, *rule)
+        return bool(rule) and should_stop(self.state.validation_losses, *rule)
 
     def _last_step(self) -> int:
         whole = self.settings.epochs * self.iterations_per_epoch
         return min(whole, self.settings.max_iterations or whole)
 
-    def finish_step(self, step: Step, model: nn.Module, optimizer: Optimizer) -> None:
+    def finish_step(self, trained: Totals, indices: np.ndarray | None = None) -> None:
         """Logs the step, moves on to the next; checks and saves when that is due.
 
-        Replicas are compared, and the clock is asked, after steps at whose end they agree.
+        `trained` are the sums over this rank's samples, `indices` their numbers in the training
+        set. Every rank must call it. Replicas are compared, and the clock is read, only after steps
+        at whose end all weights are equal.
         """
-        self.log.step(step)
-        self.totals.add(step.loss, step.correct, step.samples)
-        self.position = self.position.after_one_more(self.iterations_per_epoch)
+        at, done = self.position, self.position.after_one_more(self.iterations_per_epoch)
+        self.sentinel.note(at, indices)
+        agree = self.gradient_sync.replicas_agree
+        is_check = agree and self.sentinel.is_due()
+        is_look = agree and self.checkpoints.clock.is_look(done.step)
+        if is_check or is_look or done.iteration == 0 or self._is_over(done):
+            with self.timer("sync"):
+                self.gradient_sync.settle()
+        self.log.step(Step(at, trained, *self.timer.take(),
+                           self.gradient_sync.bytes_sent - self._sent_before,
+                           self.optimizer.param_groups[0]["lr"]))
+        self.state.totals.add(trained)
+        self.state.position = done
         self.node.progress.phase = "checking"
-        together = self.gradient_sync.replicas_agree
-        self.sentinel.note(step)
-        if together and self.sentinel.is_due():
-            self.sentinel.check(self.position, model)
-        self.tracer.after_step(self.position.step)
-        every, done = self.settings.checkpoint_every, self.position.step
-        is_due = (together and self.clock.is_due(done)) or bool(every and done % every == 0)
-        if is_due and self.position.iteration:
-            self.save(model, optimizer, self._gathered_totals())
-        if self.position.iteration:  # else finish_epoch comes next, and saves
-            self._stop_if_asked(model, optimizer)
+        if is_check:
+            self.sentinel.check(done)
+        self.tracer.after_step(done.step)
+        if done.iteration and self.checkpoints.is_due(done.step, agree):
+            self.save()
+        if done.iteration:  # else the epoch's end comes next, and saves
+            self.stop_if_asked()
 
-    def finish_epoch(self, epoch: int, model: nn.Module, optimizer: Optimizer,
-                     validate: Callable[[], tuple[float, float, float | None] | None]) -> None:
-        """Checks, logs the epoch's means over all ranks, and saves. Every rank must call it.
+    def finish_epoch(self, epoch: int) -> None:
+        """Compares the replicas and logs the epoch's means over all ranks, who must all call it."""
+        self.sentinel.check(self.position)
+        self.log.epoch(epoch, summed(self._gathered_totals()))
 
-        After a whole epoch it calls `validate` for the mean loss and the accuracies on the
-        validation set, if there is one.
+    def note_validation(self, epoch: int, loss: float, accuracy: float, **entries: Any) -> None:
+        """Writes down how a whole epoch did on the validation set. Every rank must call it.
+
+        The leader's mean loss counts for all, so that all decide alike whether to stop.
         """
-        self.sentinel.check(self.position, model)
-        rows = self._gathered_totals()
-        totals = Totals(*(sum(column) for column in zip(*rows, strict=True)))
-        self.log.epoch(epoch, totals)
-        is_best = False
-        if self.position.epoch > epoch:
-            self.totals, rows = Totals(), []
-            if (validated := validate()) is not None:
-                is_best = self._note_validation(epoch, *validated)
-        self.save(model, optimizer, rows, totals.means()[0], is_best=is_best)
-        self._stop_if_asked(model, optimizer)
-
-    def _note_validation(self, epoch: int, mean_loss: float, accuracy: float,
-                         mirrored_accuracy: float | None = None) -> bool:
-        """Writes down how the epoch did on the validation set, and tells whether it is the best.
-
-        The leader's loss counts for all, so that they decide alike whether to stop.
-        """
-        row = torch.tensor([mean_loss], dtype=torch.float64, device=self.node.device)
-        losses = self.validation_losses
+        row = torch.tensor([loss], dtype=torch.float64, device=self.node.device)
+        losses = self.state.validation_losses
         losses.append(float(gather_rows(row)[0]))
-        self.log.validation(epoch, losses[-1], accuracy, mirrored_accuracy=mirrored_accuracy)
-        if self.stops_early:
-            best = self.checkpoint_dir / checkpoint_folder.BEST
+        self.log.validation(epoch, losses[-1], accuracy, **entries)
+        if self._stops_early():
             self.log.note(f"stopped early after epoch {epoch}; the best was epoch "
                           f"{epoch - len(losses) + best_epoch(losses)} with a validation loss of "
-                          f"{min(losses):.3f}, kept in {best}")
-        return best_epoch(losses) == len(losses)
+                          f"{min(losses):.3f}, kept in {self.checkpoints.best}")
 
-    def _stop_if_asked(self, model: nn.Module, optimizer: Optimizer) -> None:
+    def stop_if_asked(self) -> None:
         """Ends the process here, with all saved, when a signal came and all ranks agreed on it."""
         if self.node.stop.boundary():
             if self.node.stop.needs_saving:
-                self.save(model, optimizer, self._gathered_totals(), is_last=True)
+                self.save(is_last=True)
             self.node.stop.end()
 
     def _gathered_totals(self) -> list[list[float]]:
         self.node.progress.phase = "totals"
-        row = torch.tensor([self.totals.loss, self.totals.correct, self.totals.samples],
+        totals = self.state.totals
+        row = torch.tensor([totals.loss, totals.correct, totals.samples],
                            dtype=torch.float64, device=self.node.device)
         return gather_rows(row).tolist()
 
-    def save(self, model: nn.Module, optimizer: Optimizer, totals: list[list[float]],
-             loss: float = float("nan"), is_last: bool = False, is_best: bool = False) -> None:
-        """Every rank must call it; the leader writes, and keeps the last two and the best.
+    def save(self, is_last: bool = False) -> None:
+        """Saves the run where it stands. Every rank must call it.
 
         A disk that does not take it draws a warning, and the checkpoint before stays; only at the
         end of the run, or when `is_last`, it raises CheckpointError.
         """
+        totals = self._gathered_totals()
         self.node.progress.phase = "saving"
-        begun = time.perf_counter()
-        self.gradient_sync.settle()
-        share_leaders_buffers(model)
-        rank_state = [gather_to_leader(tensor)
-                      for tensor in self.gradient_sync.local_state(optimizer)]
-        path = self.checkpoint_dir / checkpoint_folder.file_name(self.position)
-        try:
-            if self.node.world.is_leader:
-                self._write(path, checkpoint.pack(
-                    model, optimizer, self.position, loss, totals=totals,
-                    settings=self.settings.as_json(),
-                    ran_on=ran_on(self.name, self.node, self.settings, model), data=self.data,
-                    validation_losses=self.validation_losses, rank_state=rank_state),
-                    is_best)
-            self.last_checkpoint = path
-            self.log.event("checkpoint", file=path.name,
-                           seconds=round(time.perf_counter() - begun, 6))
-        except CheckpointError as error:
-            if is_last or self._is_over():
-                raise
-            self.log.note(f"warning: {error}; training goes on, and the last good checkpoint is "
-                          f"{self.last_checkpoint or 'none'}")
-        self.node.stop.saved()
-        self.clock.saved()
+        if self.gradient_sync.replicas_agree:
+            self.gradient_sync.settle()
+        share_leaders_buffers(self.model)
+        rank_state = [gather_to_leader(tensor) for tensor in self.gradient_sync.state()]
+        losses = self.state.validation_losses
+        self.checkpoints.save(
+            self.position, is_best=bool(losses) and best_epoch(losses) == len(losses),
+            is_last=is_last or self._is_over(self.position),
+            contents=partial(pack, self.model, self.optimizer, self.position,
+                             summed(totals).means()[0], totals=totals, validation_losses=losses,
+                             rank_state=rank_state))
 
-    def _write(self, path: Path, contents: dict[str, Any], is_best: bool) -> None:
-        checkpoint.write(path, contents)
-        if is_best:
-            checkpoint.write(path.with_name(checkpoint_folder.BEST), contents)
-        self.node.note_saved(str(path))
-        if self.kept is not None:
-            checkpoint_folder.prune(path, self.kept)
+
+def summed(rows: list[list[float]]) -> Totals:
+    """The totals of all ranks together."""
+    return Totals(*(sum(column) for column in zip(*rows, strict=True)))
 
 
 def ran_on(name: str, node: Node, settings: Settings, model: nn.Module) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from common.cluster.process_group import Node
 from common.core.failures import UsageError
 from common.core.settings import Settings
 from common.run import checkpoint_folder
+from common.run.checkpoints import KEPT_CHECKPOINTS
 from common.run.other_runs import log_paths
-from common.run.run import KEPT_CHECKPOINTS
 
 LEADERS_FILES = ("settings.json", "summary.json", "report.txt", "report.json")
 

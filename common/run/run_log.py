@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
 from tqdm import tqdm
 
 from common.core.console import console
@@ -41,10 +40,11 @@ class Totals:
     correct: float = 0
     samples: float = 0
 
-    def add(self, mean_loss: float, correct: int, samples: int) -> None:
-        self.loss += mean_loss * samples
-        self.correct += correct
-        self.samples += samples
+    def add(self, other: "Totals") -> None:
+        """Adds the sums over other samples."""
+        self.loss += other.loss
+        self.correct += other.correct
+        self.samples += other.samples
 
     def means(self) -> tuple[float, float]:
         """(mean loss, accuracy) per sample; not a number before the first sample."""
@@ -54,20 +54,17 @@ class Totals:
 
 @dataclass(frozen=True)
 class Step:
-    """One iteration of this rank: mean loss over its own samples, and where the time went.
+    """One iteration of this rank: the sums over its own samples, and where the time went.
 
-    `duration` and `seconds` are wall seconds; `indices` says which samples, where the loader knows.
+    `duration` and `seconds`, by phase, are wall seconds.
     """
 
     at: Position
-    loss: float
-    correct: int
-    samples: int
+    trained: Totals
     duration: float
     seconds: dict[str, float]
     bytes_sent: int
     learning_rate: float | None = None
-    indices: np.ndarray | None = None
 
 
 @dataclass
@@ -141,24 +138,26 @@ class RunLog:
         """Writes one iteration; every `log_every` of them also in words."""
         self._last = step.at.step
         self._durations.append(step.duration)
-        accuracy = step.correct / step.samples
-        self.event("step", epoch=step.at.epoch, iteration=step.at.iteration, loss=step.loss,
-                   accuracy=accuracy, samples=step.samples, duration=round(step.duration, 6),
+        loss, accuracy = step.trained.means()
+        self.event("step", epoch=step.at.epoch, iteration=step.at.iteration, loss=loss,
+                   accuracy=accuracy, samples=step.trained.samples,
+                   duration=round(step.duration, 6),
                    seconds=step.seconds, bytes_sent=step.bytes_sent,
                    learning_rate=step.learning_rate)
         if step.at.iteration % self.log_every == 0:
             self._line(self._prefix + BATCH_LINE.format(
-                step.at.iteration, step.loss, accuracy, step.duration))
+                step.at.iteration, loss, accuracy, step.duration))
         if self._bar is not None:
             self._bar.update()
             self._bar.set_postfix_str(self._in_short(step))
-        self.tracker.log(step.at.step, {"batch/loss": step.loss, "batch/accuracy": accuracy,
+        self.tracker.log(step.at.step, {"batch/loss": loss, "batch/accuracy": accuracy,
                                         "batch/seconds": step.duration})
 
     def _in_short(self, step: Step) -> str:
         phase, share = slowest_phase(step.seconds)
-        speed = step.samples * self.world.size / step.duration
-        return f"loss {step.loss:.3f}, {speed:.0f} images/s, mostly {phase} ({100 * share:.0f} %)"
+        speed = step.trained.samples * self.world.size / step.duration
+        return (f"loss {step.trained.means()[0]:.3f}, {speed:.0f} images/s, "
+                f"mostly {phase} ({100 * share:.0f} %)")
 
     def evaluation(self, loss: float, accuracy: float, **entries: Any) -> None:
         """Writes the test set's mean loss and accuracy."""

@@ -15,21 +15,19 @@ from common.core.collectives import gather_rows
 from common.core.failures import RanksDisagree
 from common.core.progress import Position
 from common.data.epoch_plan import EpochPlan, fingerprint
-from common.model.replica import unwrapped
-from common.run.run_log import Step
 
 
 class NoSentinel:
     """Watches nothing: for loops whose loader has no plan."""
 
-    def is_due(self, more: int = 0) -> bool:
+    def is_due(self) -> bool:
         """Never."""
         return False
 
-    def note(self, step: Step) -> None:
+    def note(self, at: Position, indices: np.ndarray | None) -> None:
         """Nothing to do."""
 
-    def check(self, position: Position, model: nn.Module) -> None:
+    def check(self, position: Position) -> None:
         """Nothing to do."""
 
 
@@ -40,41 +38,40 @@ class Sentinel:
     bytes a tensor: 15 ms for VGG-11, so 0.03 % of the time at one second a step and every=50.
     """
 
-    def __init__(self, plan: EpochPlan, node: Node, every: int) -> None:
+    def __init__(self, model: nn.Module, plan: EpochPlan, node: Node, every: int) -> None:
+        self._model = model
         self._plan = plan
         self._node = node
         self._every = every
         self._trained: list[tuple[Position, np.ndarray]] = []
 
-    def note(self, step: Step) -> None:
-        """Remembers what has been trained on. Every rank must call it after every step."""
-        if self._every and step.indices is not None:
-            self._trained.append((step.at, step.indices))
+    def note(self, at: Position, indices: np.ndarray | None) -> None:
+        """Remembers the samples of the step at `at`. Every rank must call it after every step."""
+        if self._every and indices is not None:
+            self._trained.append((at, indices))
 
-    def is_due(self, more: int = 0) -> bool:
-        """Whether it is time for a check, when `more` steps have been noted besides.
+    def is_due(self) -> bool:
+        """Whether it is time for a check; where weights may differ it waits until they agree."""
+        return 0 < self._every <= len(self._trained)
 
-        Where weights may differ it waits for a step that ends with equal ones.
-        """
-        return 0 < self._every <= len(self._trained) + more
-
-    def check(self, position: Position, model: nn.Module) -> None:
+    def check(self, position: Position) -> None:
         """Compares what has been done since the last check, if anything. Every rank must call it.
 
         `position` is the next one. Raises RanksDisagree naming the first rank with other samples or
         other weights.
         """
         if self._trained:
-            self._compare(unwrapped(model), position)
+            self._compare(position)
             self._trained = []
 
-    def _compare(self, model: nn.Module, position: Position) -> None:
+    def _compare(self, position: Position) -> None:
         samples = fingerprint(np.concatenate([indices for _, indices in self._trained]))
         row = torch.cat([torch.tensor([_signed(samples)], device=self._node.device),
-                         checksums(list(model.parameters()))])
+                         checksums(list(self._model.parameters()))])
         rows = gather_rows(row).cpu()
         self._check_samples(rows[:, 0].tolist(), position)
-        self._check_weights(rows[:, 1:], [name for name, _ in model.named_parameters()], position)
+        self._check_weights(rows[:, 1:], [name for name, _ in self._model.named_parameters()],
+                            position)
 
     def _check_samples(self, found: Sequence[int], position: Position) -> None:
         for rank, samples in enumerate(found):

@@ -1,4 +1,4 @@
-"""Gradient accumulation: one step of the optimiser from several passes over parts of the batch.
+"""Gradient accumulation: one step of the optimizer from several passes over parts of the batch.
 
 For when a rank's shard is too large for its memory, or to train on one rank as K would: the parts
 are cut as shards are, so 1 rank with --accumulate 4 meets the very batches that 4 ranks meet.
@@ -7,13 +7,9 @@ are cut as shards are, so 1 rank with --accumulate 4 meets the very batches that
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-
-from torch import nn
 
 from common.data.epoch_plan import shard_bounds
 from common.data.loaders import Batch
-from common.step.gradient_sync import GradientSync
 
 
 def micro_batches(batch: Batch, count: int) -> Iterator[tuple[Batch, bool]]:
@@ -29,13 +25,3 @@ def micro_batches(batch: Batch, count: int) -> Iterator[tuple[Batch, bool]]:
         weight = batch.weight if count == 1 else batch.weight * (cut.stop - cut.start) / samples
         indices = None if batch.indices is None else batch.indices[cut]
         yield (Batch(batch.inputs[cut], batch.targets[cut], weight, indices), number == count - 1)
-
-
-def averaging(model: nn.Module, gradient_sync: GradientSync,
-              is_last: bool) -> AbstractContextManager:
-    """Around forward and backward of one part: gradients are averaged in the last backward only."""
-    if is_last:
-        return nullcontext()
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        return model.no_sync()
-    return gradient_sync.no_sync()

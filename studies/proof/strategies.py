@@ -13,9 +13,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from common.data.loaders import Batch, Loader
-from common.step.gradient_sync import GradientSync, KeepLocal
-from PartThree.comm_hooks import register_comm_hook
-from PartThree.ddp import OWN_BUFFERS, buckets
+from common.step.gradient_sync import GradientSync
+from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, buckets
 from PartTwo.synchronizers import (
     DEFAULTS,
     LOCAL_SYNCHRONIZERS,
@@ -38,7 +37,7 @@ Strategy = Callable[[nn.Module, Loader], Wiring]
 
 def alone(model: nn.Module, loader: Loader) -> Wiring:
     """Part One. On several ranks this is what must be caught: nobody averages."""
-    return Wiring(model, loader, KeepLocal())
+    return Wiring(model, loader, GradientSync())
 
 
 def by_hand(name: str, model: nn.Module, loader: Loader,
@@ -49,20 +48,16 @@ def by_hand(name: str, model: nn.Module, loader: Loader,
 
 def by_ddp(model: nn.Module, loader: Loader) -> Wiring:
     """Part Three."""
-    counter = KeepLocal()
     replica = DistributedDataParallel(model, **OWN_BUFFERS, **buckets(1.0))
-    register_comm_hook(replica, "none", counter)
-    return Wiring(replica, loader, counter)
+    return Wiring(replica, loader, AveragedInBackward(replica, "none"))
 
 
 STRATEGIES: Mapping[str, Strategy] = {
     **{name: partial(by_hand, name) for name in SYNCHRONIZERS}, "ddp": by_ddp}
 
 
-
-
 def local_strategies(every: int) -> Mapping[str, Strategy]:
-    """Those that are other algorithms, with a meeting after every `every` steps."""
+    """Those that are other algorithms, with a round after every `every` steps."""
     return {name: partial(by_hand, name, options=SyncOptions(sync_every=every))
             for name in LOCAL_SYNCHRONIZERS}
 
@@ -82,7 +77,7 @@ class Reversed:
 
 def batches_reversed(model: nn.Module, loader: Loader) -> Wiring:
     """One rank that meets each batch back to front: mathematically the same training."""
-    return Wiring(model, Reversed(loader), KeepLocal())
+    return Wiring(model, Reversed(loader), GradientSync())
 
 
 def weights_nudged(model: nn.Module, loader: Loader) -> Wiring:
@@ -91,7 +86,7 @@ def weights_nudged(model: nn.Module, loader: Loader) -> Wiring:
     for parameter in model.parameters():
         sign = torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1
         parameter.data.mul_(1 + sign.to(parameter.dtype) * torch.finfo(parameter.dtype).eps)
-    return Wiring(model, loader, KeepLocal())
+    return Wiring(model, loader, GradientSync())
 
 
 class Perturbation(NamedTuple):

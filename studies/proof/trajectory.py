@@ -2,32 +2,29 @@
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from common.cluster.process_group import Node
-from common.core.collectives import share_leaders_buffers, sum_over_ranks, world_size
+from common.core.collectives import sum_over_ranks, world_size
 from common.core.events import read_events
 from common.core.settings import Settings
 from common.core.world import World
 from common.data.datasets import ImageDataset
 from common.model.batch_norm import freeze_batch_norm
 from common.options.workloads import WORKLOADS, Workload, find_workload
+from common.run.checkpoints import Checkpoints
 from common.run.resume import open_run
-from common.run.run import Run
 from common.setup import create_loader, create_training
-from common.step.gradient_sync import GradientSync
 from common.training import train
 from studies.proof.strategies import Strategy
 
@@ -41,48 +38,20 @@ def look_away(step: int, place: int, weight: Tensor) -> None:
 
 
 class Recorder:
-    """Passes everything on to a synchroniser; keeps the first and last gradients that were applied.
+    """Keeps the first and the last gradients that an optimizer was given, by its step hooks.
 
-    They are those that the optimiser meets, whenever the synchroniser lets it: one call of its
-    `step` may be for a part of the parameters. `look` is shown each of these after its step.
+    One call of its `step` may be for a part of the parameters, when the strategy updates them as
+    their gradients arrive. `look` is shown each of these after its step.
     """
 
-    def __init__(self, inner: GradientSync, look: Look = look_away) -> None:
+    def __init__(self, optimizer: Optimizer, look: Look = look_away) -> None:
         self.first: dict[Parameter, Tensor] = {}
         self.last: dict[Parameter, Tensor] = {}
-        self._inner, self._look = inner, look
+        self._look = look
         self._steps: Counter[Parameter] = Counter()
         self._met: set[Parameter] = set()
-        self._watched: Optimizer | None = None
-        self.checks_gradients = inner.checks_gradients
-
-    @property
-    def waiting(self) -> Callable[[], AbstractContextManager]:
-        return self._inner.waiting
-
-    @waiting.setter
-    def waiting(self, entered: Callable[[], AbstractContextManager]) -> None:
-        self._inner.waiting = entered
-
-    @property
-    def bytes_sent(self) -> int:
-        return self._inner.bytes_sent
-
-    def prepare(self, model: nn.Module) -> None:
-        """Prepares the inner synchroniser."""
-        self._inner.prepare(model)
-
-    def average(self, gradients: Sequence[Tensor]) -> None:
-        """Replaces each gradient, in place, by its mean over all ranks. Every rank must call it."""
-        self._inner.average(gradients)
-
-    def update(self, optimizer: Optimizer) -> None:
-        """Has the optimiser take its step, now or later; looks at what it is given."""
-        if self._watched is None:
-            self._watched = optimizer
-            optimizer.register_step_pre_hook(lambda optimizer, *_: self._note(optimizer))
-            optimizer.register_step_post_hook(lambda optimizer, *_: self._show(optimizer))
-        self._inner.update(optimizer)
+        optimizer.register_step_pre_hook(lambda optimizer, *_: self._note(optimizer))
+        optimizer.register_step_post_hook(lambda optimizer, *_: self._show(optimizer))
 
     def _note(self, optimizer: Optimizer) -> None:
         met = {parameter: parameter.grad.clone() for group in optimizer.param_groups
@@ -100,26 +69,6 @@ class Recorder:
             if parameter in self._met:
                 self._steps[parameter] += 1
                 self._look(self._steps[parameter], place, parameter.detach())
-
-    def settle(self) -> None:
-        """Lets the inner synchroniser finish the step."""
-        self._inner.settle()
-
-    def no_sync(self) -> AbstractContextManager:
-        """The inner synchroniser's."""
-        return self._inner.no_sync()
-
-    @property
-    def replicas_agree(self) -> bool:
-        return self._inner.replicas_agree
-
-    def meet(self, iteration: int, iterations: int, is_last: bool) -> None:
-        """The inner synchroniser's."""
-        self._inner.meet(iteration, iterations, is_last)
-
-    def local_state(self, optimizer: Optimizer) -> list[Tensor]:
-        """What the inner synchroniser remembers."""
-        return self._inner.local_state(optimizer)
 
 
 Trajectory = dict[str, list[Tensor]]
@@ -147,10 +96,11 @@ class Problem:
                        self.samples)
 
 
-def save_nothing(run: Run, model: nn.Module, *_: Any, **__: Any) -> None:
-    """What saving does to the training, without the file, which takes longer than a few steps."""
-    run.gradient_sync.settle()
-    share_leaders_buffers(model)
+class NoCheckpoints(Checkpoints):
+    """Writes nothing: files take longer than a few steps. All else that saving does is done."""
+
+    def save(self, *_: Any, **__: Any) -> None:
+        """Nothing to write."""
 
 
 def trajectory(problem: Problem, strategy: Strategy, look: Look = look_away) -> Trajectory:
@@ -168,14 +118,15 @@ def trajectory(problem: Problem, strategy: Strategy, look: Look = look_away) -> 
     if settings.batch_norm == "frozen":
         freeze_batch_norm(model)
     wiring = strategy(model, loader)
-    recorder = Recorder(wiring.gradient_sync, look)
-    recorder.prepare(model)
+    seam = wiring.gradient_sync
+    seam.prepare(model, optimizer)
+    recorder = Recorder(optimizer, look)
     with tempfile.TemporaryDirectory() as folder:
         settings = replace(settings, output_dir=Path(folder), check_every=0,
                            checkpoint_minutes=0)
-        with open_run("proof", settings, node, loader, model, optimizer, recorder) as run:
-            run.save = partial(save_nothing, run)  # type: ignore[method-assign]
-            train(wiring.model, criterion, optimizer, wiring.loader, recorder, run)
+        with open_run("proof", settings, node, loader, model, optimizer, seam) as run:
+            run.checkpoints = NoCheckpoints(run.checkpoints.folder, node, run.log)
+            train(wiring.model, criterion, optimizer, wiring.loader, seam, run)
         losses = global_losses(run.log.metrics_path)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return {"loss": [losses], "first gradients": [recorder.first[p] for p in trained],

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from common.core.collectives import sum_over_ranks
 from common.core.settings import Settings
 from common.data.datasets import ImageDataset
 from common.data.loaders import Batch, Loader
 from common.options.workloads import Workload
-from common.step.gradient_sync import KeepLocal
+from common.step.gradient_sync import GradientSync
 from PartTwo.synchronizers import create_synchronizer
 from studies.proof.strategies import Wiring
 from studies.proof.trajectory import Problem
@@ -42,26 +43,26 @@ def small_problem(precision: str, batch_norm: str = "synchronised", steps: int =
                    row=ROW)
 
 
-class SumInsteadOfMean(KeepLocal):
+class SumInsteadOfMean(GradientSync):
     def average(self, gradients: Sequence[Tensor]) -> None:
         for gradient in gradients:
             sum_over_ranks(gradient)
 
 
-class OneTensorSkipped(KeepLocal):
+class OneTensorSkipped(GradientSync):
     def average(self, gradients: Sequence[Tensor]) -> None:
         create_synchronizer("all-reduce").average(gradients[:-1])
 
 
-class ParametersAveraged(KeepLocal):
-    def prepare(self, model: nn.Module) -> None:
+class ParametersAveraged(GradientSync):
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         self._parameters = list(model.parameters())
 
     def average(self, gradients: Sequence[Tensor]) -> None:
         create_synchronizer("all-reduce").average([p.data for p in self._parameters])
 
 
-class MeanForTheLeaderOnly(KeepLocal):
+class MeanForTheLeaderOnly(GradientSync):
     def average(self, gradients: Sequence[Tensor]) -> None:
         leader = dist.get_rank() == 0
         create_synchronizer("all-reduce").average(
@@ -78,7 +79,7 @@ class EveryShardCountsAlike:
 
 
 def no_synchronisation(model: nn.Module, loader: Loader) -> Wiring:
-    return Wiring(model, loader, KeepLocal())
+    return Wiring(model, loader, GradientSync())
 
 
 def sum_not_divided(model: nn.Module, loader: Loader) -> Wiring:

@@ -17,10 +17,9 @@ from common.core.failures import PeerLost
 from common.core.settings import Settings
 from common.core.world import World
 from common.evaluation import Evaluation, evaluate
-from common.run.run import Run
 from common.run.run_log import RunLog
 from tests.ranks import run_ranks
-from tests.small import small_dataset, small_model
+from tests.small import small_dataset, small_model, small_run
 from tests.workload import plant
 
 SAMPLES = 307  # more than one batch of 250 on one rank, and no multiple of 2, 3 or 4
@@ -36,8 +35,8 @@ def evaluated(folder: str) -> Evaluation:
                         momentum=0.9, weight_decay=0.0, precision="float64")
     node = Node(World(rank, dist.get_world_size()), torch.device("cpu"), 1)
     log = RunLog(Path(folder) / f"log{rank}", Path(folder) / f"jsonl{rank}", node.world)
-    run = Run("", Path(folder), Path(folder), settings, node, log, 1)
-    return evaluate(model, nn.CrossEntropyLoss(), small_dataset(SAMPLES), run)
+    run = small_run(Path(folder), settings, node, log, model)
+    return evaluate(run, nn.CrossEntropyLoss(), small_dataset(SAMPLES))
 
 
 def evaluated_but_for_the_last_sample(folder: str) -> Evaluation:

@@ -22,6 +22,7 @@ from common.core.collectives import total_bytes
 from common.core.events import read_events
 from common.core.failures import NonFiniteLoss
 from common.run import checkpoint, checkpoint_folder
+from common.step.gradient_check import located
 from PartTwo.synchronizers import LOCAL_SYNCHRONIZERS, SyncOptions, create_synchronizer
 from tests.faults.disturbed import joined, running
 from tests.faults.test_bad_numbers import plant_bad_number
@@ -38,7 +39,8 @@ EPOCHS = 2
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_meeting_after_every_step_is_averaging_gradients(world_size, one_rank):  # noqa: F811
     """Also with momentum, as SGD's is linear; shards are uneven on three and four ranks."""
-    for _, weights in run_ranks(world_size, trained, "local-sgd", SyncOptions(sync_every=1)):
+    for _, weights in run_ranks(world_size, trained, "local-sgd",
+                                SyncOptions(sync_every=1, iterations=5)):
         assert largest_gap(weights, one_rank[1]) < TOLERANCE
 
 
@@ -48,7 +50,7 @@ def test_does_what_the_paper_says(strategy, every, meets_after):
     """In epochs of five iterations, one of them short."""
     expected = as_in_the_paper(3, meets_after, 1.0 if strategy == "local-sgd" else 0.7,
                                0.0 if strategy == "local-sgd" else 0.9)
-    found = run_ranks(3, trained, strategy, SyncOptions(sync_every=every))
+    found = run_ranks(3, trained, strategy, SyncOptions(sync_every=every, iterations=5))
     for _, weights in found:
         assert largest_gap(weights, expected) < TOLERANCE
         assert all(torch.equal(a, b) for a, b in zip(weights, found[0][1], strict=True))
@@ -86,11 +88,13 @@ def all_batches(world_size: int) -> Iterator[tuple[int, tuple]]:
 
 def bytes_of(strategy: str, iterations: int) -> int:
     model = nn.ParameterList([torch.ones(600), torch.ones(20, 20)])
-    sync = create_synchronizer(strategy, SyncOptions(sync_every=50))
-    sync.prepare(model)
-    for iteration in range(iterations):
+    sync = create_synchronizer(strategy, SyncOptions(sync_every=50, iterations=iterations))
+    optimizer = SGD(model.parameters())
+    sync.prepare(model, optimizer)
+    for _ in range(iterations):
         sync.average([torch.ones_like(parameter) for parameter in model])
-        sync.meet(iteration, iterations, is_last=False)
+        optimizer.step()
+    assert sync.replicas_agree
     return sync.bytes_sent
 
 
@@ -106,31 +110,33 @@ def test_sends_a_fiftieth_at_most(iterations, meetings):
 def meet_with_bad_weights() -> str:
     model = nn.Linear(3, 2)
     sync = create_synchronizer("local-sgd")
-    sync.prepare(model)
+    optimizer = SGD(model.parameters())
+    sync.prepare(model, optimizer)
     model.weight.data[1, 1] = float("inf")
-    with pytest.raises(NonFiniteLoss) as raised:
-        sync.meet(0, 1, is_last=False)
+    with pytest.raises(NonFiniteLoss) as raised, located(model, lambda: "rank 0 at epoch 1"):
+        optimizer.step()
     return str(raised.value)
 
 
 def test_bad_weights_come_to_no_meeting():
     [said] = run_ranks(1, meet_with_bad_weights)
-    assert "a weight became infinite" in said and "on rank 0 in the step of iteration 0" in said
+    assert said.startswith("the weight weight became infinite or not a number on rank 0 at epoch 1")
 
 
 def state_sizes(strategy: str) -> tuple[int, int]:
     model = small_model()
-    sync, optimizer = create_synchronizer(strategy), SGD(model.parameters(), 0.1, 0.9)
-    sync.prepare(model)
+    sync = create_synchronizer(strategy, SyncOptions(iterations=5))
+    optimizer = SGD(model.parameters(), 0.1, 0.9)
+    sync.prepare(model, optimizer)
     sum(parameter.sum() for parameter in model.parameters()).backward()
     optimizer.step()
-    return total_bytes(sync.local_state(optimizer)), total_bytes(model.parameters())
+    return total_bytes(sync.state()), total_bytes(model.parameters())
 
 
 def test_remembers_weights_and_momentum_and_the_outer_ones():
     for strategy, copies in (("local-sgd", 2), ("diloco", 4)):
         [(state, weights)] = run_ranks(1, state_sizes, strategy)
-        assert state == copies * weights
+        assert state == copies * weights + 8  # and the steps of the epoch
 
 
 # Whole runs of the literal main.
@@ -190,12 +196,13 @@ def plant_a_nudge(at: int) -> None:
     from PartTwo import local_sgd
 
     plant()
-    meet = local_sgd.LocalSGD.meet
+    after_step = local_sgd.LocalSGD._after_step
 
-    def meet_and_nudge(self, iteration: int, *more) -> None:
-        meet(self, iteration, *more)
+    def nudge(self) -> None:
+        iteration = int(self._steps)
+        after_step(self)
         self._weights[0][0, 0, 0, 0] += 1e-6 * (iteration >= at)
-    local_sgd.LocalSGD.meet = meet_and_nudge
+    local_sgd.LocalSGD._after_step = nudge
 
 
 def test_a_rank_that_leaves_a_meeting_with_other_weights_is_named_there(tmp_path):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from common.core.failures import RanksDisagree
-from common.step.gradient_sync import KeepLocal
+from common.step.gradient_sync import GradientSync
 from PartThree.comm_hooks import POWER_START, register_comm_hook
 from PartThree.ddp import OWN_BUFFERS, buckets
 from PartTwo import pipelined
@@ -49,7 +49,7 @@ def overlapped(order: list[int]) -> list[list[float]]:
     """Gradients that come in the given order, in buckets of one parameter each; the means."""
     parameters = [nn.Parameter(torch.zeros(10)) for _ in order]
     sync = OverlappedAllReduce(1, Wire())
-    sync.prepare(nn.ParameterList(parameters))
+    sync.prepare(nn.ParameterList(parameters), torch.optim.SGD(parameters))
     for number in order if dist.get_rank() else sorted(order):
         (parameters[number] * float(number + dist.get_rank())).sum().backward()
     sync.average([])
@@ -65,7 +65,7 @@ def test_buckets_leave_in_one_order_whatever_order_gradients_come_in():
 def overlapped_but_one_unused() -> list[float]:
     parameters = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
     sync = OverlappedAllReduce(1_000_000, Wire())
-    sync.prepare(nn.ParameterList(parameters))
+    sync.prepare(nn.ParameterList(parameters), torch.optim.SGD(parameters))
     used = parameters if dist.get_rank() == 0 else parameters[:1]
     sum(parameter.sum() for parameter in used).backward()
     sync.average([])
@@ -81,7 +81,8 @@ def prepared_with_own_layout() -> str:
     if dist.get_rank() == 1:
         weight = nn.Parameter(weight.detach().to(memory_format=torch.channels_last))
     try:
-        OverlappedAllReduce(1, Wire()).prepare(nn.ParameterList([weight]))
+        OverlappedAllReduce(1, Wire()).prepare(
+            nn.ParameterList([weight]), torch.optim.SGD([weight]))
     except RanksDisagree as disagreement:
         return str(disagreement)
     return ""
@@ -156,7 +157,7 @@ def hooked(name: str, steps: int) -> tuple[float, list[int]]:
     for parameter in layers.parameters():
         nn.init.normal_(parameter, std=0.1)
     layers = layers.to(memory_format=torch.channels_last)
-    counter, sent = KeepLocal(), []
+    counter, sent = GradientSync(), []
     replica = DistributedDataParallel(layers, **OWN_BUFFERS, **buckets(0.01))
     register_comm_hook(replica, name, counter)
     images = noise(dist.get_rank(), size=4 * 64 * 9).view(4, 64, 3, 3)

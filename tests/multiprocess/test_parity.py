@@ -19,12 +19,10 @@ from torch.optim import Optimizer
 from common.cluster.process_group import Node
 from common.core.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
 from common.core.world import World
-from common.run.run import Run
 from common.run.run_log import RunLog
-from common.step.gradient_sync import GradientSync, KeepLocal
+from common.step.gradient_sync import GradientSync
 from common.training import train
-from PartThree.comm_hooks import register_comm_hook
-from PartThree.ddp import OWN_BUFFERS, buckets
+from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, buckets
 from PartTwo.synchronizers import (
     DEFAULTS,
     LOCAL_SYNCHRONIZERS,
@@ -34,7 +32,7 @@ from PartTwo.synchronizers import (
 )
 from studies.proof.trajectory import Recorder
 from tests.ranks import run_ranks
-from tests.small import small_loader, small_model
+from tests.small import small_loader, small_model, small_run
 
 TOLERANCE = 1e-12
 OVERLAPPING = ("overlapped-all-reduce", "cross-step-all-reduce")
@@ -45,13 +43,13 @@ SMALL_OPTIONS = SyncOptions(SMALL_BUCKETS)
 class EveryStep(Recorder):
     """Keeps the gradients of each step that the optimiser met."""
 
-    def __init__(self, inner: GradientSync) -> None:
-        super().__init__(inner)
+    def __init__(self, optimizer: Optimizer) -> None:
+        super().__init__(optimizer)
         self.kept: list[dict[Parameter, Tensor]] = []
 
     def _note(self, optimizer: Optimizer) -> None:
         super()._note(optimizer)
-        if not self.kept or self.kept[-1] is not self.last:
+        if self.last and (not self.kept or self.kept[-1] is not self.last):
             self.kept.append(self.last)
 
 
@@ -59,27 +57,27 @@ def trained(strategy: str, options: SyncOptions = SMALL_OPTIONS,
             ) -> tuple[list[list[Tensor]], list[Tensor]]:
     """Two epochs of the real loop: the gradients of each step, and the weights at the end."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    model: nn.Module = small_model()
-    inner = (KeepLocal() if strategy in ("ddp", "none")
-             else create_synchronizer(strategy, options))
-    sync = EveryStep(inner)
+    bare: nn.Module = small_model()
+    model, sync = bare, GradientSync()
     if strategy == "ddp":
-        model = DistributedDataParallel(model, **OWN_BUFFERS, **buckets(SMALL_BUCKETS))
-        register_comm_hook(model, "none", inner)
-    sync.prepare(model)
+        model = DistributedDataParallel(bare, **OWN_BUFFERS, **buckets(SMALL_BUCKETS))
+        sync = AveragedInBackward(model, "none")
+    elif strategy != "none":
+        sync = create_synchronizer(strategy, options)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=1e-4)
-    loader = small_loader(rank, world_size)
+    sync.prepare(bare, optimizer)
+    recorder, loader = EveryStep(optimizer), small_loader(rank, world_size)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         settings = Settings("small", folder, folder, epochs=2, batch_size=10, learning_rate=0.1,
                             momentum=0.9, weight_decay=1e-4, precision="float64")
         world = World(rank, world_size)
         with RunLog(folder / "log", folder / "jsonl", world) as log:
-            run = Run("", folder, folder, settings, Node(world, torch.device("cpu"), 1), log,
-                      loader.plan.iterations)
+            run = small_run(folder, settings, Node(world, torch.device("cpu"), 1), log, bare,
+                            optimizer, sync, loader.plan.iterations)
             train(model, nn.CrossEntropyLoss(), optimizer, loader, sync, run)
     trained = list(model.parameters())
-    return [[step[p] for p in trained] for step in sync.kept], [p.detach() for p in trained]
+    return [[step[p] for p in trained] for step in recorder.kept], [p.detach() for p in trained]
 
 
 def largest_gap(ours, theirs) -> float:
@@ -126,12 +124,13 @@ def averaged(strategy: str, gradients: Sequence[Tensor], options: SyncOptions = 
     """The synchroniser, and the gradients of parameters that lie in memory as `gradients` do."""
     model = nn.ParameterList([nn.Parameter(torch.zeros_like(g)) for g in gradients])
     sync = create_synchronizer(strategy, options)
-    sync.prepare(model)
+    optimizer = torch.optim.SGD(model.parameters())
+    sync.prepare(model, optimizer)
+    recorder = Recorder(optimizer)
     sum((p * g).sum() for p, g in zip(model, gradients, strict=True)).backward()
-    recorder = Recorder(sync)
-    recorder.average([p.grad for p in model])
-    recorder.update(torch.optim.SGD(model.parameters()))
-    recorder.settle()
+    sync.average([p.grad for p in model])
+    optimizer.step()
+    sync.settle()
     return sync, [recorder.last[p] for p in model]
 
 

@@ -26,7 +26,6 @@ import torch.distributed as dist
 from torch import nn
 
 from common.core.failures import PeerLost, UsageError, Verdict
-from common.step.gradient_sync import KeepLocal
 from scripts import prove
 from studies.proof.by_step import Compared, looked_after
 from studies.proof.comparison import FACTOR, QUANTITIES, Gap, beyond, bounds, differences, worst
@@ -208,10 +207,11 @@ def test_a_trajectory_has_the_global_losses_and_the_first_and_last_gradients():
 
 
 def test_the_recorder_keeps_copies():
-    recorder, weight = Recorder(KeepLocal()), nn.Parameter(torch.zeros(2))
+    weight = nn.Parameter(torch.zeros(2))
     weight.grad, optimizer = torch.ones(2), torch.optim.SGD([weight])
+    recorder = Recorder(optimizer)
     for _ in range(2):
-        recorder.update(optimizer)
+        optimizer.step()
         weight.grad.mul_(2)
     assert [kept[weight].tolist() for kept in (recorder.first, recorder.last)] == [[1, 1], [2, 2]]
 

@@ -14,7 +14,7 @@ from torch.optim import SGD
 
 from common.core.collectives import total_bytes
 from common.core.settings import LOCAL_WIRES
-from PartTwo.quantised import BITS, BLOCK, QuantisedAverage, decode, encode
+from PartTwo.quantised import BITS, BLOCK, QuantisedFlat, decode, encode
 from PartTwo.synchronizers import LOCAL_SYNCHRONIZERS, SyncOptions, create_synchronizer
 from tests.multiprocess.test_messages import noise
 from tests.multiprocess.test_parity import trained
@@ -57,8 +57,9 @@ def vector(size: int) -> nn.Module:
 
 def averaged(bits: int, steps: int, size: int) -> tuple[list[float], list[float], int]:
     """The last mean and the sum of all means; what each rank has to send differs every step."""
-    sync, total = QuantisedAverage(bits), torch.zeros(size)
-    sync.prepare(vector(size))
+    sync, total = QuantisedFlat(bits), torch.zeros(size)
+    model = vector(size)
+    sync.prepare(model, SGD(model.parameters()))
     for step in range(steps):
         row = noise(dist.get_rank(), step, size)
         sync.average([row])
@@ -84,15 +85,16 @@ def test_all_ranks_get_nearly_the_mean_and_in_the_end_nothing_is_lost(bits, rank
 def sent_and_owed(wire: str, every: int, iterations: int) -> tuple[int, int, bool]:
     """Bytes sent in an epoch of local SGD; of the state for checkpoints; is what is owed there?"""
     model = vector(100_000)
-    sync = create_synchronizer("local-sgd", SyncOptions(sync_every=every, wire=wire))
-    sync.prepare(model)
+    sync = create_synchronizer("local-sgd", SyncOptions(
+        sync_every=every, wire=wire, iterations=iterations))
     optimizer = SGD(model.parameters(), 0.1)
+    sync.prepare(model, optimizer)
     for iteration in range(iterations):
         sync.average([])
         for parameter in model.parameters():
             parameter.data += noise(0, iteration, 100_000)
-        sync.meet(iteration, iterations, is_last=False)
-    state = sync.local_state(optimizer)
+        optimizer.step()
+    state = sync.state()
     owed = [tensor for tensor in state if 0 < float(tensor.abs().max()) < 1]
     return sync.bytes_sent, total_bytes(state), bool(owed)
 
@@ -116,9 +118,10 @@ def test_a_checkpoint_has_the_weights_where_they_met_and_what_rounding_owes():
 @pytest.mark.parametrize("strategy", LOCAL_SYNCHRONIZERS)
 def test_rounded_progress_ends_near_where_exact_progress_does(strategy, wire, tolerance):
     """As a part of the way there; batch norm over three samples makes much of little."""
-    exact = in_a_row(run_ranks(3, trained, strategy, SyncOptions(sync_every=2))[0][1])
+    exact = in_a_row(run_ranks(3, trained, strategy, SyncOptions(
+        sync_every=2, iterations=5))[0][1])
     found = [in_a_row(weights) for _, weights in run_ranks(
-        3, trained, strategy, SyncOptions(sync_every=2, wire=wire))]
+        3, trained, strategy, SyncOptions(sync_every=2, wire=wire, iterations=5))]
     assert all(torch.equal(row, found[0]) for row in found)
     way = exact - in_a_row(list(small_model().parameters()))
     assert 0 < float((found[0] - exact).norm() / way.norm()) < tolerance

@@ -25,10 +25,10 @@ from common.core.world import World
 from common.data.datasets import load_spirals
 from common.options.command_line import parse_command_line
 from common.run import checkpoint, checkpoint_folder
-from common.run.run import Run
 from common.run.run_log import RunLog
 from common.setup import hold_out
 from tests.ranks import cluster, program, run_programs, run_ranks
+from tests.small import small_model, small_run
 from tests.workload import SMALL, plant
 
 SPIRAL = ["--workload", "spiral-mlp", "--threads", "1", "--batch-size", "500", "--learning-rate",
@@ -142,9 +142,9 @@ def noted(folder: str) -> list[float]:
     rank = dist.get_rank()
     node = Node(World(rank, dist.get_world_size()), torch.device("cpu"), 1)
     with RunLog(Path(folder) / f"log{rank}", Path(folder) / f"jsonl{rank}", node.world) as log:
-        run = Run("", Path(folder), Path(folder), settings(), node, log, 1)
-        run._note_validation(1, 0.5 + rank, 0.5)
-        return run.validation_losses
+        run = small_run(Path(folder), settings(), node, log, small_model())
+        run.note_validation(1, 0.5 + rank, 0.5)
+        return run.state.validation_losses
 
 
 def test_the_leaders_loss_counts_on_all_ranks(tmp_path):

@@ -18,7 +18,8 @@ from common.step.phase_timer import PhaseTimer
 
 
 def step(epoch: int, iteration: int, loss: float = 2.3456, duration: float = 0.5) -> Step:
-    return Step(Position(epoch, iteration), loss, 3, 4, duration, dict.fromkeys(PHASES, 0.1), 99)
+    return Step(Position(epoch, iteration), Totals(4 * loss, 3, 4), duration,
+                dict.fromkeys(PHASES, 0.1), 99)
 
 
 def log_in(tmp_path, **more) -> RunLog:
@@ -99,8 +100,8 @@ def test_a_resumed_log_holds_each_step_once(tmp_path):
 
 def test_totals_are_means_over_samples_not_over_batches():
     totals = Totals()
-    totals.add(1.0, 9, 9)
-    totals.add(11.0, 0, 1)
+    totals.add(Totals(9.0, 9, 9))
+    totals.add(Totals(11.0, 0, 1))
     assert totals.means() == (2.0, 0.9)
 
 
@@ -111,9 +112,10 @@ def test_the_timer_adds_up_and_tells_where_it_is():
         assert progress.phase == "sync"
         raise ValueError
     assert progress.phase == "after sync"
-    first = timer.take()
-    assert first["sync"] > 0 and first["data"] == 0
-    assert timer.take() == dict.fromkeys(PHASES, 0.0)
+    duration, seconds = timer.take()
+    assert duration > 0 and seconds["sync"] > 0 and seconds["data"] == 0
+    timer.begin()
+    assert timer.take()[1] == dict.fromkeys(PHASES, 0.0)
 
 
 def test_the_report(tmp_path):

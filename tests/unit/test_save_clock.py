@@ -17,10 +17,9 @@ from common.cluster.process_group import Node
 from common.core.settings import Settings
 from common.core.world import World
 from common.run import save_clock
-from common.run.run import Run
 from common.run.run_log import RunLog
 from common.run.save_clock import LOOK_EVERY, SaveClock
-from tests.small import small_model
+from tests.small import small_model, small_run
 
 
 class Time:
@@ -88,9 +87,9 @@ def test_every_checkpoint_starts_the_minutes_anew(watch, tmp_path):
     settings = Settings("small", tmp_path, tmp_path, 1, 10, 0.1, 0.9, 1e-4)
     model = small_model(torch.float32)
     with RunLog(tmp_path / "log", tmp_path / "jsonl", node.world) as log:
-        run = Run("", tmp_path, tmp_path, settings, node, log, 9, clock=clock)
+        run = small_run(tmp_path, settings, node, log, model, iterations=9, clock=clock)
         watch.now += 7
-        run.save(model, torch.optim.SGD(model.parameters(), 0.1), [])
+        run.save()
     assert clock._since == watch.now
 
 

@@ -1,0 +1,99 @@
+"""The assignment's two tasks: gather/scatter and all-reduce, tensor by tensor and all in one.
+
+    python3 PartTwo/main.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0 --sync all-reduce
+
+What replaces one row of numbers by its mean over all ranks is a function of its own, of which a
+strategy makes a way to average a model's gradients: PerTensor or Flat.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from common.core.collectives import LEADER, ring_bytes, total_bytes, world_size
+from common.step.gradient_check import require_finite
+from common.step.gradient_sync import GradientSync
+from PartTwo.wire import Wire
+
+RowMean = Callable[[Tensor], int]
+"""Replaces a row (n,), in place, by its mean over all ranks; returns the bytes this rank sent."""
+
+
+def gather_scatter(row: Tensor) -> int:
+    """Task one: rank 0 gathers every rank's row, averages, and scatters the mean.
+
+    Everything passes through the root's link: with 4 ranks it receives 3 times the row's bytes and
+    sends as many.
+    """
+    if dist.get_rank() == LEADER:
+        received = [torch.empty_like(row) for _ in range(world_size())]
+        dist.gather(row, received, dst=LEADER)
+        mean = torch.stack(received).mean(dim=0)
+        dist.scatter(row, [mean] * world_size(), src=LEADER)
+        return (world_size() - 1) * total_bytes([row])
+    dist.gather(row, dst=LEADER)
+    dist.scatter(row, src=LEADER)
+    return total_bytes([row])
+
+
+def all_reduce(row: Tensor) -> int:
+    """Task two: the sum of all rows, on every rank, then divide.
+
+    gloo reduces around a ring: no rank is special, and each sends 2*(N-1)/N times the row's bytes
+    however many ranks there are.
+    """
+    dist.all_reduce(row, op=dist.ReduceOp.SUM)
+    row.div_(world_size())
+    return ring_bytes(total_bytes([row]), world_size())
+
+
+class PerTensor(GradientSync):
+    """A task as it is first written: one tensor after the other, 34 times for VGG-11.
+
+    Each pays for starting up: two collectives for gather/scatter, one for all-reduce.
+    """
+
+    def __init__(self, mean: RowMean) -> None:
+        self._mean = mean
+
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        """Replaces each gradient, in place, by its mean over all ranks. Every rank must call it."""
+        require_finite(gradients)
+        for gradient in gradients:
+            row = gradient.reshape(-1)  # in an order that does not depend on a rank's memory format
+            self.bytes_sent += self._mean(row)
+            gradient.copy_(row.view_as(gradient))
+
+
+class Flat(GradientSync):
+    """Lays all tensors end to end in one row, and averages that.
+
+    One start-up cost instead of one a tensor, for two passes over memory (copy in, copy out).
+    """
+
+    def __init__(self, mean: RowMean, wire: Wire | None = None) -> None:
+        self._mean = mean
+        self._wire = wire or Wire()
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Allots the residuals of rounding, where the wire rounds."""
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._wire.expect([sum(parameter.numel() for parameter in trained)], trained[0].detach())
+
+    def state(self) -> list[Tensor]:
+        """The residual of rounding, if the wire rounds."""
+        return self._wire.residuals()
+
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        """Replaces each gradient, in place, by its mean over all ranks. Every rank must call it."""
+        require_finite(gradients)
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        payload = self._wire.pack(0, flat)
+        self.bytes_sent += self._mean(payload)
+        self._wire.unpack(payload, flat)
+        means = flat.split([gradient.numel() for gradient in gradients])
+        for gradient, mean in zip(gradients, means, strict=True):
+            gradient.copy_(mean.view_as(gradient))
