@@ -13,39 +13,36 @@ from common.core.interpreter import use_environment
 use_environment(__name__)  # .venv's Python, if this one has no torch
 
 from common.cluster.program import run_program
-from common.core.long_waits import tell_long_waits
-from common.options.command_line import parse_command_line
-from common.run.other_runs import refuse_at_once, refuse_other_runs
+from common.start import start
+
+PART = "PartTwo"
 
 
 def main() -> None:
-    settings, world = parse_command_line("PartTwo")
-    tell_long_waits(world)
-    refuse_at_once("PartTwo", settings, world)
+    settings, world = start(PART)
     # torch is imported only now: --help and a mistyped flag have been answered already
     from common.banner import announce
     from common.cluster.process_group import process_group
     from common.evaluation import evaluate
     from common.report import compare_runs, finish_run
-    from common.run.choices import settle_choices
+    from common.run.choices import prepare_runs
     from common.run.resume import open_run
     from common.setup import create_loader, create_training, load_datasets
     from common.training import train
     from PartTwo.synchronizers import SyncOptions, create_synchronizer
 
     with process_group(world, settings) as node:
-        refuse_other_runs("PartTwo", settings, world)
-        settings = settle_choices("PartTwo", settings, node)
-        announce("PartTwo", settings, node)
+        settings = prepare_runs(PART, settings, node)
+        announce(PART, settings, node)
         train_set, validation_set, test_set = load_datasets(settings, node)
         loader = create_loader(settings, train_set, node)
         runs = []
-        for name in settings.sync:
+        for strategy in settings.sync:
             model, criterion, optimizer = create_training(settings, train_set, node)
-            gradient_sync = create_synchronizer(
-                name, SyncOptions.of(settings, loader.plan.iterations))
+            options = SyncOptions.of(settings, loader.plan.iterations)
+            gradient_sync = create_synchronizer(strategy, options)
             gradient_sync.prepare(model, optimizer)
-            with open_run(f"PartTwo/{name}", settings, node, loader, model, optimizer,
+            with open_run(PART, strategy, settings, node, loader, model, optimizer,
                           gradient_sync) as run:
                 train(model, criterion, optimizer, loader, gradient_sync, run, validation_set)
                 finish_run(run, evaluate(run, criterion, test_set))

@@ -26,8 +26,9 @@ from common.model.replica import unwrapped
 from common.report import count_parameters, generate_eval_report
 from common.run import checkpoint
 from common.run.checkpoints import Checkpoints
-from common.run.run import Run, State
+from common.run.run import Run
 from common.run.run_log import RunLog
+from common.run.state import State
 from common.step.gradient_check import located
 from common.step.gradient_sync import GradientSync
 from PartThree.ddp import OWN_BUFFERS

@@ -39,6 +39,7 @@ def run_project(job: Job, clock: StepClock) -> str:
             loader = create_loader(settings, train_set, node)
             model, criterion, optimizer = create_training(settings, train_set, node)
             seam = GradientSync()
-            with open_run("PartOne", settings, node, loader, model, optimizer, seam) as run:
+            with open_run("PartOne", "none", settings, node, loader, model, optimizer,
+                          seam) as run:
                 train(model, criterion, optimizer, TickingLoader(loader, clock), seam, run)
     return " ".join(["PartOne", *flags])

@@ -92,7 +92,7 @@ def _parser(part: str) -> FlagParser:
     add_schedule_flags(parser)
     _add_machine_flags(parser)
     _add_run_flags(parser)
-    parser.set_defaults(sync=())
+    parser.set_defaults(sync=(SEAMS.get(part, ""),))
     if part != "PartOne":
         add_seam_flags(parser, part)
     return parser
@@ -110,6 +110,8 @@ PARTS = {
     "PartThree": "Part Three: trains on N nodes with DistributedDataParallel.",
     "Preflight": "Checks N nodes before a run of Part Two or Three; takes the flags of the run.",
 }
+# What stands in the seam where there is nothing to choose.
+SEAMS = {"PartOne": "none", "PartThree": "ddp"}
 PROGRAMS = {"Preflight": "scripts/preflight.py"}
 
 

@@ -4,17 +4,22 @@
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+from torch.optim import Optimizer
+
 from common.cluster.process_group import Node
+from common.core.collectives import gather_to_leader, share_leaders_buffers
 from common.core.failures import CheckpointError
-from common.core.progress import Position
 from common.run import checkpoint, checkpoint_folder
+from common.run.ending import best_epoch
 from common.run.run_log import RunLog
 from common.run.save_clock import SaveClock
+from common.run.state import State, summed
+from common.step.gradient_sync import GradientSync
 
 KEPT_CHECKPOINTS = 2
 
@@ -49,18 +54,27 @@ class Checkpoints:
         by_clock = agree and self.clock.is_due(step)
         return by_clock or bool(self.every and step % self.every == 0)
 
-    def save(self, position: Position, contents: Callable[..., dict[str, Any]], is_best: bool,
-             is_last: bool) -> None:
-        """Writes `contents(**constants)`, and once more as the best if it `is_best` of the epochs.
+    def save(self, model: nn.Module, optimizer: Optimizer, gradient_sync: GradientSync,
+             state: State, is_last: bool) -> None:
+        """Saves a run where it stands, at the end of an epoch also as the best if it is.
 
         A disk that does not take it draws a warning, and the checkpoint before stays; when it
         `is_last` it raises CheckpointError.
         """
+        totals = state.gathered(self.node)
+        self.node.progress.phase = "saving"
         begun = time.perf_counter()
-        path = self.folder / checkpoint_folder.file_name(position)
+        if gradient_sync.replicas_agree:
+            gradient_sync.settle()
+        share_leaders_buffers(model)
+        rank_state = [gather_to_leader(tensor) for tensor in gradient_sync.state()]
+        path = self.folder / checkpoint_folder.file_name(state.position)
         try:
             if self.node.world.is_leader:
-                self._write(path, contents(**self.constants), is_best and position.iteration == 0)
+                self._write(path, checkpoint.pack(
+                    model, optimizer, state.position, summed(totals).means()[0], totals=totals,
+                    validation_losses=state.validation_losses, rank_state=rank_state,
+                    **self.constants), _is_best(state))
             self.last = path
             self.log.event("checkpoint", file=path.name,
                            seconds=round(time.perf_counter() - begun, 6))
@@ -79,3 +93,8 @@ class Checkpoints:
         self.node.note_saved(str(path))
         if self.kept is not None:
             checkpoint_folder.prune(path, self.kept)
+
+
+def _is_best(state: State) -> bool:
+    losses = state.validation_losses
+    return state.position.iteration == 0 and bool(losses) and best_epoch(losses) == len(losses)

@@ -1,4 +1,4 @@
-"""What a run settles at its start and then keeps: its convolutions.
+"""What a run chooses at its start and then keeps: its convolutions.
 
 They decide in which order numbers are added, so a resumed run goes on as its checkpoint says, on
 another processor too.
@@ -16,15 +16,17 @@ from common.model.convolutions import AUTO
 from common.model.tuned import is_tuned, read_tuned
 from common.run import checkpoint_folder
 from common.run.checkpoint import peek
+from common.run.other_runs import refuse_other_runs, run_name
 
 
-def settle_choices(part: str, settings: Settings, node: Node) -> Settings:
+def prepare_runs(part: str, settings: Settings, node: Node) -> Settings:
     """`settings` with the convolutions of the run to be resumed where they are "auto".
 
     `part` is the main's name. Those of a fresh run stay "auto": the rule needs the model.
-    Every rank must call; all get the same. Raises UsageError, on the leader, for a file of
-    convolutions that is none.
+    Every rank must call; all get the same. Raises UsageError where a folder of `part` holds another
+    run and, on the leader, for a file of convolutions that is none.
     """
+    refuse_other_runs(part, settings, node.world)
     if is_tuned(settings.convolutions) and node.world.is_leader:
         read_tuned(Path(settings.convolutions))
     before = _convolutions_of_the_run_to_resume(part, settings, node)
@@ -37,10 +39,10 @@ def _convolutions_of_the_run_to_resume(part: str, settings: Settings, node: Node
     """Those of its newest readable checkpoint, as the leader sees it; "" for a fresh run."""
     found: object = ""
     if node.world.is_leader:
-        folder = settings.output_dir / part
         told = (peek(path).get("ran_on")
-                for each in (settings.sync if part == "PartTwo" else ("",))
-                for path in checkpoint_folder.to_resume(folder / each, settings.resume))
+                for strategy in settings.sync
+                for path in checkpoint_folder.to_resume(
+                    settings.output_dir / run_name(part, strategy), settings.resume))
         found = next((each for each in told if isinstance(each, dict)), {}).get("convolutions")
     mine = found if isinstance(found, str) else ""
     return broadcast_bytes(mine.encode(), node.device).decode()

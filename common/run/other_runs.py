@@ -10,19 +10,15 @@ from common.core.settings import Settings
 from common.core.world import World
 
 
-def refuse_at_once(part: str, settings: Settings, world: World) -> None:
-    """Refuses where this process is the whole run. Call it before torch is imported.
-
-    One of several ranks must join the others first, and tell them: see refuse_other_runs.
-    """
-    if world.size == 1:
-        refuse_other_runs(part, settings, world)
+def run_name(part: str, strategy: str) -> str:
+    """A run's folder below --output-dir: Part Two, which has several strategies, has one a run."""
+    return f"{part}/{strategy}" if part == "PartTwo" else part
 
 
 def refuse_other_runs(part: str, settings: Settings, world: World) -> None:
     """Raises UsageError when a folder that this command will fill holds another run."""
-    for name in settings.sync or ("",):
-        refuse_other_run(settings.output_dir / part / name, settings, world)
+    for strategy in settings.sync:
+        refuse_other_run(settings.output_dir / run_name(part, strategy), settings, world)
 
 
 def refuse_other_run(folder: Path, settings: Settings, world: World) -> None:

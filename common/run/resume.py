@@ -23,12 +23,13 @@ from common.data.loaders import InMemoryLoader, WorkerLoader
 from common.model.convolutions import LIBRARY
 from common.run import checkpoint, checkpoint_folder
 from common.run.checkpoints import Checkpoints
-from common.run.other_runs import log_paths, refuse_other_run
-from common.run.run import Run, State, ran_on
+from common.run.other_runs import log_paths, refuse_other_run, run_name
+from common.run.run import Run, ran_on
 from common.run.run_folder import prepare_folder
 from common.run.run_log import RunLog, Totals
 from common.run.save_clock import SaveClock
 from common.run.sentinel import Sentinel
+from common.run.state import State
 from common.run.tracing import create_tracer
 from common.run.trackers import create_tracker
 from common.step.gradient_check import located
@@ -36,9 +37,10 @@ from common.step.gradient_sync import GradientSync
 
 
 @contextmanager
-def open_run(name: str, settings: Settings, node: Node, loader: InMemoryLoader | WorkerLoader,
-             model: nn.Module, optimizer: Optimizer, gradient_sync: GradientSync) -> Iterator[Run]:
-    """Opens the output folder `name`, as --resume says: fresh, resumed, or replaced.
+def open_run(part: str, strategy: str, settings: Settings, node: Node,
+             loader: InMemoryLoader | WorkerLoader, model: nn.Module, optimizer: Optimizer,
+             gradient_sync: GradientSync) -> Iterator[Run]:
+    """Opens the folder of a part's run, as --resume says: fresh, resumed, or replaced.
 
     Resuming restores `model`, `optimizer` and the state of `gradient_sync`, in place. Every rank
     must enter. Raises UsageError when the folder holds a run and must not be touched, or when
@@ -46,6 +48,7 @@ def open_run(name: str, settings: Settings, node: Node, loader: InMemoryLoader |
     NonFiniteLoss for a NotFinite within. A dry run does all this in a temporary folder, after it
     has looked at the real one.
     """
+    name = run_name(part, strategy)
     refuse_other_run(settings.output_dir / name, settings, node.world)
     with ExitStack() as stack:
         if settings.dry_run:

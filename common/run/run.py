@@ -6,8 +6,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,43 +15,29 @@ from torch import nn
 from torch.optim import Optimizer
 
 from common.cluster.process_group import Node
-from common.core.collectives import gather_rows, gather_to_leader, share_leaders_buffers
+from common.core.collectives import gather_rows
 from common.core.precision import Precision
 from common.core.progress import Position
 from common.core.provenance import versions
 from common.core.settings import Settings
 from common.data.epoch_plan import mix
 from common.model.convolutions import algorithms
-from common.run.checkpoint import pack
 from common.run.checkpoints import Checkpoints
-from common.run.early_stopping import best_epoch, should_stop
+from common.run.ending import best_in_words, is_over, last_step, stops_early
 from common.run.run_log import RunLog, Step, Totals
 from common.run.sentinel import NoSentinel, Sentinel
+from common.run.state import State, summed
 from common.run.tracing import NoTracer
 from common.step.gradient_sync import GradientSync
 from common.step.phase_timer import PhaseTimer
-from common.step.schedules import Schedule, create_schedule
-
-
-@dataclass
-class State:
-    """What changes while a run goes on, and is in its checkpoints.
-
-    `position` is the next batch to train on, `totals` this rank's sums over the epoch so far,
-    `validation_losses` one number an epoch, the same on all ranks.
-    """
-
-    position: Position = Position()
-    totals: Totals = field(default_factory=Totals)
-    validation_losses: list[float] = field(default_factory=list)
+from common.step.schedules import create_schedule
 
 
 @dataclass
 class Run:
-    """Where a run stands and what it leaves behind. Made by `open_run`; every rank has one.
+    """A run on one rank, made by `open_run`. `name` is its folder's below --output-dir.
 
-    `name` is its folder's below --output-dir, such as "PartTwo/all-reduce". `model` is the bare
-    one, without DDP around it.
+    `model` is the bare one, without DDP around it.
     """
 
     name: str
@@ -69,46 +54,33 @@ class Run:
     state: State = field(default_factory=State)
 
     def __post_init__(self) -> None:
+        self.folder = self.settings.output_dir / self.name
+        self.precision = Precision(self.settings.precision)
+        self.schedule = create_schedule(self.settings, self.iterations_per_epoch)
         self.timer = PhaseTimer(self.node.progress, self.node.wait_for_device, self.tracer.mark)
         self.gradient_sync.waiting = partial(self.timer, "sync")
-
-    @property
-    def folder(self) -> Path:
-        return self.settings.output_dir / self.name
 
     @property
     def position(self) -> Position:
         """The next batch to train on."""
         return self.state.position
 
-    @property
-    def precision(self) -> Precision:
-        return Precision(self.settings.precision)
-
-    @cached_property
-    def schedule(self) -> Schedule:
-        return create_schedule(self.settings, self.iterations_per_epoch)
-
     def epochs(self) -> Iterator[int]:
         """The epochs that are left, the one that was interrupted first."""
         while not self._is_over(self.position):
             if self.position.iteration == 0:
                 self.state.totals = Totals()
-            self.log.open_bar(self.position.epoch, self.position.step, self._last_step())
+            self.log.open_bar(self.position.epoch, self.position.step,
+                              last_step(self.settings, self.iterations_per_epoch))
             yield self.position.epoch
 
     def iterations(self) -> Iterator[int]:
-        """The iterations that are left of the current epoch; sets the random seed for each.
-
-        Random numbers drawn in a step (dropout) depend on seed, position and rank alone, so a
-        resumed run draws what the uninterrupted one drew.
-        """
+        """The iterations that are left of the current epoch, each with its random numbers."""
         epoch = self.position.epoch
         while self.position.epoch == epoch and not self._is_over(self.position):
             here, progress = self.position, self.node.progress
             progress.epoch, progress.iteration = here.epoch, here.iteration
-            torch.manual_seed(mix(self.settings.seed, here.epoch, here.iteration,
-                                  self.node.world.rank))
+            seed_step(self.settings.seed, here, self.node.world.rank)
             self.node.stop.begin_step()
             self.tracer.before_step(here.step)
             self._sent_before = self.gradient_sync.bytes_sent
@@ -117,17 +89,7 @@ class Run:
             progress.has_stepped = True
 
     def _is_over(self, position: Position) -> bool:
-        limit = 1 if self.settings.dry_run else self.settings.max_iterations
-        return (position.epoch > self.settings.epochs or self._stops_early()
-                or (limit is not None and position.step >= limit))
-
-    def _stops_early(self) -> bool:
-        rule = self.settings.early_stopping
-        return bool(rule) and should_stop(self.state.validation_losses, *rule)
-
-    def _last_step(self) -> int:
-        whole = self.settings.epochs * self.iterations_per_epoch
-        return min(whole, self.settings.max_iterations or whole)
+        return is_over(self.settings, position, self.state.validation_losses)
 
     def finish_step(self, trained: Totals, indices: np.ndarray | None = None) -> None:
         """Logs the step, moves on to the next; checks and saves when that is due.
@@ -161,7 +123,7 @@ class Run:
     def finish_epoch(self, epoch: int) -> None:
         """Compares the replicas and logs the epoch's means over all ranks, who must all call it."""
         self.sentinel.check(self.position)
-        self.log.epoch(epoch, summed(self._gathered_totals()))
+        self.log.epoch(epoch, summed(self.state.gathered(self.node)))
 
     def note_validation(self, epoch: int, loss: float, accuracy: float, **entries: Any) -> None:
         """Writes down how a whole epoch did on the validation set. Every rank must call it.
@@ -172,10 +134,9 @@ class Run:
         losses = self.state.validation_losses
         losses.append(float(gather_rows(row)[0]))
         self.log.validation(epoch, losses[-1], accuracy, **entries)
-        if self._stops_early():
-            self.log.note(f"stopped early after epoch {epoch}; the best was epoch "
-                          f"{epoch - len(losses) + best_epoch(losses)} with a validation loss of "
-                          f"{min(losses):.3f}, kept in {self.checkpoints.best}")
+        if stops_early(self.settings, losses):
+            self.log.note(f"stopped early after epoch {epoch}; "
+                          f"{best_in_words(epoch, losses)}, kept in {self.checkpoints.best}")
 
     def stop_if_asked(self) -> None:
         """Ends the process here, with all saved, when a signal came and all ranks agreed on it."""
@@ -184,37 +145,18 @@ class Run:
                 self.save(is_last=True)
             self.node.stop.end()
 
-    def _gathered_totals(self) -> list[list[float]]:
-        self.node.progress.phase = "totals"
-        totals = self.state.totals
-        row = torch.tensor([totals.loss, totals.correct, totals.samples],
-                           dtype=torch.float64, device=self.node.device)
-        return gather_rows(row).tolist()
-
     def save(self, is_last: bool = False) -> None:
-        """Saves the run where it stands. Every rank must call it.
-
-        A disk that does not take it draws a warning, and the checkpoint before stays; only at the
-        end of the run, or when `is_last`, it raises CheckpointError.
-        """
-        totals = self._gathered_totals()
-        self.node.progress.phase = "saving"
-        if self.gradient_sync.replicas_agree:
-            self.gradient_sync.settle()
-        share_leaders_buffers(self.model)
-        rank_state = [gather_to_leader(tensor) for tensor in self.gradient_sync.state()]
-        losses = self.state.validation_losses
-        self.checkpoints.save(
-            self.position, is_best=bool(losses) and best_epoch(losses) == len(losses),
-            is_last=is_last or self._is_over(self.position),
-            contents=partial(pack, self.model, self.optimizer, self.position,
-                             summed(totals).means()[0], totals=totals, validation_losses=losses,
-                             rank_state=rank_state))
+        """Saves the run where it stands; every rank must call it. See Checkpoints.save."""
+        self.checkpoints.save(self.model, self.optimizer, self.gradient_sync, self.state,
+                              is_last or self._is_over(self.position))
 
 
-def summed(rows: list[list[float]]) -> Totals:
-    """The totals of all ranks together."""
-    return Totals(*(sum(column) for column in zip(*rows, strict=True)))
+def seed_step(seed: int, at: Position, rank: int) -> None:
+    """Random numbers drawn in a step (dropout) depend on seed, position and rank alone.
+
+    So a resumed run draws what the uninterrupted one drew.
+    """
+    torch.manual_seed(mix(seed, at.epoch, at.iteration, rank))
 
 
 def ran_on(name: str, node: Node, settings: Settings, model: nn.Module) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Each test names the rank or the file at fault. Mutations that turn this red: drop `publish` from
 rendezvous.join (the other ranks wait); drop a topic from require_one_run; drop the comparison with
-`holder` from exchange; drop refuse_at_once from a main, refuse_other_runs from Part Two's (the data
+`holder` from exchange; drop refuse_other_runs from start, or from prepare_runs (the data
 is missed first), or refuse_other_run from open_run; warn whenever the world is of size 1.
 """
 
@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from common import start
 from common.cluster import rank_info
 from common.core import provenance
-from common.run import other_runs
+from common.run import choices
 from tests.ranks import ROOT, cluster, error_lines, free_port, program, run_programs
 from tests.workload import SMALL, plant
 
@@ -277,7 +278,7 @@ def test_one_ranks_old_logs_end_all_ranks_before_data_is_loaded(tmp_path):
 def too_early() -> None:
     """The small workload, in a process that looked before the other run's first line."""
     plant()
-    other_runs.refuse_at_once = lambda *_: None
+    start.refuse_other_runs = choices.refuse_other_runs = lambda *_: None
 
 
 def test_of_two_runs_started_together_one_is_refused_when_it_opens_its_folder(tmp_path):

@@ -1,6 +1,6 @@
 """What a run has settled at its start a resumed run keeps.
 
-Mutations that turn this red: leave out `replace` in settle_choices; believe it for another model;
+Mutations that turn this red: leave out `replace` in prepare_runs; believe it for another model;
 let _convolutions_of_the_run_to_resume believe any type; peek without `except`.
 """
 
@@ -21,7 +21,7 @@ from common.core.world import World
 from common.model.convolutions import algorithms, use_fast_convolutions
 from common.model.vgg11 import VGG11
 from common.run import checkpoint
-from common.run.choices import settle_choices
+from common.run.choices import prepare_runs
 from tests.runs import FOLDERS, Case, end_of, launch, same_bits
 from tests.workload import plant
 
@@ -61,7 +61,7 @@ def save(path: Path, ran_on: object) -> None:
 def test_a_strange_checkpoint_decides_nothing(ran_on, tmp_path):
     save(tmp_path / "PartOne" / "checkpoints" / "Epoch_1.pt", ran_on)
     open_settings = replace(SETTINGS, output_dir=tmp_path, resume="auto")
-    assert settle_choices("PartOne", open_settings, node()).convolutions == "auto"
+    assert prepare_runs("PartOne", open_settings, node()).convolutions == "auto"
 
 
 def test_the_newest_checkpoint_that_can_be_read_decides(tmp_path):
@@ -70,11 +70,11 @@ def test_the_newest_checkpoint_that_can_be_read_decides(tmp_path):
     save(folder / "Epoch_2.pt", {"convolutions": "two"})
     (folder / "Epoch_3.pt").write_bytes(b"cut short")
     left_open = replace(SETTINGS, output_dir=tmp_path)
-    found = [settle_choices("PartTwo", replace(left_open, resume=resume), node()).convolutions
+    found = [prepare_runs("PartTwo", replace(left_open, resume=resume), node()).convolutions
              for resume in ("auto", str(folder / "Epoch_1.pt"), "no", "replace")]
     assert found == ["two", "one", "auto", "auto"]
     told = replace(left_open, resume="auto", convolutions="library")
-    assert settle_choices("PartTwo", told, node()) == told
+    assert prepare_runs("PartTwo", told, node()) == told
 
 
 def plant_choices(convolution: str, kill_at: int | None = None) -> None:

@@ -127,7 +127,7 @@ def test_what_rounding_takes_is_sent_later(format):
         row = noise(0, step)
         wanted += row
         sent += wire.pack(0, row)
-        assert torch.allclose(sent + wire.errors()[0], wanted, atol=1e-4)
+        assert torch.allclose(sent + wire.residuals()[0], wanted, atol=1e-4)
     assert float((sent - wanted).abs().max()) < 0.05  # one rounding, not fifty
     dtype = wire.pack(0, sent).dtype
     without = sum(noise(0, step).to(dtype).float() for step in range(50))

@@ -5,12 +5,19 @@ the order and the log readers red; a `loss.backward()` in PartTwo turns "one tra
 """
 
 import ast
+import difflib
+import inspect
 import subprocess
 import sys
+from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from common.core.progress import PHASES
+from common.run.run import Run
+from common.step.gradient_sync import GradientSync
 from tests.ranks import ROOT
 
 # A module imports only from its own room and from those before it. "" is the files of common/.
@@ -116,23 +123,71 @@ def test_a_main_is_short_and_shows_its_wiring(part):
     path = ROOT / part / "main.py"
     tree = ast.parse(path.read_text())
     functions = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    assert len(path.read_text().splitlines()) <= 61
+    assert len(path.read_text().splitlines()) <= 60
     assert functions == ["main"]
     branches = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
     assert len(branches) == 1  # if __name__ == "__main__"
 
 
+@pytest.mark.parametrize("before, after", pairwise(PARTS))
+def test_what_differs_between_two_mains_is_the_lesson(before, after):
+    lines = [(ROOT / part / "main.py").read_text().splitlines() for part in (before, after)]
+    changed = [line for line in difflib.ndiff(*lines) if line[0] in "+-"]
+    assert 0 < len(changed) <= 20
+
+
+def calls_in(function: ast.AST) -> list[str]:
+    return [ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)]
+
+
+def test_the_loop_reads_as_the_lesson():
+    tree = ast.parse((ROOT / "common/training.py").read_text())
+    train, = [node for node in tree.body
+              if isinstance(node, ast.FunctionDef) and node.name == "train"]
+    called = calls_in(train)
+    for name in ("(loss * part.weight).backward", "gradient_sync.average", "optimizer.step"):
+        assert called.count(name) == 1, name
+    timed = sorted((node.lineno, node.args[0].value) for node in ast.walk(train)
+                   if isinstance(node, ast.Call) and ast.unparse(node.func) == "timer")
+    assert [phase for _, phase in timed] == list(PHASES)
+    assert "isinstance" not in called
+    branches = [ast.unparse(node.test) for node in ast.walk(train)
+                if isinstance(node, ast.If | ast.IfExp)]
+    assert not any(word in branch for branch in branches for word in ("rank", "part.", "world"))
+
+
 def test_there_is_one_training_loop():
     callers = {call: [name_of(path) for path in SOURCES
                       if path.parts[len(ROOT.parts)] in ("common", *PARTS)
-                      for node in ast.walk(ast.parse(path.read_text()))
-                      if isinstance(node, ast.Call) and ast.unparse(node.func) == call]
-               for call in ("loss.backward", "gradient_sync.update", "optimizer.step")}
+                      for name in calls_in(ast.parse(path.read_text())) if name.endswith(call)]
+               for call in (".backward", "gradient_sync.average", "optimizer.step")}
     loop = ["common/training.py"]
-    assert callers == {"loss.backward": loop, "gradient_sync.update": loop,
-                       "optimizer.step": ["common/step/gradient_sync.py"]}
+    assert callers == {".backward": ["PartThree/ddp.py", *loop],  # whose passes settle the buckets
+                       "gradient_sync.average": loop,
+                       "optimizer.step": ["PartTwo/cross_step.py", *loop]}  # as gradients arrive
 
 
-def test_modules_are_short_and_lines_too():
-    for path in SOURCES:
-        assert len(path.read_text().splitlines()) <= 250, path
+def test_the_seam_is_five_methods_and_three_attributes():
+    methods = {name for name, value in vars(GradientSync).items() if inspect.isfunction(value)}
+    assert methods == {"prepare", "no_sync", "average", "settle", "state"}
+    attributes = {name for name in vars(GradientSync) if not name.startswith("_")} - methods
+    assert attributes == {"bytes_sent", "replicas_agree", "waiting"}
+    assert GradientSync.__bases__ == (object,)
+
+
+def test_a_run_has_few_fields():
+    assert len(fields(Run)) <= 12
+
+
+def test_only_the_courses_front_door_unwraps_a_model():
+    assert [name_of(path) for path in SOURCES
+            if "unwrapped" in calls_in(ast.parse(path.read_text()))] == [EXCEPTION]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_modules_and_classes_are_short(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 230
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef):
+            assert node.end_lineno - node.lineno < 120, node.name

@@ -26,7 +26,7 @@ from common.model import tuned
 from common.model.convolutions import Shape, algorithms, use_fast_convolutions
 from common.model.tuned import Tuned, choose_tuned, fastest, is_quiet, measure, read_tuned
 from common.options.command_line import parse_command_line
-from common.run.choices import settle_choices
+from common.run.choices import prepare_runs
 from scripts import tune
 from tests.ranks import ROOT
 
@@ -89,9 +89,9 @@ def test_another_file_is_refused(text, tmp_path):
 def test_the_leader_reads_the_file_before_anything_is_loaded(tmp_path):
     settings = replace(SETTINGS, convolutions=str(tmp_path / "missing.json"))
     with pytest.raises(UsageError, match="missing.json cannot be read: No such file"):
-        settle_choices("PartOne", settings, NODE)
+        prepare_runs("PartOne", settings, NODE)
     other = replace(NODE, world=World(rank=1, size=1))
-    assert settle_choices("PartTwo", settings, other) == settings
+    assert prepare_runs("PartTwo", settings, other) == settings
 
 
 def test_the_banner_says_where_it_was_measured(tmp_path, capsys):

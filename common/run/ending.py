@@ -1,0 +1,55 @@
+"""When a run ends: by its settings, or for want of progress on the validation set.
+
+The history stands in the checkpoint, so a resumed run stops where the other would have.
+
+    python3 PartOne/main.py --workload spiral-mlp --early-stopping 3:0.01
+"""
+
+from collections.abc import Sequence
+
+from common.core.progress import Position
+from common.core.settings import Settings
+
+
+def best_epoch(losses: Sequence[float]) -> int:
+    """The place of the smallest loss, counting from 1; the first of equals."""
+    return min(range(len(losses)), key=losses.__getitem__) + 1
+
+
+def best_in_words(epoch: int, losses: Sequence[float]) -> str:
+    """Which epoch was the best, when `losses` end with that of `epoch`."""
+    return (f"the best was epoch {epoch - len(losses) + best_epoch(losses)} with a validation loss "
+            f"of {min(losses):.3f}")
+
+
+def should_stop(losses: Sequence[float], patience: int, min_delta: float) -> bool:
+    """Whether the last `patience` epochs went by without progress; `losses` has one an epoch.
+
+    Progress is a loss smaller by more than `min_delta` than the one at the last progress.
+    """
+    mark, waited = float("inf"), 0
+    for loss in losses:
+        waited = 0 if loss < mark - min_delta else waited + 1
+        mark = loss if waited == 0 else mark
+        if waited >= patience:
+            return True
+    return False
+
+
+def stops_early(settings: Settings, losses: Sequence[float]) -> bool:
+    """Whether the validation losses so far, one an epoch, end the run."""
+    rule = settings.early_stopping
+    return bool(rule) and should_stop(losses, *rule)
+
+
+def is_over(settings: Settings, position: Position, losses: Sequence[float]) -> bool:
+    """Whether nothing is left to train on at `position`, with these validation losses so far."""
+    limit = 1 if settings.dry_run else settings.max_iterations
+    return (position.epoch > settings.epochs or stops_early(settings, losses)
+            or (limit is not None and position.step >= limit))
+
+
+def last_step(settings: Settings, iterations_per_epoch: int) -> int:
+    """The number of steps that a run takes which does not stop early."""
+    whole = settings.epochs * iterations_per_epoch
+    return min(whole, settings.max_iterations or whole)

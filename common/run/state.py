@@ -1,0 +1,35 @@
+"""What changes while a run goes on, and is in its checkpoints."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from common.cluster.process_group import Node
+from common.core.collectives import gather_rows
+from common.core.progress import Position
+from common.run.run_log import Totals
+
+
+@dataclass
+class State:
+    """Where a run stands, on this rank.
+
+    `position` is the next batch to train on, `totals` this rank's sums over the epoch so far,
+    `validation_losses` one number an epoch, the same on all ranks.
+    """
+
+    position: Position = Position()
+    totals: Totals = field(default_factory=Totals)
+    validation_losses: list[float] = field(default_factory=list)
+
+    def gathered(self, node: Node) -> list[list[float]]:
+        """The totals of every rank, by rank. Every rank must call it."""
+        node.progress.phase = "totals"
+        row = torch.tensor([self.totals.loss, self.totals.correct, self.totals.samples],
+                           dtype=torch.float64, device=node.device)
+        return gather_rows(row).tolist()
+
+
+def summed(rows: list[list[float]]) -> Totals:
+    """The totals of all ranks together."""
+    return Totals(*(sum(column) for column in zip(*rows, strict=True)))

@@ -1,0 +1,20 @@
+"""What every main does first, before torch is imported."""
+
+from common.core.long_waits import tell_long_waits
+from common.core.settings import Settings
+from common.core.world import World
+from common.options.command_line import parse_command_line
+from common.run.other_runs import refuse_other_runs
+
+
+def start(part: str) -> tuple[Settings, World]:
+    """The settings and the world of `part`; from now on the leader says what takes long.
+
+    Raises UsageError for what cannot be meant, and where this process is the whole run and its
+    folder holds another one. (One of several ranks must join the others first, and tell them.)
+    """
+    settings, world = parse_command_line(part)
+    tell_long_waits(world)
+    if world.size == 1:
+        refuse_other_runs(part, settings, world)
+    return settings, world
