@@ -166,7 +166,7 @@ def cluster(part: str, world_size: int, flags: Sequence[str], folder: Path,
 
 def _main(path: str, flags: list[str], output: str, environment: dict[str, str],
           before: Callable[[], None] | None) -> None:
-    os.setsid()  # what this process starts can be told by its session
+    os.setsid()  # its session identifies what this process starts
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)

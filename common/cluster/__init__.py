@@ -1,1 +1,1 @@
-"""How processes become one cluster, and notice when one is lost. Read process_group.py first."""
+"""How processes form one cluster, and detect that one is lost. Read process_group.py first."""

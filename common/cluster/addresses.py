@@ -1,4 +1,4 @@
-"""Which address and interface of this machine a run uses, and what to think of the master's.
+"""Which address and interface of this machine a run uses, and checks of the master's address.
 
     python3 -c "from common.cluster.addresses import *; print(interface_addresses())"
 """
@@ -67,7 +67,7 @@ def choose_interface(wanted: str | None, master: str, port: int) -> tuple[str, s
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A socket that listens on this one address only, for the store to take over. Leader only."""
+    """A socket that listens on this one address only, for the store to use. Leader only."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -91,16 +91,16 @@ def _why_not_bound(address: str, port: int, error: OSError) -> str:
 
 
 def warn_of_public_address(address: str, say: Callable[[str], None]) -> None:
-    """Says that the run is open to the whole internet, when its master's address is public."""
+    """Warns when the master's address is public: anybody on the internet could then connect."""
     if ipaddress.ip_address(address).is_global:
-        say(f"warning: {address} is a public address, and the ranks speak without encryption or "
-            "passwords: use a private network or a tunnel (docs/security.md)")
+        say(f"warning: {address} is a public address, and the ranks communicate without encryption "
+            "or passwords: use a private network or a tunnel (docs/security.md)")
 
 
 def loopback_hint(name: str) -> str:
-    """Why the others may look for the master in vain; "" unless its `name` means loopback here.
+    """Why other machines may not find the master; "" unless its `name` means loopback here.
 
-    Debian gives a host's own name to 127.0.1.1. For ranks on this one machine that is as good.
+    Debian maps a host's own name to 127.0.1.1. For ranks on this one machine that does no harm.
     """
     address = resolve(name)
     if not address.startswith("127.") or name in (address, "localhost"):

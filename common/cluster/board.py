@@ -25,7 +25,7 @@ ALL_DONE = Verdict("all ranks have done everything", 0)
 
 
 class Board:
-    """`say` is told every three seconds which ranks are missing; all values are plain, for JSON.
+    """Values are plain, for JSON; `say` prints every three seconds which ranks are missing.
 
     `deadline` is a time.monotonic() value, for every wait that has none of its own.
     """
@@ -48,11 +48,11 @@ class Board:
                 if self.store.check([key])}
 
     def first(self, topic: str, value: Any) -> Any:
-        """Makes `value` everybody's unless a rank was first with another; returns what holds."""
+        """Sets the topic's one value unless a rank has set it before; returns what holds."""
         return json.loads(self.store.compare_set(f"first/{topic}", "", json.dumps(value)))
 
     def read_first(self, topic: str) -> Any:
-        """What the first rank said on the topic; None when no rank has."""
+        """The value that the first rank set; None when no rank has."""
         key = f"first/{topic}"
         return json.loads(self.store.get(key)) if self.store.check([key]) else None
 

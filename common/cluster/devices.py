@@ -1,4 +1,4 @@
-"""Where a rank computes: CPU or which GPU, how many threads, and the backend that fits them all."""
+"""Where a rank computes: CPU or which GPU, how many threads, and the backend for all ranks."""
 
 import ctypes
 import os

@@ -1,8 +1,8 @@
-"""Is it the run's store that answers at the master's port? Asked before torch connects to it.
+"""Checks that the run's store answers at the master's port, before torch connects to it.
 
 torch's client waits for ever, whatever its timeout, for a program that accepts a connection and
-says nothing; when one says something else, it prints pages of C++ frames. So a plain socket sends
-the greeting of torch's client first, and looks at the reply.
+sends nothing; for any other reply it prints pages of C++ frames. So a plain socket sends the
+greeting of torch's client first, and looks at the reply.
 """
 
 import functools
@@ -40,7 +40,7 @@ def serve_store(address: str, port: int) -> TCPStore:
 
 def wait_for_master(world: World, address: str, deadline: float,
                     say: Callable[[str], None]) -> None:
-    """Returns once a store answers at the master's port; says every few seconds that it waits.
+    """Returns once a store answers at the master's port; prints every few seconds that it waits.
 
     Raises UsageError when another program answers there, PeerLost when no store does by the
     deadline.
@@ -65,7 +65,7 @@ def wait_for_master(world: World, address: str, deadline: float,
 
 
 def _reply(address: str, port: int, seconds: float) -> bytes | None:
-    """The first bytes that come after the greeting; b"" for a hang-up, None for silence.
+    """The first bytes after the greeting; b"" for a closed connection, None for no reply in time.
 
     Raises OSError when nothing accepts the connection.
     """
@@ -80,7 +80,7 @@ def _reply(address: str, port: int, seconds: float) -> bytes | None:
 
 
 def _what_is_wrong(reply: bytes | None, place: str) -> str:
-    """Silence and hang-ups may pass: of a paused rank 0, or of a proxy with nothing behind it."""
+    """No reply, or a closed connection, may pass: a paused rank 0, a proxy with no server yet."""
     if reply is None:
         return "the connection is accepted, but no store answers"
     if not reply:
@@ -92,13 +92,13 @@ def _what_is_wrong(reply: bytes | None, place: str) -> str:
 
 @functools.cache
 def _greeting_is_known() -> bool:
-    """Whether a store of this version of torch replies as expected; else the reply says nothing."""
+    """Whether this version of torch replies as expected; else a reply means nothing."""
     store = serve_store("127.0.0.1", 0)
     return _reply("127.0.0.1", store.port, REPLY_SECONDS) == NONCE
 
 
 def before(deadline: float, action: Callable[[], Result], place: str) -> Result:
-    """The action's result. Raises PeerLost when the store breaks off, or falls silent for so long.
+    """The action's result. Raises PeerLost when the store fails, or does not answer in time.
 
     The thread of an action that never ends is left behind; it does not keep the process alive.
     """
@@ -118,5 +118,5 @@ def before(deadline: float, action: Callable[[], Result], place: str) -> Result:
         return results[0]
     if errors and not isinstance(errors[0], RuntimeError):
         raise errors[0]
-    how = f"broke off: {first_line(errors[0])}" if errors else "fell silent"
+    how = f"failed: {first_line(errors[0])}" if errors else "no longer"
     raise PeerLost(f"the store at {place} answered, and then {how}: has rank 0 ended there?")

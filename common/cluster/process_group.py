@@ -40,7 +40,7 @@ START_FACTOR = 2.0
 
 @dataclass(frozen=True)
 class Node:
-    """This process, ready to train: where it computes, and what the ranks said of themselves."""
+    """This process, ready to train: where it computes, and the RankInfo of every rank."""
 
     world: World
     device: torch.device
@@ -57,12 +57,12 @@ class Node:
         return len(on_same_machine(self.ranks, self.world.rank)) if self.ranks else 1
 
     def wait_for_device(self) -> None:
-        """Returns when the GPU has done all that was asked of it; at once on a CPU."""
+        """Returns when the GPU has finished its queued work; at once on a CPU."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def note_saved(self, path: str) -> None:
-        """Remembers the last good checkpoint, "" for none; the leader tells the other ranks."""
+        """Notes the last good checkpoint, "" for none; the leader publishes it."""
         self.progress.saved = path
         if self.store is not None and self.world.is_leader:
             self.store.set("saved", path)
@@ -96,7 +96,7 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
     """Joins all ranks, checks that they were started for one run, and forms the process group.
 
     Yields the Node; always tears down. Whatever fails on one rank ends all of them within seconds
-    with one sentence and one exit code. Every rank must enter. Raises the Failures of the design.
+    with one sentence and one exit code. Every rank must enter. Raises that Failure.
     """
     progress, stop = process_progress(), process_stop()
     progress.phase, stop.is_over = "joining the other ranks", False

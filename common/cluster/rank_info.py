@@ -1,4 +1,4 @@
-"""What each rank says of itself when it joins, and whether all ranks were started for one run."""
+"""What each rank reports when it joins, and whether all ranks were started for one run."""
 
 import os
 import socket
@@ -38,7 +38,7 @@ class RankInfo:
     @classmethod
     def of_this_process(cls, world: World, settings: Settings, interface: str,
                         address: str) -> "RankInfo":
-        """What this process says of itself."""
+        """The info of this process."""
         return cls(world.rank, socket.gethostname(), os.getpid(), address, interface,
                    _machine_id(), len(os.sched_getaffinity(0)), torch.cuda.device_count(),
                    versions(), code_digest(), settings.shared())

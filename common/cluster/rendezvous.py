@@ -30,7 +30,7 @@ GRACE_SECONDS = 1.0
 @contextmanager
 def join(world: World, settings: Settings, join_deadline: float,
          deadline: float = FOREVER) -> Iterator[tuple[Board, RankInfo]]:
-    """Opens the run's store; yields the board on it, and what this rank has to say of itself.
+    """Opens the run's store; yields the board on it, and this rank's info.
 
     Every rank must enter. Deadlines are time.monotonic() values: for the store, and for each wait
     on the board. A failure inside is published, and the first one published is raised on every

@@ -75,7 +75,7 @@ class Watch:
                 self._answered = time.monotonic()
                 self._judge(board)
         except Exception as error:
-            self._leader_lost(f"its store broke off: {first_line(error)}")
+            self._leader_lost(f"the connection to its store failed: {first_line(error)}")
 
     def _pause(self) -> bool:
         """Waits for the next beat, less long when a signal comes; true when the watch must end."""
@@ -105,7 +105,7 @@ class Watch:
         learn_saved(board.store, self._progress)
 
     def _judge(self, board: Board) -> None:
-        """Publishes a verdict when there is cause, and ends the process when there is one."""
+        """Publishes a failure that it finds; ends the process when there is a verdict."""
         failure = (self.heartbeats.lost_rank(self.names)
                    or self._agreement.advance(board, self.names))
         if failure:

@@ -1,4 +1,4 @@
-"""The few collectives that the rest of the program needs, each also right without a process group.
+"""The collectives that the rest of the program needs, each also correct without a process group.
 
 Tensors must live on the device that the backend works on; every rank must call each of them.
 """
@@ -21,7 +21,7 @@ def world_size() -> int:
 def sum_over_ranks(tensor: Tensor) -> Tensor:
     """Replaces `tensor`, in place, by its sum over all ranks, and returns it. Every rank must call.
 
-    Alone, or without a process group, the tensor is its own sum.
+    With one rank, or without a process group, the tensor is its own sum.
     """
     if world_size() > 1:
         dist.all_reduce(tensor)
@@ -59,7 +59,7 @@ def share_leaders_buffers(model: nn.Module) -> None:
 
 
 def broadcast_bytes(data: bytes, device: torch.device) -> bytes:
-    """The leader's `data`, on every rank; what the others pass is ignored. Every rank must call.
+    """The leader's `data`, on every rank; that of the other ranks is ignored. Every rank must call.
 
     The bytes travel as a uint8 tensor: nothing is pickled.
     """

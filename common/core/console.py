@@ -1,4 +1,4 @@
-"""What a run says on standard output: plain on the leader, marked with rank and host elsewhere.
+"""What a run prints on standard output: plain on the leader, marked with rank and host elsewhere.
 
     say = console(world)
     say("waiting for rank 2")
@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 from common.core.world import World
 
-_said = [time.monotonic()]
+_printed = [time.monotonic()]
 
 
-def last_said() -> float:
-    """When this process last said something, or was started: a time.monotonic() value."""
-    return _said[0]
+def last_printed() -> float:
+    """When this process last printed a line, or was started: a time.monotonic() value."""
+    return _printed[0]
 
 
 def mark(world: World) -> str:
@@ -34,6 +34,6 @@ def console(world: World) -> Callable[[str], None]:
         # One write a line: ranks that share a terminal must not break into each other's lines.
         tqdm.write("".join(f"{before}{line}\n" for line in text.split("\n")), end="")
         sys.stdout.flush()
-        _said[0] = time.monotonic()
+        _printed[0] = time.monotonic()
 
     return say

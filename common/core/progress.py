@@ -45,7 +45,7 @@ class Progress:
     iteration: int = 0
     phase: str = "start"
     has_stepped: bool = False
-    """True once a first step has ended: from then on the shorter patience applies."""
+    """True once a first step has ended: from then on a rank may stay less long in one place."""
     run: int = 0
     """Counts the runs of this process: Part Two has one a strategy, and epochs start anew."""
     saved: str | None = None

@@ -1,4 +1,4 @@
-"""What results depend on beside the settings: code, versions, processor.
+"""What results depend on besides the settings: code, versions, processor.
 
     python3 -c "from common.core.provenance import *; print(code_digest(), versions())"
 """
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def processor() -> str:
-    """What the processor calls itself."""
+    """The model name of the processor."""
     names = [line.partition(":")[2].strip() for line in lines_of("/proc/cpuinfo")
              if line.startswith("model name")]
     return names[0] if names else platform.machine()
@@ -28,7 +28,7 @@ def instruction_sets() -> str:
 
 
 def lines_of(path: str) -> list[str]:
-    """The lines of one of Linux's own files; none where there is no such file."""
+    """The lines of a file of Linux's /proc or /sys; none where there is no such file."""
     try:
         return Path(path).read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Who am I: this process's rank, and how to reach the others. Pure: no sockets, no torch.
+"""This process's rank, and how to reach the other ranks. Pure: no sockets, no torch.
 
     RANK=1 WORLD_SIZE=4 python3 -c "from common.core.world import *; print(detect_world({}))"
 """
@@ -18,7 +18,7 @@ DEFAULT_PORT = 29500
 class World:
     """This process among all processes of a run; one process is one rank.
 
-    `source` says who told us: "flags", "torchrun", "slurm" or "alone". `store_is_served` is true
+    `source` is what launched it: "flags", "torchrun", "slurm" or "alone". `store_is_served` is true
     when a launcher already serves the rendezvous store (torchrun's agent), so rank 0 must not.
     `token` is a word that all ranks of one job share, so that two jobs cannot mix by mistake.
     """
@@ -46,7 +46,7 @@ def detect_world(
     master_port: int | None = None,
     token: str | None = None,
 ) -> World:
-    """Decides who this process is: explicit flags, else torchrun, else SLURM, else alone.
+    """The World of this process: from explicit flags, else torchrun, else SLURM, else alone.
 
     Raises UsageError for half a launch (say, a rank without a world size), naming what is missing,
     and for a rank outside the world.
@@ -82,7 +82,7 @@ def _from_torchrun(environment: Mapping[str, str]) -> World:
     for variable, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
         if variable not in environment:
             raise UsageError(f"the environment sets {other} but not {variable}: "
-                             "a launcher sets both, so unset the one or set the other")
+                             f"a launcher sets both, so unset {other} or set {variable}")
     served = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return World(_number(environment, "RANK"), _number(environment, "WORLD_SIZE"),
                  environment.get("MASTER_ADDR", DEFAULT_MASTER), source="torchrun",

@@ -1,8 +1,8 @@
 """Before the first run on a cluster: does everything work, and if not, what is to fix first?
 
-Three phases: over the store alone, who is there and with what; over plain sockets, pair by pair,
-which links connect and how fast they are; and only if all do, the process group. What each rank
-finds is shared, so every rank draws the same conclusion. scripts/preflight.py is the command.
+Three phases: over the store, which ranks have joined and with what; over plain sockets, pair by
+pair, which links connect and how fast they are; and only if all do, the process group. What each
+rank finds is shared, so every rank draws the same conclusion. scripts/preflight.py is the command.
 """
 
 import json
@@ -57,7 +57,7 @@ def examine(findings: Findings) -> None:
 def keep_measurements(findings: Findings) -> None:
     """Writes preflight.json, for scripts/predict.py, to where runs will write. On the leader.
 
-    A folder that cannot be written draws a line, and no failure: the links are sound all the same.
+    A folder that cannot be written is reported but is no failure: the links work all the same.
     """
     path = findings.settings.output_dir / "preflight.json"
     try:
@@ -69,10 +69,10 @@ def keep_measurements(findings: Findings) -> None:
 
 def _exchange(findings: Findings, board: Board, me: RankInfo, port: int,
               deadline: float) -> None:
-    """Every rank's info and facts; where ranks are missing, those of the ranks that have joined."""
+    """Every rank's info and facts; where ranks are missing, those of ranks that have joined."""
     master = addresses.resolve(board.world.master_address)
     facts = NodeFacts.of_this_node(port, findings.settings.output_dir, me.interface, master)
-    board.post("facts", asdict(facts))  # before joining: whoever has joined has posted facts
+    board.post("facts", asdict(facts))  # first, so that a rank that has joined has posted its facts
     try:
         exchange(board, me, deadline)
     finally:

@@ -1,7 +1,7 @@
-"""Does each rank reach each other one, how quickly, and how much goes through? Plain sockets only.
+"""Connection, round trip and bandwidth from each rank to each other one, over plain sockets.
 
-Every rank serves one ephemeral port on its own address, as gloo will, and probes the others' ports
-by a schedule in which each rank takes part in one probe at a time.
+Every rank serves one ephemeral port on its own address, as gloo will, and probes the ports
+of the other ranks by a schedule in which each rank takes part in one probe at a time.
 
     with LinkServer("127.0.0.1") as server:
         print(probe("127.0.0.1", server.port, seconds=0.2))
@@ -29,7 +29,7 @@ _NUMBER = struct.Struct("!d")
 class Link:
     """What one rank found when it connected to another.
 
-    `round_trip` and `clock_ahead` (their clock minus ours) are seconds, `bandwidth` is bytes a
+    `round_trip` and `clock_ahead` (its clock minus ours) are seconds, `bandwidth` is bytes a
     second towards the other rank; None where `error` says why there is no value.
     """
 
@@ -46,7 +46,7 @@ class Link:
 class LinkServer:
     """Answers probes on an ephemeral port of `address` from threads of its own, until the end.
 
-    It sends back the time of day and counts what it is sent; it keeps nothing.
+    It replies the time of day to a ping and counts the bytes of a stream; it keeps nothing.
     """
 
     def __init__(self, address: str) -> None:
@@ -74,7 +74,7 @@ class LinkServer:
 
 
 def _answer(connection: socket.socket) -> None:
-    """Serves one caller until it hangs up or falls silent."""
+    """Serves one caller until it closes the connection or stops sending."""
     with connection, contextlib.suppress(OSError):
         _prepare(connection)
         while request := connection.recv(1):
@@ -87,11 +87,11 @@ def _answer(connection: socket.socket) -> None:
             received = _receive_for(seconds, connection)
             rate = received / (time.perf_counter() - start)
             connection.sendall(_NUMBER.pack(rate))
-            _receive_for(STALL_SECONDS, connection)  # what is still under way, until it hangs up
+            _receive_for(STALL_SECONDS, connection)  # what is still in transit
 
 
 def _receive_for(seconds: float, connection: socket.socket) -> int:
-    """Counts the bytes that arrive in `seconds`; ends early when the other side hangs up."""
+    """Counts the bytes that arrive in `seconds`; ends early when the connection is closed."""
     buffer, received, end = bytearray(BLOCK), 0, time.perf_counter() + seconds
     while time.perf_counter() < end and (count := connection.recv_into(buffer)):
         received += count
@@ -101,7 +101,7 @@ def _receive_for(seconds: float, connection: socket.socket) -> int:
 def probe(address: str, port: int, seconds: float) -> Link:
     """Connects to a LinkServer, pings it, and sends to it for about `seconds`.
 
-    Never raises for a link that does not work: the Link says how far it got.
+    Never raises for a link that does not work: the Link then has an error.
     """
     try:
         connection = socket.create_connection((address, port), timeout=CONNECT_SECONDS)
@@ -127,7 +127,7 @@ def _prepare(connection: socket.socket) -> None:
 
 
 def _ping(connection: socket.socket) -> tuple[float, float]:
-    """(round trip, their clock ahead of ours), in seconds; best known for the shortest trip."""
+    """(round trip, seconds by which its clock is ahead); most exact for the shortest trip."""
     asked, start = time.time(), time.perf_counter()
     connection.sendall(_PING)
     theirs = _receive_number(connection)
@@ -142,7 +142,7 @@ def _stream(connection: socket.socket, seconds: float) -> float:
     while not select.select([connection], [], [], 0)[0]:
         connection.send(block)
     rate = _receive_number(connection)
-    # Hang up at once: what is still in the send buffer would disturb the next measurement.
+    # Reset at once: what is still in the send buffer would disturb the next measurement.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return rate
 
@@ -152,7 +152,7 @@ def _receive_number(connection: socket.socket) -> float:
     while len(data) < _NUMBER.size:
         more = connection.recv(_NUMBER.size - len(data))
         if not more:
-            raise ConnectionError("the other side hung up")
+            raise ConnectionError("the other side closed the connection")
         data += more
     return _NUMBER.unpack(data)[0]
 

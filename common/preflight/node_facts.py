@@ -1,4 +1,4 @@
-"""What a node knows about itself: names, route, memory, disk. Linux's own files, no other program.
+"""Facts of a node: name, route, memory, disk. From files of Linux, with no other program.
 
     python3 -c "from common.preflight.node_facts import *; print(own_name(), gateway('10.0.0.1'))"
 """
@@ -17,7 +17,7 @@ from common.core.provenance import lines_of
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What the preflight wants to know of a rank's node besides its RankInfo; for JSON as that is.
+    """What the preflight reports of a rank's node besides its RankInfo; as that, for JSON.
 
     Sizes are bytes; `port` is that of its LinkServer, `link_speed` is in Mbit/s.
     """
@@ -56,7 +56,7 @@ def own_name() -> str:
 
 
 def gateway(destination: str) -> str | None:
-    """The first hop of the route to an IPv4 address; None when it is in reach without one."""
+    """The first hop of the route to an IPv4 address; None on a direct route."""
     if destination.startswith("127."):
         return None
     target = _number(destination)
@@ -90,6 +90,6 @@ def disk_free(folder: Path) -> int:
 
 
 def _interface_number(interface: str, name: str) -> int | None:
-    """What the driver says of its interface; nothing for loopback and for unplugged cables."""
+    """What the driver reports of its interface; None for loopback and for unplugged cables."""
     lines = lines_of(f"/sys/class/net/{interface}/{name}")
     return int(lines[0]) if lines and int(lines[0]) > 0 else None

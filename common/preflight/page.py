@@ -12,13 +12,13 @@ from common.preflight.links import Link
 
 
 def page(findings: Findings) -> str:
-    """Everything that was found, for as far as the preflight came; ends in ready or not ready."""
+    """Everything that was found; the last line says ready or not ready."""
     world = findings.world
     lines = [f"preflight of {world.size} rank{'s' * (world.size > 1)} (launched by: "
              f"{world.source}), master {world.master_address}:{world.master_port}, "
              f"{findings.settings.workload}, "
              f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}"]
-    for heading, body in (("who", _who(findings)), ("machines", _machines(findings)),
+    for heading, body in (("ranks", _ranks(findings)), ("machines", _machines(findings)),
                           ("software and data", _software(findings)),
                           ("links", _links(findings)), ("all-reduce", _all_reduce(findings)),
                           ("remarks", ["  " + remark for remark in remarks(findings)])):
@@ -32,7 +32,7 @@ def _verdict(findings: Findings) -> str:
     return f"ready: start the run with the same flags on all {findings.world.size} ranks"
 
 
-def _who(findings: Findings) -> list[str]:
+def _ranks(findings: Findings) -> list[str]:
     return table(["rank", "host", "pid", "address", "interface", "route to the master",
                   "own name means", "clock"],
                  [[info.rank, info.host, info.pid, info.address, info.interface,

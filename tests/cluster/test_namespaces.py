@@ -125,7 +125,7 @@ def test_two_clusters_run_side_by_side(tmp_path):
 @pytest.mark.parametrize("arguments, words", [
     ([], "no command given"), (["-n", "0", "true"], "-n 0"), (["-p", "exit 7", "true"], "prepared"),
     (["-r", "fast", "true"], "could not be built")])
-def test_mistakes_are_told_in_a_sentence(arguments, words):
+def test_mistakes_are_reported_in_a_sentence(arguments, words):
     done = subprocess.run([SCRIPT, *arguments], capture_output=True, text=True)
     assert done.returncode == 2
     assert any(line.startswith("error: ") and words in line for line in done.stderr.splitlines())

@@ -160,7 +160,7 @@ def debian_hosts() -> dict:
     return {rank: partial(with_hosts, DEBIAN.format(name=f"node{rank}")) for rank in range(4)}
 
 
-def test_hosts_that_call_themselves_127_0_1_1_are_ready_and_told(hosts, tmp_path):
+def test_hosts_whose_name_means_127_0_1_1_are_ready_and_reported(hosts, tmp_path):
     outcomes = preflight(hosts, tmp_path, before=debian_hosts())
     assert [outcome.code for outcome in outcomes] == [0] * 4, outcomes
     assert "rank 2 on node2: node2 means 127.0.1.1 there (hosts file); the run uses 10.77.0.3" \

@@ -125,7 +125,7 @@ def is_running(path: Path) -> bool:
 
 @pytest.mark.parametrize("hosts, part, words", [
     ("", "PartTwo", "names no host"), ("a", "PartSeven", "no program PartSeven")])
-def test_mistakes_are_told_in_a_sentence(tmp_path, hosts, part, words):
+def test_mistakes_are_reported_in_a_sentence(tmp_path, hosts, part, words):
     (tmp_path / "hosts.txt").write_text(hosts)
     done = subprocess.run([ROOT / "scripts" / "ssh_cluster.sh", tmp_path / "hosts.txt", part],
                           capture_output=True, text=True)

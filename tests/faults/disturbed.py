@@ -1,4 +1,4 @@
-"""Runs of the literal mains, slowed down a little, that can be met in a chosen phase and disturbed.
+"""Runs of the literal mains, slowed down a little, to be disturbed in a chosen phase.
 
     with running(case, folder, "no") as programs:
         wait_for(folder, "training", 5)
@@ -21,36 +21,36 @@ LONG_PAUSE = 0.5
 
 
 def plant_phases(folder: Path, pause: float = PAUSE) -> None:
-    """The small workload, whose phases each leave a file `met_PHASE_N` and then pause.
+    """The small workload, whose phases each leave a file `at_PHASE_N` and then pause.
 
     N is the step in training, where a step takes `pause` seconds longer; else it counts, and the
-    pause is a long one. "saving" is met between writing and renaming.
+    pause is a long one. "saving" is between writing and renaming.
     """
     from common import evaluation, setup
     from common.run import checkpoint, run
 
     plant()
 
-    def meet(owner: Any, name: str, phase: str, number: Callable[..., int]) -> None:
+    def mark(owner: Any, name: str, phase: str, number: Callable[..., int]) -> None:
         plain = getattr(owner, name)
 
-        def met(*arguments: Any, **more: Any) -> Any:
-            (folder / f"met_{phase}_{number(*arguments)}").touch()
+        def marked(*arguments: Any, **more: Any) -> Any:
+            (folder / f"at_{phase}_{number(*arguments)}").touch()
             time.sleep(pause if phase in ("training", "saving") else LONG_PAUSE)
             return plain(*arguments, **more)
-        setattr(owner, name, met)
+        setattr(owner, name, marked)
 
     counts = iter(range(1000))
-    meet(setup, "load_datasets", "start-up", lambda *_: 0)
-    meet(run.Run, "finish_step", "training", lambda self, *_: self.position.step)
-    meet(evaluation, "predict", "evaluation", lambda *_: 0)
-    meet(checkpoint, "_verify", "saving", lambda *_: next(counts))
+    mark(setup, "load_datasets", "start-up", lambda *_: 0)
+    mark(run.Run, "finish_step", "training", lambda self, *_: self.position.step)
+    mark(evaluation, "predict", "evaluation", lambda *_: 0)
+    mark(checkpoint, "_verify", "saving", lambda *_: next(counts))
 
 
 def wait_for(folder: Path, phase: str, number: int = 0, seconds: float = 60) -> None:
     """Returns when some rank is in that phase."""
     deadline = time.monotonic() + seconds
-    while not (folder / f"met_{phase}_{number}").exists():
+    while not (folder / f"at_{phase}_{number}").exists():
         assert time.monotonic() < deadline, f"no rank came to {phase} {number}"
         time.sleep(0.002)
 

@@ -1,9 +1,9 @@
 """A loss or gradient that is not finite, on one rank only, stops all ranks at the same step.
 
-Mutations that turn this red: drop `require_finite` from a strategy's `average`, from
-comm_hooks._check or from OverlappedAllReduce._send (the wrong rank is named); drop the isfinite
-from `forward`; return the norm's verdict without looking (large gradients are refused); drop the
-isfinite from evaluate.
+Mutations that turn this red: drop `finite_gradients` from the loop; drop `require_finite` from
+comm_hooks._check or from OverlappedAllReduce._send (the wrong rank is named); drop `_finite` from
+the loss; return the norm's verdict without looking (large gradients are refused); drop the isfinite
+from evaluate.
 """
 
 from functools import partial
@@ -14,7 +14,7 @@ import torch
 
 from common.core.events import read_events
 from common.run import checkpoint, checkpoint_folder
-from common.step.gradient_check import NotFinite, require_finite
+from common.step.gradient_check import SpoiltGradient, require_finite
 from tests.faults.disturbed import joined, plant_phases, running
 from tests.ranks import error_lines, program, run_programs
 from tests.runs import FOLDERS, Case
@@ -32,31 +32,31 @@ def plant_bad_number(folder: Path, what: str, value: float) -> None:
     plant_phases(folder)
     iterations = run.Run.iterations
 
-    def spoilt(self: run.Run):
+    def planted(self: run.Run):
         for iteration in iterations(self):
             plant_bad_number.step = self.position.step
             yield iteration
-    run.Run.iterations = spoilt
+    run.Run.iterations = planted
     from torch import nn
 
     from tests import small
 
-    def spoil(tensor):
+    def bad(tensor):
         return torch.full_like(tensor, value) if plant_bad_number.step == BAD_AT else tensor
 
     class Criterion(nn.CrossEntropyLoss):
         def forward(self, outputs, targets):
             loss = super().forward(outputs, targets)
-            return spoil(loss) if what == "loss" and self.training else loss
+            return bad(loss) if what == "loss" and self.training else loss
 
     nn.CrossEntropyLoss, create = Criterion, small.SmallNet.__init__
     plant_bad_number.step = 0
 
-    def create_spoilt(self, *arguments) -> None:
+    def create_with_hook(self, *arguments) -> None:
         create(self, *arguments)
         if what == "gradient":
-            self.layers[4].weight.register_hook(spoil)
-    small.SmallNet.__init__ = create_spoilt
+            self.layers[4].weight.register_hook(bad)
+    small.SmallNet.__init__ = create_with_hook
 
 
 @pytest.mark.parametrize("what, value", [("loss", float("nan")), ("gradient", float("inf"))])
@@ -75,7 +75,7 @@ def test_all_ranks_stop_at_the_same_step(run, size, what, value, tmp_path):
         assert ("the loss became" if what == "loss" else "gradient of layers.4.weight") in line
     for rank in range(size):
         steps = list(read_events(tmp_path / FOLDERS[run] / f"metrics_rank{rank}.jsonl", "step"))
-        # Across steps the others may end theirs, and learn in the next that a mean never comes.
+        # Across steps the other ranks may end theirs, and miss the mean in the next one only.
         late = run == "cross-step-all-reduce" and rank != culprit
         assert len(steps) in ((BAD_AT, BAD_AT + 1) if late else (BAD_AT,))
     for path in checkpoint_folder.newest(tmp_path / FOLDERS[run] / "checkpoints"):
@@ -83,7 +83,7 @@ def test_all_ranks_stop_at_the_same_step(run, size, what, value, tmp_path):
             assert bool(tensor.isfinite().all())
 
 
-def test_weights_that_the_last_update_has_ruined(tmp_path):
+def test_weights_that_the_last_update_made_non_finite(tmp_path):
     """No later loss could tell: the evaluation does."""
     outcome, = run_programs([program("PartOne", [
         *SMALL, "--max-iterations", "1", "--learning-rate", "4e18", "--output-dir", str(tmp_path)],
@@ -93,10 +93,8 @@ def test_weights_that_the_last_update_has_ruined(tmp_path):
 
 
 def test_large_is_not_infinite():
-    require_finite([torch.full((4,), 1e30), torch.ones(3)])
-    tensors, parameters = [torch.ones(4), torch.tensor([1.0, float("nan"), 1.0])], [
-        torch.zeros(4), torch.zeros(3)]
-    for owners, expected in ((None, tensors[1]), (parameters, parameters[1])):
-        with pytest.raises(NotFinite) as raised:
-            require_finite(tensors, parameters=owners)
-        assert raised.value.tensor is expected
+    parameters = [torch.zeros(4), torch.zeros(3)]
+    require_finite(parameters, [torch.full((4,), 1e30), torch.ones(3)])
+    with pytest.raises(SpoiltGradient) as raised:
+        require_finite(parameters, [torch.ones(4), torch.tensor([1.0, float("nan"), 1.0])])
+    assert raised.value.parameter is parameters[1]

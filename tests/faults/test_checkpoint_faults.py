@@ -212,7 +212,7 @@ def run_small(folder: Path, *more: str, before=plant, logs: Path | None = None):
 
 
 def fail_saves(first: int, last: int, number: int) -> None:
-    """The small workload; its saves number `first` to `last` meet the error `number`."""
+    """The small workload; its saves number `first` to `last` raise the error `number`."""
     plant()
     fsync, count = os.fsync, iter(range(1, 1000))
 

@@ -29,7 +29,7 @@ def test_a_pause_of_all_ranks_is_no_loss(tmp_path, undisturbed):
         for each in programs:
             os.kill(each.process.pid, signal.SIGSTOP)
         time.sleep(9)
-        for each in programs:  # the first has time to judge the others, and must not
+        for each in programs:  # the first has time to judge the other ranks, and must not
             os.kill(each.process.pid, signal.SIGCONT)
             time.sleep(1)
         codes, _ = joined(programs, 60)

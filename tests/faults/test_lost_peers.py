@@ -98,8 +98,8 @@ def check_kill_all(tmp_path, undisturbed):
     def check(case: Case, seed: int) -> None:
         chance = random.Random(seed)
         for _ in range(chance.randint(1, 3)):
-            for met in tmp_path.glob("met_*"):
-                met.unlink()
+            for path in tmp_path.glob("at_*"):
+                path.unlink()
             with running(case, tmp_path, "auto") as programs:
                 wait_for(tmp_path, "start-up")
                 time.sleep(chance.uniform(0.3, 1.5))
@@ -156,7 +156,7 @@ def plant_sleeper(folder: Path, step: int) -> None:
 
     def fall_asleep(self: run.Run, *arguments) -> None:
         if self.position.step == step:
-            (folder / "met_asleep_0").touch()
+            (folder / "at_asleep_0").touch()
             time.sleep(1000)
         finish_step(self, *arguments)
     run.Run.finish_step = fall_asleep
@@ -199,7 +199,7 @@ def plant_mute(folder: Path) -> None:
     def post_and_stop(self, topic, value) -> None:
         post(self, topic, value)
         if topic == board.JOINED:
-            (folder / "met_mute_0").touch()
+            (folder / "at_mute_0").touch()
             os.kill(os.getpid(), signal.SIGSTOP)
     board.Board.post = post_and_stop
 
@@ -254,7 +254,7 @@ def plant_behind_cable(folder: Path) -> None:
         if self.position.step == 5:
             for cable in cables:
                 cable.uncut.clear()
-            (folder / "met_cut_0").touch()
+            (folder / "at_cut_0").touch()
             time.sleep(1000)
     run.Run.finish_step = cut
 

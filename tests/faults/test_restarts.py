@@ -47,7 +47,7 @@ def write_main(folder: Path, part: str) -> Path:
 
 def wait_for_step(folder: Path, step: int) -> None:
     deadline = time.monotonic() + 120
-    while not (folder / f"met_training_{step}").exists():
+    while not (folder / f"at_training_{step}").exists():
         assert time.monotonic() < deadline, [path.read_text() for path in folder.glob("*.out")]
         time.sleep(0.01)
 

@@ -43,7 +43,7 @@ PHASES = ("start-up", "training", "evaluation", "saving")
 
 
 def cases(count: int, seed: int) -> list[tuple]:
-    """Every phase with every kind of run and signal in turn; who is told, and when, by chance."""
+    """Every phase with every kind of run and signal in turn; at a step and to ranks by chance."""
     chance = random.Random(seed)
     drawn = []
     for number in range(count):
@@ -89,8 +89,8 @@ def test_a_signal_stops_all_ranks_after_one_step(case, phase, number, told, tmp_
 
 
 @pytest.mark.parametrize("run", ["local-sgd", "diloco"])
-def test_a_signal_between_meetings_loses_nothing(run, tmp_path, undisturbed):
-    """The ranks have other weights each, and meet after 9 steps only."""
+def test_a_signal_between_synchronisation_rounds_loses_nothing(run, tmp_path, undisturbed):
+    """Each rank has weights of its own; they average them after 9 steps only."""
     check(Case(run, 3, "memory", 50, 5), "training", signal.SIGTERM, 1, tmp_path, undisturbed)
 
 
@@ -158,7 +158,7 @@ def test_on_a_terminal_the_sentence_takes_the_place_of_the_bar(run, size, tmp_pa
 
 
 def read_all(terminal: int, shown: bytearray) -> None:
-    with contextlib.suppress(OSError):  # nobody has the other end open any more
+    with contextlib.suppress(OSError):  # the other end is closed
         while data := os.read(terminal, 65536):
             shown += data
 
@@ -217,7 +217,7 @@ def plant_sleeper(folder) -> None:
     def sleep_in_the_third(self: run.Run, *arguments) -> None:
         if self.position.step == 2:
             time.sleep(1)  # the watch passes on what was saved
-            (folder / "met_asleep_0").touch()
+            (folder / "at_asleep_0").touch()
             time.sleep(1000)
         finish_step(self, *arguments)
     run.Run.finish_step = sleep_in_the_third

@@ -54,7 +54,7 @@ def a_host_named_as_debian_does() -> None:
         "127.0.1.1" if host == "node0" else host, *more)
 
 
-def test_a_master_name_that_means_loopback_is_told_while_others_are_missing(tmp_path):
+def test_a_master_name_that_means_loopback_is_reported_while_ranks_are_missing(tmp_path):
     command = ["-M", "node0", "-N", "2", "-R", "0", "--master-port", str(free_port()),
                "--timeout", "2", *flags_in(tmp_path)]
     outcome, = run_programs([program("PartTwo", command, tmp_path, "a",
@@ -80,7 +80,7 @@ def test_ranks_on_one_machine_may_use_a_name_that_means_loopback(tmp_path):
     ("PartThree", ["--parallel", "data-parallel"], {}, False),
     ("PartOne", [], {}, False),
 ])
-def test_a_node_that_was_told_of_no_others_warns(part, flags, environment, is_warned, tmp_path):
+def test_a_node_launched_without_others_warns(part, flags, environment, is_warned, tmp_path):
     command = [*SMALL, "--max-iterations", "1", "--output-dir", str(tmp_path / "out"), *flags]
     port = {"MASTER_PORT": str(free_port())}
     outcome, = run_programs([program(part, command, tmp_path, "a", {**environment, **port},
@@ -227,11 +227,11 @@ def other_initial_weights() -> None:
     from common.model import vgg11
     plain = vgg11._initialise
 
-    def spoilt(layer: nn.Module) -> None:
+    def changed(layer: nn.Module) -> None:
         plain(layer)
         if isinstance(layer, nn.Linear):
             layer.bias.data.fill_(1e-7)
-    vgg11._initialise = spoilt
+    vgg11._initialise = changed
 
 
 def test_output_cannot_be_written(tmp_path):

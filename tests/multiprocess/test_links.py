@@ -1,6 +1,6 @@
 """Probing links, deciding which is broken or slow, and measuring an all-reduce.
 
-Mutations that turn this red: drop a seat's turn in pairings; `sends` only in slow_link; count
+Mutations that turn this red: one total less in pairings; `sends` only in slow_link; count
 links of one address; compare with the maximum instead of the median; use algorithm bandwidth for
 bus; drop the reply's deadline in _answer; leave the published verdict out of Board.share.
 """
@@ -31,8 +31,8 @@ def test_every_pair_comes_once_and_no_rank_twice_in_a_round(size):
     pairs = [pair for pairs in rounds for pair in pairs]
     assert sorted(pairs) == [(a, b) for a in range(size) for b in range(a + 1, size)]
     for together in rounds:
-        seated = [rank for pair in together for rank in pair]
-        assert len(seated) == len(set(seated))
+        busy = [rank for pair in together for rank in pair]
+        assert len(busy) == len(set(busy))
     assert len(rounds) <= size
 
 

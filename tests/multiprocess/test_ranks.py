@@ -32,7 +32,7 @@ def test_results_come_in_rank_order():
 @pytest.mark.parametrize(("function", "told"), [
     (fail_on_rank_one, "rank 1 failed: rank one is out of paper"),
     (hang_on_rank_one, r"no result of ranks \[0, 1\] in time")])
-def test_a_failing_or_hanging_rank_is_told_and_ended(function, told):
+def test_a_failing_or_hanging_rank_is_reported_and_ended(function, told):
     with pytest.raises(PeerLost, match=told):
         run_ranks(2, function, seconds=5)
     assert not multiprocessing.active_children()

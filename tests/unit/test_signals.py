@@ -66,16 +66,16 @@ def test_all_ranks_stop_at_one_boundary_that_each_can_reach(passed, places, save
     ranks = [Rank(store, number, size, passed + ahead, in_step, save_every)
              for number, (ahead, in_step) in enumerate(places)]
     ranks[data.draw(st.integers(0, size - 1))].stop.signal = signal.SIGTERM
-    for _ in range(3):  # asked, frozen, told where: with all main threads as good as blocked
+    for _ in range(3):  # asked, frozen, given a boundary: with all main threads as good as blocked
         for rank in ranks:
             rank.advance()
     targets = {rank.agreement._target for rank in ranks}
     target, = targets
     assert target is not None
     for ahead, in_step in places:
-        assert target >= passed + ahead  # nobody has passed it
+        assert target >= passed + ahead  # no rank has passed it
         saved = (passed + ahead) % save_every == 0 or passed + ahead == 0
-        if target == passed + ahead:  # whoever is there already has nothing to lose
+        if target == passed + ahead:  # a rank that is there already has nothing to lose
             assert saved and not in_step
     for rank in ranks:
         if not rank.stop.is_done():
@@ -113,7 +113,7 @@ def test_a_frozen_rank_passes_one_more_boundary_at_most():
     assert passed == [(2, False), (3, True)]
 
 
-def test_before_all_have_joined_nobody_waits():
+def test_before_all_have_joined_no_rank_waits():
     stop, board = Stop(), Board(HashStore(), World(1, 3))
     agreement = StopAgreement(stop, Progress())
     assert agreement.advance(board, []) is None

@@ -124,7 +124,7 @@ def test_the_rank_that_is_least_far_is_the_one_that_is_stuck(cluster):
 @pytest.mark.parametrize("culprit, others", [
     ((1, 8, "saving", 1), (1, 0, "evaluation", 1)),  # evaluation comes after the epoch's steps
     ((2, 3, "evaluation", 1), (2, 3, FINISHED, 1)),
-    ((2, 0, "after saving", 1), (1, 0, "data", 2))])  # the others are in Part Two's second run
+    ((2, 0, "after saving", 1), (1, 0, "data", 2))])  # the other ranks are in Part Two's second run
 def test_what_comes_later_is_no_sign_of_being_stuck(cluster, culprit, others):
     for rank, (*where, run) in enumerate((others, others, culprit)):
         cluster.at(rank, *where)
@@ -145,20 +145,20 @@ def test_some_places_have_more_time(cluster, epoch, phase, has_stepped, factor):
             cluster.beat((0, 1, 2), 2)
 
 
-def test_where_all_wait_for_each_other_nobody_is_blamed(cluster):
+def test_where_all_wait_for_each_other_no_rank_is_blamed(cluster):
     for rank in range(3):
         cluster.at(rank, 1, 5, "sync")
     with pytest.raises(Left, match="all ranks wait for each other .*: the network"):
         cluster.beat((0, 1, 2), PATIENCE + 1)
 
 
-def test_whoever_has_finished_may_be_silent(cluster):
+def test_a_rank_that_has_finished_may_be_silent(cluster):
     cluster.at(2, 1, 9, FINISHED)
     cluster.beat((0, 1, 2), 1)
     cluster.beat((0, 1), 5 * SILENCE_SECONDS)
 
 
-def test_the_first_verdict_is_everybodys(cluster):
+def test_the_first_verdict_holds_for_all(cluster):
     first = cluster.boards[0].publish(PeerLost("the first"))
     second = cluster.boards[1].publish(Failure("the second"))
     assert (str(second), second.exit_code) == (str(first), 75) == ("the first", 75)
@@ -174,22 +174,22 @@ def test_the_first_verdict_is_everybodys(cluster):
 def test_of_two_verdicts_the_first_is_said_by_both(cluster):
     """Both see the silence at once, and have heard the last word at different times."""
     cluster.beat((0,), 1)
-    told = []
+    said = []
     for rank in (0, 1):
         with pytest.raises(Left) as left:
             cluster.beat((rank,), 2 * SILENCE_SECONDS)
-        told.append(left.value.args)
-    assert told[0] == told[1]
+        said.append(left.value.args)
+    assert said[0] == said[1]
 
 
-def test_when_all_have_done_everything_no_failure_can_be_told_any_more(cluster):
+def test_when_all_have_done_everything_no_failure_can_be_published_any_more(cluster):
     cluster.boards[0].conclude()
     assert cluster.boards[1].publish(PeerLost("too late")).exit_code == 0
     cluster.boards[2].conclude()
-    cluster.beat((0, 1, 2), 5)  # and nobody leaves
+    cluster.beat((0, 1, 2), 5)  # and no rank leaves
 
 
-def test_a_failure_that_was_told_before_the_end_holds_for_all(cluster):
+def test_a_failure_that_was_published_before_the_end_holds_for_all(cluster):
     cluster.boards[0].publish(PeerLost("in time"))
     for each in cluster.boards:
         with pytest.raises(Verdict, match="in time") as raised:
