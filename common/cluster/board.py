@@ -78,7 +78,8 @@ class Board:
         return list(self.posted(topic).values())
 
     def _report(self, topic: str) -> str:
-        missing = [str(rank) for rank in range(self.world.size) if rank not in self.posted(topic)]
+        posted = self.posted(topic)
+        missing = [str(rank) for rank in range(self.world.size) if rank not in posted]
         done = topic if topic == JOINED else f"done with {topic}"
         return (f"{self.world.size - len(missing)} of {self.world.size} {done}, waiting for "
                 f"rank{'s' * (len(missing) > 1)} {', '.join(missing)}")

@@ -37,7 +37,7 @@ def join(world: World, settings: Settings, join_deadline: float,
     rank; an error that is no Failure is a fault of this rank, and raised as it is. At the end the
     process group, if one was formed, is closed, and the leader leaves last.
     """
-    say, process_progress().mark = console(world), mark(world)
+    process_progress().mark, say = mark(world), console(world)
     address = addresses.resolve(world.master_address)
     addresses.warn_of_public_address(address, say)
     me = RankInfo.of_this_process(world, settings, *addresses.choose_interface(
