@@ -117,10 +117,11 @@ class Board:
         It does not wait for those that are `lost`; a late one shall still read the verdict.
         """
         deadline = time.monotonic() + LINGER_SECONDS
-        expected = set(range(self.world.size) if self.world.is_leader else ()) - set(lost)
+        expected = set(range(self.world.size)) - set(lost)
         with contextlib.suppress(RuntimeError):  # the leader has left
             self.post("left", True)
-            while expected - self.posted("left").keys() and time.monotonic() < deadline:
+            while (self.world.is_leader and expected - self.posted("left").keys()
+                   and time.monotonic() < deadline):
                 time.sleep(POLL_SECONDS)
 
 
