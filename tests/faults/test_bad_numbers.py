@@ -1,9 +1,9 @@
 """A loss or gradient that is not finite, on one rank only, stops all ranks at the same step.
 
-Mutations that turn this red: drop `finite_gradients` from the loop; drop `require_finite` from
-comm_hooks._check or from OverlappedAllReduce._send (the wrong rank is named); drop `_finite` from
-the loss; return the norm's verdict without looking (large gradients are refused); drop the isfinite
-from evaluate.
+Mutations that turn this red: drop `require_finite` from a strategy's `average`, from
+comm_hooks._check or from OverlappedAllReduce._send (the wrong rank is named); drop the isfinite
+from `forward`; return the norm's verdict without looking (large gradients are refused); drop the
+isfinite from evaluate.
 """
 
 from functools import partial
@@ -14,7 +14,7 @@ import torch
 
 from common.core.events import read_events
 from common.run import checkpoint, checkpoint_folder
-from common.step.gradient_check import SpoiltGradient, require_finite
+from common.step.gradient_check import NotFinite, require_finite
 from tests.faults.disturbed import joined, plant_phases, running
 from tests.ranks import error_lines, program, run_programs
 from tests.runs import FOLDERS, Case
@@ -93,8 +93,10 @@ def test_weights_that_the_last_update_made_non_finite(tmp_path):
 
 
 def test_large_is_not_infinite():
-    parameters = [torch.zeros(4), torch.zeros(3)]
-    require_finite(parameters, [torch.full((4,), 1e30), torch.ones(3)])
-    with pytest.raises(SpoiltGradient) as raised:
-        require_finite(parameters, [torch.ones(4), torch.tensor([1.0, float("nan"), 1.0])])
-    assert raised.value.parameter is parameters[1]
+    require_finite([torch.full((4,), 1e30), torch.ones(3)])
+    tensors, parameters = [torch.ones(4), torch.tensor([1.0, float("nan"), 1.0])], [
+        torch.zeros(4), torch.zeros(3)]
+    for owners, expected in ((None, tensors[1]), (parameters, parameters[1])):
+        with pytest.raises(NotFinite) as raised:
+            require_finite(tensors, parameters=owners)
+        assert raised.value.tensor is expected
