@@ -63,8 +63,7 @@ class Stop:
             return self._target == self._passed
 
     def end(self) -> NoReturn:
-        """Ends the run, now that all is saved: raises, or in a group waits for the watch to end it.
-        """
+        """Ends the run, now that all is saved; in a group by waiting for the watch."""
         with self._change:
             self._done = True
             while self.in_group:
