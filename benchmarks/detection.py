@@ -1,74 +1,100 @@
-"""How long until every other rank has ended, by kind of fault: median and 95th percentile.
+#!/usr/bin/env python3
+"""How long until every other rank has ended, by kind of fault: median, 95th percentile, longest.
 
     python3 benchmarks/detection.py --runs 20
 
-Four ranks of Part Two on this machine train the tests' small model. The clock runs from the fault
-(for "asleep", from the end of --timeout 6) until the last of the other ranks has ended with exit
-code 75 and the culprit's name.
+Four ranks of Part Two on this machine train a small model. The clock runs from the fault until the
+last of the other ranks has ended with exit code 75 and a sentence that names the lost rank.
 """
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 
 from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
 import argparse
-import os
-import platform
 import random
 import signal
-import statistics
+import socket
+import subprocess
 import tempfile
-from functools import partial
+import time
+from statistics import median, quantiles
 
-from tests.faults.disturbed import joined, running, wait_for
-from tests.faults.test_lost_peers import check_survivors, end_victim, plant_sleeper
-from tests.runs import Case
+from common.cluster.program import run_program
+from common.core.events import read_events
+from common.core.failures import DataError, PeerLost
+from common.core.markdown import markdown_table
+from common.core.provenance import conditions
 
-RANKS = 4
-FAULTS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP, "asleep": None,
-          "master killed": signal.SIGKILL, "master stopped": signal.SIGSTOP}
+RANKS, PATIENCE = 4, 60.0
+FAULTS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP, "leader killed": signal.SIGKILL,
+          "leader stopped": signal.SIGSTOP}
 
 
-def seconds_until_all_are_out(fault: str, folder: Path, chance: random.Random) -> float:
-    """One run with one fault; raises AssertionError when a survivor does not name the culprit."""
-    number, step = FAULTS[fault], chance.randint(4, 12)
-    victim = 0 if fault.startswith("master") else chance.randrange(1, RANKS)
-    patience = 60 if number else 6
-    plants = None if number else {victim: partial(plant_sleeper, folder, step)}
-    case = Case("all-reduce", RANKS, "memory", 4, 0)
-    with running(case, folder, plants=plants, more=("--timeout", str(patience))) as programs:
-        wait_for(folder, "training" if number else "asleep", step if number else 0)
-        if number:
-            os.kill(programs[victim].process.pid, number)
-        _, seconds = joined([each for rank, each in enumerate(programs) if rank != victim], 60)
-        end_victim(programs, victim)
-        check_survivors(programs, victim, [each.process.exitcode for each in programs],
-                        "is stuck" if not number else
-                        "stopped answering" if victim else "the leader, is lost")
-    return seconds if number else seconds - patience
+def start_ranks(folder: Path) -> list[subprocess.Popen]:
+    """The literal Part Two on all ranks, each with its output in rankR.txt."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    return [subprocess.Popen(
+        [sys.executable, "PartTwo/main.py", "--master-ip", "127.0.0.1", "--num-nodes", str(RANKS),
+         "--rank", str(rank), "--master-port", str(port), "--sync", "all-reduce", "--workload",
+         "spiral-mlp", "--epochs", "100000", "--output-dir", folder], cwd=ROOT,
+        stdout=(folder / f"rank{rank}.txt").open("w"), stderr=subprocess.STDOUT)
+        for rank in range(RANKS)]
+
+
+def wait_for_steps(folder: Path, steps: int) -> None:
+    """Returns when the leader has logged so many steps. Raises DataError when it does not."""
+    deadline = time.monotonic() + PATIENCE
+    while len(list(read_events(folder / "PartTwo/all-reduce/metrics_rank0.jsonl", "step"))) < steps:
+        if time.monotonic() > deadline:
+            raise DataError("no training: " + (folder / "rank0.txt").read_text())
+        time.sleep(0.01)
+
+
+def seconds_until_all_ended(fault: str, folder: Path, chance: random.Random) -> float:
+    """One run with one fault. Raises DataError when a rank does not name the lost one."""
+    lost = 0 if fault.startswith("leader") else chance.randrange(1, RANKS)
+    ranks = start_ranks(folder)
+    others = [rank for rank in range(RANKS) if rank != lost]
+    try:
+        wait_for_steps(folder, chance.randint(4, 100))
+        ranks[lost].send_signal(FAULTS[fault])
+        begun = time.monotonic()
+        codes = [ranks[rank].wait(PATIENCE) for rank in others]
+        seconds = time.monotonic() - begun
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    for rank, code in zip(others, codes, strict=True):
+        said = (folder / f"rank{rank}.txt").read_text()
+        if code != PeerLost.exit_code or f"rank {lost} (" not in said:
+            raise DataError(f"rank {rank} ended with {code} and does not name rank {lost}: {said}")
+    return seconds
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--runs", type=int, default=20, help="of each fault (default: 20)")
     runs = parser.parse_args().runs
-    chance = random.Random(0)
-    print(f"{RANKS} ranks on {os.cpu_count()} cores of {platform.machine()}, {runs} runs each")
-    print("| fault | p50 | p95 | longest |\n|---|---|---|---|")
+    chance, rows = random.Random(0), []
     for fault in FAULTS:
         found = []
         for _ in range(runs):
             with tempfile.TemporaryDirectory() as name:
-                found.append(seconds_until_all_are_out(fault, Path(name), chance))
-        p95 = statistics.quantiles(found, n=20, method="inclusive")[-1] if runs > 1 else found[0]
-        print(f"| {fault} | {statistics.median(found):.1f} s | {p95:.1f} s | {max(found):.1f} s |",
-              flush=True)
+                found.append(seconds_until_all_ended(fault, Path(name), chance))
+        p95 = quantiles(found, n=20, method="inclusive")[-1] if runs > 1 else found[0]
+        rows.append((fault, *(f"{each:.1f} s" for each in (median(found), p95, max(found)))))
+    print(f"{markdown_table(('fault', 'p50', 'p95', 'longest'), rows)}\n\n{RANKS} ranks, {runs} "
+          f"runs each; {conditions()}")
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -29,6 +29,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from common.core.settings import FIELD_DEFAULTS, LOCAL_SYNC_NAMES, TRAJECTORY_FIELDS
+from common.reporting.words import join
 
 EARLY = 10  # iterations in which roundings can still be told from faults
 FIRST = {"float32": 3e-4, "float64": 5e-13, "bf16": 1.5e-3}  # of the loss, before any update
@@ -158,8 +159,8 @@ def _alike(runs: Sequence[Learned]) -> list[list[Learned]]:
 
 
 def _sentence(found: Difference, head: str, names: Sequence[str], base: Learned) -> str:
-    they, s = _join(names), "s" * (len(names) == 1)
-    does, flags = "does" if s else "do", _join(found.flags)
+    they, s = join(names), "s" * (len(names) == 1)
+    does, flags = "does" if s else "do", join(found.flags)
     apart = f"their losses differ by {_early(found.gaps)}"
     if found.cause == EQUAL:
         return f"{they} learn{s} what {head} learns: in the first {len(found.gaps)} iterations " \
@@ -189,7 +190,3 @@ def _early(gaps: Sequence[float]) -> str:
         return f"{gaps[0]:.1g} in the first iteration"
     return (f"{gaps[0]:.1g} in the first iteration and {max(gaps):.1g} at most in the first "
             f"{len(gaps)}")
-
-
-def _join(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -4,21 +4,22 @@
 
 An iteration's loss is the mean over all samples of its global batch; its skew in a phase is the
 slowest rank's seconds minus the fastest's. The straggler is the rank with the longest own work:
-data, forward and backward, which no other rank can lengthen. Where averaging happens inside
-backward (Part Three), backward includes waiting for the others, so only data and forward count.
+data, forward and backward, which no other rank can lengthen. Where averaging happens during
+backward (Part Three), backward includes waiting for other ranks, so only data and forward count.
 """
 
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from statistics import mean, median
+from statistics import fmean, median
 from typing import Any
 
 from common.core.events import read_events
 from common.core.failures import DataError
 from common.core.progress import PHASES
+from common.core.spread import half_interval
 
-NOTABLE = 1.1  # own work this many times the median rank's makes a straggler
+NOTABLE = 0.1  # of the other ranks' median: so much longer is a straggler's own work
 Step = dict[str, Any]
 Steps = dict[tuple[int, int], dict[int, Step]]
 
@@ -55,48 +56,48 @@ def rank_of(path: Path) -> int:
 def merge(place: tuple[int, int], ranks: dict[int, Step]) -> dict[str, Any]:
     """One iteration of all ranks in one record; loss and accuracy are means over samples."""
     samples = sum(step["samples"] for step in ranks.values())
+    by_phase = [step["seconds"] for step in ranks.values()]
     return {
         "epoch": place[0], "iteration": place[1], "ranks": sorted(ranks), "samples": samples,
         "loss": sum(step["loss"] * step["samples"] for step in ranks.values()) / samples,
         "accuracy": sum(step["accuracy"] * step["samples"] for step in ranks.values()) / samples,
         "seconds": max(step["duration"] for step in ranks.values()),
-        "skew": {phase: spread(step["seconds"][phase] for step in ranks.values())
-                 for phase in PHASES},
+        "skew": {phase: max(seconds[phase] for seconds in by_phase)
+                 - min(seconds[phase] for seconds in by_phase) for phase in PHASES},
         "slowest": max(ranks, key=lambda rank: own_work(ranks[rank], ranks.values())),
     }
 
 
-def spread(values: Iterable[float]) -> float:
-    """The largest minus the smallest."""
-    values = list(values)
-    return max(values) - min(values)
-
-
 def own_work(step: Step, all_ranks: Iterable[Step]) -> float:
-    """Seconds of a step in which the rank waited for nobody."""
+    """Seconds of a step in which the rank did not wait for another."""
     seconds = step["seconds"]
     alone = seconds["data"] + seconds["forward"]
     return alone if averages_in_backward(all_ranks) else alone + seconds["backward"]
 
 
 def averages_in_backward(ranks: Iterable[Step]) -> bool:
-    """True when gradients were sent although next to no time was spent in the seam."""
+    """True when gradients were sent although the sync phase took next to no time."""
     return all(step["bytes_sent"] and step["seconds"]["sync"] < 0.01 * step["duration"]
                for step in ranks)
 
 
 def straggler(steps: Steps) -> str:
-    """One sentence on who is slow; the first iteration, which warms everything up, left out."""
-    timed = list(steps.values())[1:] or list(steps.values())
-    work = {rank: mean(own_work(ranks[rank], ranks.values()) for ranks in timed if rank in ranks)
-            for rank in sorted({rank for ranks in timed for rank in ranks})}
-    rank = max(work, key=lambda r: work[r])
-    others = median(seconds for other, seconds in work.items() if other != rank) \
-        if len(work) > 1 else work[rank]
-    if work[rank] < NOTABLE * others:
-        return f"no straggler: the ranks' own work differs by less than {100 * NOTABLE - 100:.0f} %"
-    times = sum(max(ranks, key=lambda r: own_work(ranks[r], ranks.values())) == rank
-                for ranks in timed)
-    return (f"rank {rank} is the straggler: {1000 * work[rank]:.1f} ms of own work an iteration, "
-            f"the median of the others {1000 * others:.1f} ms; slowest in {times} of "
-            f"{len(timed)} iterations")
+    """One sentence on who is slow, or that nobody is; the first iteration, a warm-up, excluded.
+
+    A straggler's own work is longer than the other ranks' median by a tenth, and beyond the spread.
+    """
+    work = [{rank: own_work(step, row.values()) for rank, step in row.items()}
+            for row in list(steps.values())[1:] or steps.values()]
+    means = {rank: fmean(row[rank] for row in work if rank in row)
+             for rank in sorted({rank for row in work for rank in row})}
+    slowest = max(means, key=lambda rank: means[rank])
+    rows = [row for row in work if slowest in row and len(row) > 1]
+    others = [median(seconds for rank, seconds in row.items() if rank != slowest) for row in rows]
+    ahead = [row[slowest] - other for row, other in zip(rows, others, strict=True)]
+    if not ahead or fmean(ahead) <= max(NOTABLE * fmean(others), half_interval(ahead)):
+        return ("no straggler: the ranks' own work differs by less than "
+                f"{100 * NOTABLE:.0f} %, or within its spread")
+    times = sum(max(row, key=lambda rank: row[rank]) == slowest for row in rows)
+    return (f"rank {slowest} is the straggler: {1000 * means[slowest]:.1f} ms of own work an "
+            f"iteration, the other ranks' median {1000 * fmean(others):.1f} ms; slowest in {times} "
+            f"of {len(rows)} iterations")

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from common.reporting.figure_style import MARKS, legend_below, line, new_figure
-from common.reporting.proof_findings import Case, Table, held_to_bounds, most_ranks, ranks, shown
+from common.reporting.proof_findings import Case, Table, held_to_bounds, most_ranks, shown
+from common.reporting.words import ranks
 
 LOCAL, FLOAT32, ALONE = ", local statistics", ", in float32", "one rank, in float32"
 

@@ -9,14 +9,15 @@ held to bounds ("agrees", "FAILED: ..."), or measured only.
 from collections.abc import Sequence
 from typing import Any
 
+from common.reporting.words import join, number, ranks
+
 Table = dict[str, Any]
 Case = dict[str, Any]
 NAMES = {"gather-scatter": "gather/scatter", "ddp": "DDP"}
-NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 FAILED = "FAILED: "
 ONE_RANK = "one rank, "
 NAMED = 3  # more strategies than these are counted
-# Where a bound has grown to this share of the weights themselves, agreement proves little.
+# Where a bound has grown to this fraction of the weights, agreement proves little.
 MEANINGFUL = 1e-6
 
 
@@ -85,18 +86,3 @@ def _ranks(cases: Sequence[Case]) -> str:
 def shown(name: str) -> str:
     """A strategy's name as sentences have it."""
     return NAMES.get(name, name)
-
-
-def ranks(size: int) -> str:
-    """A number of ranks in words."""
-    return f"{number(size)} rank{'s' * (size > 1)}"
-
-
-def number(value: int) -> str:
-    """A whole number, small ones in words."""
-    return NUMBERS[value] if value < len(NUMBERS) else str(value)
-
-
-def join(words: Sequence[str]) -> str:
-    """One, two and three."""
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -4,15 +4,15 @@
 """
 
 from collections.abc import Sequence
-from statistics import fmean, median
+from statistics import fmean
 
 from common.core.progress import slowest_phase
-from common.core.spread import half_interval
 from common.reporting import causes
 from common.reporting.causes import EARLY, Learned
 from common.reporting.merged_steps import own_work, straggler
 from common.reporting.recorded_run import RecordedRun, short
 from common.reporting.speed_findings import repeated, speed_up, strategies, timed
+from common.reporting.words import join
 
 MEGABYTE = 1e6
 
@@ -53,7 +53,7 @@ def where_time_goes(runs: Sequence[RecordedRun]) -> str:
         return _longest_phase(timed(runs)[0]) if timed(runs) else ""
     waiting = [run for run in several if not run.hides_sync]
     hiding = [short(run.name) for run in several if run.hides_sync]
-    within = f"within backward in {listed(hiding)}"
+    within = f"within backward in {join(hiding)}"
     if not waiting:
         return f"averaging takes place {within}"
     worst = max(waiting, key=sync_share)
@@ -66,11 +66,6 @@ def _longest_phase(run: RecordedRun) -> str:
     return f"{phase} takes {100 * share:.0f} % of the time"
 
 
-def listed(words: Sequence[str]) -> str:
-    """a, b and c."""
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
 def bytes_moved(runs: Sequence[RecordedRun]) -> str:
     """What the busiest rank of each run sends; runs that send as much share their figure."""
     by_amount: dict[str, list[str]] = {}
@@ -81,7 +76,7 @@ def bytes_moved(runs: Sequence[RecordedRun]) -> str:
         return ""
     several = sum(map(len, by_amount.values())) > 1
     return "each iteration the busiest rank sends " + ", ".join(
-        words + f" in {listed(names)}" * several for words, names in by_amount.items())
+        words + f" in {join(names)}" * several for words, names in by_amount.items())
 
 
 def _root(run: RecordedRun) -> str:
@@ -104,22 +99,11 @@ def skew(run: RecordedRun) -> list[float]:
 
 
 def straggling(runs: Sequence[RecordedRun]) -> str:
-    """The first rank of any run that is late beyond the spread, or that there is none."""
+    """The first straggler of any run, or that there is none."""
     several = [run for run in repeated(runs) if len(run.phases) > 1]
-    told = [(run, straggler(run.steps)) for run in several]
-    named = [f"{short(run.name)}: {text}" for run, text in told
-             if not text.startswith("no ") and _is_always_late(run)]
-    return named[0] if named else "no rank is a straggler" if several else ""
-
-
-def _is_always_late(run: RecordedRun) -> bool:
-    """Whether the slowest rank's own work exceeds the other ranks' median beyond the spread."""
-    work = [{rank: own_work(step, row.values()) for rank, step in row.items()}
-            for row in list(run.steps.values())[1:] if len(row) > 1]
-    slowest = max(run.phases, key=lambda rank: sum(row.get(rank, 0.0) for row in work))
-    ahead = [row[slowest] - median(other for rank, other in row.items() if rank != slowest)
-             for row in work if slowest in row]
-    return bool(ahead) and fmean(ahead) > half_interval(ahead)
+    told = [f"{short(run.name)}: {text}" for run in several
+            if not (text := straggler(run.steps)).startswith("no ")]
+    return told[0] if told else "no rank is a straggler" if several else ""
 
 
 def accuracy(runs: Sequence[RecordedRun]) -> str:
