@@ -17,7 +17,7 @@ from common.step.gradient_check import require_finite
 from common.step.gradient_sync import GradientSync
 
 # Rank 4 sends a fiftieth of VGG-11's gradient. The first ten steps are exact: the largest gradients
-# are those of the beginning, and settle_buckets takes two more.
+# are those of the beginning, and rebuild_buckets takes two more.
 POWER_RANK = 4
 POWER_START = 12
 

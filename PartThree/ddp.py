@@ -39,24 +39,24 @@ class AveragedInBackward(GradientSync):
     """The seam where `replica` has averaged the gradients during backward: nothing is left to do.
 
     `hook` is a name in comm_hooks.HOOKS; the hook counts the bytes and checks what it sends.
-    `example` are two samples or more, for settle_buckets.
+    `example` are two samples or more, for rebuild_buckets.
     """
 
     def __init__(self, replica: nn.Module, hook: str, example: Tensor | None = None) -> None:
         self._replica, self._hook, self._example = replica, hook, example
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Registers the hook, and settles the buckets. Every rank must call it."""
+        """Registers the hook, and rebuilds the buckets. Every rank must call it."""
         register_comm_hook(self._replica, self._hook, self)
         if self._example is not None:
-            settle_buckets(self._replica, self._example)
+            rebuild_buckets(self._replica, self._example)
 
     def no_sync(self) -> AbstractContextManager:
         """DDP's own."""
         return self._replica.no_sync()  # type: ignore[operator]
 
 
-def settle_buckets(replica: nn.Module, example: Tensor) -> None:
+def rebuild_buckets(replica: nn.Module, example: Tensor) -> None:
     """Lets DDP rearrange its buckets now, so that every start of a run sums in the same order.
 
     DDP rebuilds its buckets after the first backward pass, by the order in which gradients came. So

@@ -1,4 +1,4 @@
-"""The start-up banner: who takes part, and with which settings."""
+"""The start-up banner: the ranks, their machines, and the settings of the run."""
 
 from pathlib import Path
 

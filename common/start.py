@@ -11,7 +11,7 @@ def start(part: str) -> tuple[Settings, World]:
     """The settings and the world of `part`; from now on the leader says what takes long.
 
     Raises UsageError for what cannot be meant, and where this process is the whole run and its
-    folder holds another one. (One of several ranks must join the others first, and tell them.)
+    folder holds another one. (One of several ranks joins the other ranks first, to tell them.)
     """
     settings, world = parse_command_line(part)
     tell_long_waits(world)

@@ -60,28 +60,3 @@ def batch_norm_sums(gradient: Tensor, input: Tensor, mean: Tensor, variance: Ten
     """
     return torch.ops.aten.native_batch_norm_backward(
         gradient, input, None, mean, variance, None, None, False, eps, [False, True, True])[1:]
-
-
-def norm_each(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The 2-norm of each tensor. Publicly: torch.linalg.vector_norm, one by one."""
-    return torch._foreach_norm(list(tensors))
-
-
-def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copies each source into its target. Publicly: Tensor.copy_, one by one."""
-    torch._foreach_copy_(list(targets), list(sources))
-
-
-def subtract_each(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The differences tensor - other, new ones. Publicly: torch.sub, one by one."""
-    return torch._foreach_sub(list(tensors), list(others))
-
-
-def add_each(tensors: Sequence[Tensor], others: Sequence[Tensor], factor: float = 1.0) -> None:
-    """Adds factor * other to each tensor, in place. Publicly: Tensor.add_, one by one."""
-    torch._foreach_add_(list(tensors), list(others), alpha=factor)
-
-
-def multiply_each(tensors: Sequence[Tensor], factor: float) -> None:
-    """Multiplies each tensor, in place. Publicly: Tensor.mul_, one by one."""
-    torch._foreach_mul_(list(tensors), factor)

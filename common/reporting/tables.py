@@ -68,13 +68,13 @@ def phases(runs: Runs) -> Table:
 
 
 def operators(runs: Runs) -> Table | None:
-    """The dearest operators of the traced runs' leaders, over all runs the dearest first."""
+    """The slowest operators of the traced runs' leaders, over all runs the slowest first."""
     by_run = {label(run): {row["name"]: row for row in run.last("operators")["rows"]}
               for run in runs if run.last("operators")}
     total: Counter[str] = Counter()
     for rows in by_run.values():
         total.update({name: row["seconds"] for name, row in rows.items()})
-    return Table("Seconds that rank 0 spent in the dearest operators while it was traced; in "
+    return Table("Seconds that rank 0 spent in the slowest operators while it was traced; in "
                  "brackets the share of all operators; -: not among the first ten",
                  ("operator", *by_run),
                  [(name, *(_operator(rows.get(name)) for rows in by_run.values()))

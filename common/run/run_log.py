@@ -115,7 +115,7 @@ class RunLog:
         self.event("note", text=text)
 
     def begin(self, settings: dict[str, Any], **entries: Any) -> None:
-        """The run begins, or goes on: writes what it was told, and what it runs on."""
+        """The run begins, or goes on: writes its settings, and what it runs on."""
         self.event("start", time=time.time(), host=socket.gethostname(), processor=processor(),
                    cores=len(os.sched_getaffinity(0)), settings=settings, **entries)
         self.tracker.start(settings)

@@ -76,7 +76,7 @@ class Tracer(NoTracer):
     def _write(self, profiler: profile) -> None:
         rank = self._node.world.rank
         path = self._folder / f"trace_rank{rank}{self._suffix}.json.gz"
-        operators = dearest_operators(profiler)
+        operators = top_operators(profiler)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             profiler.export_chrome_trace(str(path))
@@ -124,8 +124,8 @@ def window(settings: Settings, iterations_per_epoch: int) -> range:
     return range(begin, end)
 
 
-def dearest_operators(profiler: profile) -> list[dict[str, Any]]:
-    """The operators with the most time of their own, dearest first: name, calls, seconds, share.
+def top_operators(profiler: profile) -> list[dict[str, Any]]:
+    """The operators with the most time of their own, slowest first: name, calls, seconds, share.
 
     Seconds are the device's where there is one; shares are of all operators together.
     """
@@ -141,7 +141,7 @@ def dearest_operators(profiler: profile) -> list[dict[str, Any]]:
 
 
 def operator_table(rows: list[dict[str, Any]]) -> str:
-    """The dearest operators in words, one a line."""
+    """The slowest operators in words, one a line."""
     lines = [f"{'operator':<44} {'calls':>7} {'seconds':>9} {'share':>7}"]
     lines += [f"{row['name'][:44]:<44} {row['calls']:>7} {row['seconds']:>9.3f} "
               f"{100 * row['share']:>5.1f} %" for row in rows]

@@ -1,7 +1,7 @@
 """Gradient accumulation: one step of the optimizer from several passes over parts of the batch.
 
 For when a rank's shard is too large for its memory, or to train on one rank as K would: the parts
-are cut as shards are, so 1 rank with --accumulate 4 meets the very batches that 4 ranks meet.
+are cut as shards are, so 1 rank with --accumulate 4 computes the very batches of 4 ranks.
 
     python3 PartOne/main.py --workload cifar10-vgg11 --accumulate 4
 """

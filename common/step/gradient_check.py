@@ -25,7 +25,7 @@ def require_finite(tensors: Sequence[Tensor], what: str = "the gradient of",
                    parameters: Sequence[Tensor] | None = None) -> None:
     """Raises NotFinite for the first tensor that is not finite throughout.
 
-    `parameters`, one a tensor, say whose they are where that cannot be seen from `.grad`. One pass
+    `parameters`, one a tensor, say which they belong to where `.grad` does not. One pass
     over memory, 1.3 ms for VGG-11 on two cores; only when the norm is not finite are the tensors
     looked at one by one. The norm may overflow where no tensor does: that is no fault.
     """

@@ -1,7 +1,7 @@
 """A run that was killed and resumed is the run that was never stopped: bit for bit.
 
 Mutations that turn this red: leave the momentum out of restore; start the epoch anew in
-InMemoryLoader.batches; forget `totals`; do not call settle_buckets in PartThree/main.py; save no
+InMemoryLoader.batches; forget `totals`; do not call rebuild_buckets in PartThree/main.py; save no
 rank_state, or the leader's for all; drop `_recall` from _opened.
 """
 
@@ -78,7 +78,7 @@ def plant_unsettled(kill_at: int | None = None) -> None:
     from PartThree import ddp
 
     plant(kill_at)
-    ddp.settle_buckets = lambda replica, example: None
+    ddp.rebuild_buckets = lambda replica, example: None
 
 
 def test_without_settled_buckets_ddp_drifts_on_three_ranks(tmp_path):

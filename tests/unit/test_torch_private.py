@@ -1,6 +1,6 @@
 """torch's private functions give what the public ones give, and stand in one file.
 
-Mutations that turn this red: swap the two sums of batch_norm_sums; drop alpha in add_each; use
+Mutations that turn this red: swap the two sums of batch_norm_sums; use
 torch._foreach_norm, torch.ops or an assignment to __class__ in another file.
 """
 
@@ -25,29 +25,6 @@ PYTHON = {"_replace", "_asdict", "_exit", "_actions", "_ArgumentGroup"}
 def tensors(*shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator) for shape in shapes]
-
-
-SHAPES = ((3, 4), (5,), (2, 1, 2))
-
-
-def test_the_norm_of_each():
-    norms = list(torch_private.norm_each(tensors(*SHAPES)))
-    torch.testing.assert_close(norms, [torch.linalg.vector_norm(each)
-                                       for each in tensors(*SHAPES)])
-
-
-def test_copies_sums_differences_and_products_of_each():
-    first, second = tensors(*SHAPES), tensors(*SHAPES, seed=1)
-    differences = torch_private.subtract_each(first, second)
-    assert all(map(torch.equal, differences, map(torch.sub, first, second)))
-    torch_private.add_each(first, second, 0.5)
-    expected = [one.add(other, alpha=0.5) for one, other in
-                zip(tensors(*SHAPES), second, strict=True)]
-    assert all(map(torch.equal, first, expected))
-    torch_private.multiply_each(first, 3.0)
-    assert all(torch.equal(one, 3 * other) for one, other in zip(first, expected, strict=True))
-    torch_private.copy_each(first, second)
-    assert all(map(torch.equal, first, second))
 
 
 def test_batch_statistics():
