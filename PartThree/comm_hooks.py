@@ -1,6 +1,6 @@
 """What DDP does with a full bucket: torch's own communication hooks, counted and checked.
 
-    python3 PartThree/main.py ... --comm-hook bf16
+    python3 PartThree/main.py ... --wire bf16
 """
 
 from collections.abc import Callable
@@ -62,7 +62,7 @@ def low_rank() -> Hook:
 
 
 HOOKS: dict[str, Callable[[], Hook]] = {
-    "none": lambda: exact,
+    "float32": lambda: exact,
     "fp16": lambda: halved(default_hooks.fp16_compress_hook),
     "bf16": lambda: halved(default_hooks.bf16_compress_hook),
     "powersgd": low_rank,

@@ -40,9 +40,9 @@ def main() -> None:
         for strategy in settings.sync:
             model, criterion, optimizer = create_training(settings, train_set, node)
             replica = replicate(settings, model)
-            gradient_sync = AveragedInBackward(replica, settings.comm_hook, loader.example())
+            gradient_sync = AveragedInBackward(replica, settings.wire, loader.example())
             gradient_sync.prepare(model, optimizer)
-            with open_run(PART, strategy, settings, node, loader, model, optimizer,
+            with open_run(PART, strategy.name, settings, node, loader, model, optimizer,
                           gradient_sync) as run:
                 train(replica, criterion, optimizer, loader, gradient_sync, run, validation_set)
                 finish_run(run, evaluate(run, criterion, test_set))

@@ -1,6 +1,6 @@
 """Less often: every rank trains by itself, and every H steps the ranks average their weights.
 
-    python3 PartTwo/main.py -M 10.0.0.1 -N 4 -R 0 --sync local-sgd --sync-every 50
+    python3 PartTwo/main.py -M 10.0.0.1 -N 4 -R 0 --sync local-sgd:50
 
 For links a hundred times slower than averaging gradients needs. What is learned is something else
 than what one rank learns: these are other algorithms, and neither proved nor meant to be equal.

@@ -39,10 +39,10 @@ def main() -> None:
         runs = []
         for strategy in settings.sync:
             model, criterion, optimizer = create_training(settings, train_set, node)
-            options = SyncOptions.of(settings, loader.plan.iterations)
-            gradient_sync = create_synchronizer(strategy, options)
+            options = SyncOptions.of(settings, strategy, loader.plan.iterations)
+            gradient_sync = create_synchronizer(strategy.name, options)
             gradient_sync.prepare(model, optimizer)
-            with open_run(PART, strategy, settings, node, loader, model, optimizer,
+            with open_run(PART, strategy.name, settings, node, loader, model, optimizer,
                           gradient_sync) as run:
                 train(model, criterion, optimizer, loader, gradient_sync, run, validation_set)
                 finish_run(run, evaluate(run, criterion, test_set))

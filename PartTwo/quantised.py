@@ -1,6 +1,6 @@
 """An eighth of the bytes, or a quarter: numbers of 4 or 8 bits, with a scale for every block.
 
-    python3 PartTwo/main.py ... --sync local-sgd --sync-every 7 --wire int4
+    python3 PartTwo/main.py ... --sync local-sgd:7 --wire int4
 
 For averages that may be inexact, as the progress between two rounds of local SGD may
 (Douillard et al., "Streaming DiLoCo", 2025, arXiv:2501.18512, send 4 bits).

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from common.core.failures import UsageError
-from common.core.settings import Settings
+from common.core.settings import Settings, SyncChoice
 from common.step.gradient_sync import GradientSync
 from PartTwo.by_hand import Flat, PerTensor, all_reduce, gather_scatter
 from PartTwo.cross_step import CrossStepAllReduce
@@ -40,10 +40,9 @@ class SyncOptions(NamedTuple):
     iterations: int = 1
 
     @classmethod
-    def of(cls, settings: Settings, iterations: int) -> "SyncOptions":
-        """What the command line says, for epochs of `iterations` steps."""
-        return cls(settings.bucket_mb, settings.wire, settings.sync_every,
-                   settings.outer_learning_rate, settings.outer_momentum,
+    def of(cls, settings: Settings, choice: SyncChoice, iterations: int) -> "SyncOptions":
+        """What the command line says of a strategy, for epochs of `iterations` steps."""
+        return cls(settings.bucket_mb, settings.wire, choice.every, choice.rate, choice.momentum,
                    settings.collective_timeout, iterations)
 
     @property

@@ -36,7 +36,7 @@ from common.model.vgg11 import VGG11
 from common.run import checkpoint
 
 EVERY = 3
-DEFAULT_SECONDS = 60 * Settings.checkpoint_minutes
+DEFAULT_SECONDS = 60 * Settings.checkpoint_every.minutes
 
 
 def time_files(folder: Path, runs: int) -> None:

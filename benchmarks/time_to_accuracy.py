@@ -3,9 +3,9 @@
 
     python3 benchmarks/time_to_accuracy.py --data-dir ~/cifar10 -- --recipe record --precision bf16
     python3 benchmarks/time_to_accuracy.py --seeds 1 --data-dir ~/cifar10 -- --recipe record \
-        --precision bf16 --validation-fraction 0.1 --learning-rate 0.2
+        --precision bf16 --validation 0.1 --learning-rate 0.2
 
-With --validation-fraction the figures are those of the held-out images: choose by them. Without it
+With --validation the figures are those of the held-out images: choose by them. Without it
 they are the test set's, which is to be looked at once, when all is chosen. Training counts all
 iterations, data and all, and checkpoints; what it leaves out, the start and the evaluations, is in
 the time from launch to report. Prints Markdown.

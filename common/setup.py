@@ -12,7 +12,6 @@ from common.cluster.process_group import Node
 from common.core.failures import DataError, UsageError
 from common.core.precision import Precision
 from common.core.settings import Settings
-from common.core.torch_private import AnyBatchNorm
 from common.data.datasets import ImageDataset
 from common.data.epoch_plan import EpochPlan, validation_split
 from common.data.loaders import InMemoryLoader, WorkerLoader
@@ -51,14 +50,13 @@ def hold_out(train_set: ImageDataset,
              settings: Settings) -> tuple[ImageDataset, ImageDataset | None]:
     """The part of the training set that is trained on, and the part that validates, if any.
 
-    Pure: (--seed, --validation-fraction) fix it. Raises DataError where nothing is left.
+    Pure: (--seed, --validation) fix it. Raises DataError where nothing is left.
     """
-    if not settings.validation_fraction:
+    if not (fraction := settings.validation.fraction):
         return train_set, None
-    trained, held_out = validation_split(len(train_set), settings.validation_fraction,
-                                         settings.seed)
+    trained, held_out = validation_split(len(train_set), fraction, settings.seed)
     if not (len(trained) and len(held_out)):
-        raise DataError(f"--validation-fraction {settings.validation_fraction} leaves "
+        raise DataError(f"--validation {fraction} leaves "
                         f"{len(trained)} of {len(train_set)} samples to train on and "
                         f"{len(held_out)} to validate on")
     return train_set.part(trained), train_set.part(held_out)
@@ -74,7 +72,8 @@ def create_loader(settings: Settings, dataset: ImageDataset,
     _require_a_sample_for_each_rank(plan, node.world.size)
     loader = InMemoryLoader(dataset, plan, create_augment(settings), node.world.rank,
                             node.world.size, node.device)
-    return loader if settings.loader == "memory" else WorkerLoader(loader, settings.num_workers)
+    choice = settings.loader
+    return loader if choice.name == "memory" else WorkerLoader(loader, choice.workers)
 
 
 def _require_a_sample_for_each_rank(plan: EpochPlan, ranks: int) -> None:
@@ -96,8 +95,7 @@ def create_training(settings: Settings, dataset: ImageDataset,
                     node: Node) -> tuple[nn.Module, nn.Module, Optimizer]:
     """Model, criterion and optimiser. Every rank must call: initial weights must agree.
 
-    The weights depend on the seed alone, so each call gives the same ones. Raises UsageError for
-    batch statistics that cannot be had.
+    The weights depend on the seed alone, so each call gives the same ones.
     """
     node.progress.phase = "building the model"
     torch.manual_seed(settings.seed)
@@ -106,7 +104,6 @@ def create_training(settings: Settings, dataset: ImageDataset,
     if settings.init == "whitened":
         whitening.initialise(model, dataset)
     if settings.batch_norm == "synchronised":
-        _require_one_pass(model, settings)
         model = synchronize_batch_norm(model)
     model = model.to(node.device, Precision(settings.precision).dtype,
                      memory_format=torch.channels_last)
@@ -120,11 +117,3 @@ def create_training(settings: Settings, dataset: ImageDataset,
         split_in_two(model, node.device, second_device(node.device, node.ranks_here))
     criterion = create_criterion(settings, row.criterion).to(node.device)
     return model, criterion, create_optimizer(settings, model)
-
-
-def _require_one_pass(model: nn.Module, settings: Settings) -> None:
-    if settings.accumulate > 1 and any(isinstance(layer, AnyBatchNorm)
-                                       for layer in model.modules()):
-        raise UsageError("--batch-norm synchronised takes statistics of the whole global batch, "
-                         f"which --accumulate {settings.accumulate} never has in one pass: leave "
-                         "out one of the two")

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from common.cluster.program import run_program
 from common.core.failures import UsageError
+from common.core.setting_types import Interval, count
 from common.core.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
 from common.options.command_line import parse_command_line
-from common.options.flag_types import count
 
 if TYPE_CHECKING:
     from studies.proof.experiment import Case, Reference
@@ -99,7 +99,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Settings]:
         raise UsageError("--steps and --samples must be at least 1")
     return options, replace(settings, epochs=options.steps, max_iterations=options.steps,
                             batch_norm=options.batch_norm, device="cpu", resume="no",
-                            checkpoint_every=None)
+                            checkpoint_every=Interval())
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 for workers in ${WORKERS:-0 1 2 4 8}; do
-    "$PYTHON" "$ROOT/PartOne/main.py" --loader workers --num-workers "$workers" --profile 1:3 \
+    "$PYTHON" "$ROOT/PartOne/main.py" --loader "workers:$workers" --profile 1:3 \
         --max-iterations 20 --resume replace --output-dir "$output/$workers" "${flags[@]}"
 done
 exec "$PYTHON" "$ROOT/scripts/compare.py" "$output"

@@ -41,8 +41,8 @@ def programs_of(case: Case, folder: Path, resume: str, before: Mapping[int, Call
     """
     part = FOLDERS[case.run].split("/")[0]
     flags = [*SMALL, "--output-dir", str(folder), "--checkpoint-every", str(case.every), "--resume",
-             resume, "--loader", case.loader, "--num-workers", "1", *more]
-    flags += ["--sync", case.run] if part == "PartTwo" else []
+             resume, "--loader", "workers:1" if case.loader == "workers" else case.loader]
+    flags += ["--sync", case.run, *more] if part == "PartTwo" else more
     if part == "PartOne":
         return [program(part, flags, folder, "rank0", before=before[0])]
     return cluster(part, case.world_size, flags, folder, before=before)

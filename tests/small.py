@@ -51,7 +51,8 @@ def small_loader(rank: int, world_size: int, samples: int = 45, batch_size: int 
                  dtype: torch.dtype = torch.float64) -> InMemoryLoader:
     """Batches of 10 with a last one of 5: shards are uneven on 3 and 4 ranks."""
     plan = EpochPlan(samples, batch_size, seed=3)
-    augment = Augment((0.5,) * 3, (0.25,) * 3, padding=1, flip=True, dtype=dtype)
+    precision = "float64" if dtype == torch.float64 else "float32"
+    augment = Augment(Settings(crop_padding=1, precision=precision), (0.5,) * 3, (0.25,) * 3, True)
     return InMemoryLoader(small_dataset(samples), plan, augment, rank, world_size)
 
 

@@ -22,8 +22,7 @@ def plant(kill_at: int | None = None, rank: int | None = None) -> None:
     workloads.WORKLOADS["small"] = workloads.Workload(
         name="small", load=lambda split, _: small_dataset(SAMPLES if split == "train" else 31),
         build_model=lambda classes: SmallNet(nn.BatchNorm2d), mean=(0.5,) * 3, std=(0.25,) * 3,
-        padding=1, flip=True, batch_size=10, epochs=2, learning_rate=0.1, momentum=0.9,
-        weight_decay=1e-4)
+        defaults={"batch_size": 10, "epochs": 2, "crop_padding": 1}, flip=True)
     if kill_at is None:
         return
     finish_step = run.Run.finish_step

@@ -33,7 +33,7 @@ def run_project(job: Job, clock: StepClock) -> str:
         settings, _ = parse_command_line("PartOne", [
             *flags, "--workload", job.workload, "--data-dir", str(job.data_dir), "--batch-size",
             str(job.batch_size), "--max-iterations", str(job.ticks + 1), "--epochs", "1",
-            "--checkpoint-minutes", "0", "--log-every", "1000000", "--output-dir", folder])
+            "--checkpoint-every", "0", "--log-every", "1000000", "--output-dir", folder])
         with one_node(settings) as node:
             train_set, _, _ = load_datasets(settings, node)
             loader = create_loader(settings, train_set, node)

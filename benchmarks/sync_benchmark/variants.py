@@ -35,7 +35,7 @@ def by_hand(name: str, wire: str = "float32", bucket_mb: float = 1.0) -> Wiring:
     return wire_up
 
 
-def by_ddp(hook: str = "none", **flags: object) -> Wiring:
+def by_ddp(hook: str = "float32", **flags: object) -> Wiring:
     """Part Three with other buckets, or another hook."""
     def wire_up(model: nn.Module, example: Tensor) -> Wired:
         replica = DistributedDataParallel(model, **OWN_BUFFERS, **flags)  # type: ignore[arg-type]

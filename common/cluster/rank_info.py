@@ -11,7 +11,8 @@ import torch
 
 from common.core.failures import RanksDisagree
 from common.core.provenance import code_digest, versions
-from common.core.settings import Settings, differences
+from common.core.setting_row import differences
+from common.core.settings import Settings
 from common.core.world import World
 
 

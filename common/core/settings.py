@@ -1,117 +1,147 @@
-"""Everything a run is told, as one frozen value.
+"""Everything a run is told, as one frozen value: a setting is one row, here or in its base class.
 
 Filled at the edge by common/options/command_line.py.
+
+    python3 PartTwo/main.py --help-all
 """
 
-from dataclasses import MISSING, asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 
-SYNC_NAMES = ("gather-scatter", "all-reduce", "gather-scatter-per-tensor", "all-reduce-per-tensor",
-              "gather-scatter-pipelined", "reduce-scatter", "overlapped-all-reduce",
-              "cross-step-all-reduce")
-LOCAL_SYNC_NAMES = ("local-sgd", "diloco")  # other algorithms: they average weights, and seldom
-LOCAL_WIRES = ("int8", "int4")  # formats in which nothing but local_sync's progress travels
-WIRES = ("float32", "bf16", "fp16", *LOCAL_WIRES)
-COMM_HOOKS = ("none", "fp16", "bf16", "powersgd")
-PRECISIONS = ("float32", "bf16", "float64")
-OPTIMIZERS = ("sgd", "nesterov", "adam", "adadelta", "muon")
-SCHEDULES = ("constant", "step", "one-cycle", "cosine", "linear")
-ENDING_SCHEDULES = ("one-cycle", "cosine", "linear")
-DECAY_ON = ("all", "weights")
-FLIPS = ("random", "alternating")
-INITS = ("plain", "whitened")
+from common.core.learning_settings import (
+    DATA,
+    LEARN,
+    LearningSettings,
+    is_local,
+    local_choices,
+)
+from common.core.setting_row import CLUSTER, Rows, setting
+from common.core.setting_types import (
+    LOADERS,
+    LOCAL_SYNC_NAMES,
+    SYNC_NAMES,
+    Interval,
+    LoaderChoice,
+    SyncChoice,
+    convolutions,
+    count,
+    epoch_and_iterations,
+    integer,
+    positive,
+    sync_list,
+    whole,
+)
+
+LOCAL_WIRES = ("int8", "int4")  # formats of the strategies that average weights, not gradients
+WIRES = ("float32", "bf16", "fp16", *LOCAL_WIRES, "powersgd")
 PARALLEL = ("ddp", "data-parallel", "model-split")
-
-# Fields that decide what is learned: a resumed run must not change them.
-TRAJECTORY_FIELDS = ("workload", "batch_size", "learning_rate", "momentum",
-                     "weight_decay", "seed", "precision", "batch_norm", "optimizer", "schedule",
-                     "warmup_epochs", "step_epochs", "gamma", "validation_fraction", "wire",
-                     "comm_hook", "decay_on", "label_smoothing", "flips",
-                     "crop_padding", "cutout", "init")
-LOCAL_TRAJECTORY_FIELDS = ("sync_every", "outer_learning_rate", "outer_momentum", "max_iterations")
-# Fields that a node may choose for itself: its disk, its cores, its cables.
-NODE_FIELDS = ("data_dir", "output_dir", "device", "threads", "num_workers", "interface", "debug",
-               "tracker")
+JOIN = "cluster (torchrun and srun set these themselves)"
+NODE = "this machine"
+RUN = "the run"
+SEAM = "gradient synchronisation"
+GROUPS = (DATA, LEARN, SEAM, JOIN, NODE, RUN)
+ACCEPTS_CHANGES = ":changed"
 
 
 @dataclass(frozen=True)
-class Settings:
-    """One field per flag; `python3 PartOne/main.py --help` says what each means, and its unit."""
+class Launch(Rows):
+    """How this process joins the others: known before there is a run."""
 
-    workload: str
-    data_dir: Path
-    output_dir: Path
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    momentum: float
-    weight_decay: float
-    recipe: str = "course"
-    decay_on: str = "all"
-    label_smoothing: float = 0.0
-    flips: str = "random"
-    crop_padding: int | None = None
-    cutout: int = 0
-    init: str = "plain"
-    max_iterations: int | None = None
-    seed: int = 1
-    precision: str = "float32"
-    convolutions: str = "auto"
-    batch_norm: str = "local"
-    optimizer: str = "sgd"
-    schedule: str = "constant"
-    warmup_epochs: float = 0.0
-    step_epochs: int = 1
-    gamma: float = 0.1
-    accumulate: int = 1
-    validation_fraction: float = 0.0
-    early_stopping: tuple[int, float] | tuple[()] = ()
-    device: str = "auto"
-    threads: int | None = None
-    loader: str = "memory"
-    num_workers: int = 2
-    resume: str = "no"
-    accept_changes: bool = False
-    checkpoint_every: int | None = None
-    checkpoint_minutes: float = 10.0
-    check_every: int = 50
-    log_every: int = 20
-    tta: bool = False
-    timeout: float = 60.0
-    interface: str | None = None
-    backend: str = "auto"
-    sync: tuple[str, ...] = ("gather-scatter", "all-reduce")
-    parallel: str = "ddp"
-    bucket_mb: float = 1.0
-    wire: str = "float32"
-    comm_hook: str = "none"
-    sync_every: int = 50
-    outer_learning_rate: float = 0.7
-    outer_momentum: float = 0.9
-    dry_run: bool = False
-    debug: bool = False
-    profile: tuple[int, int] | None = None
-    tracker: str = "none"
+    master_ip: str | None = setting(
+        None, "address of rank 0's machine", JOIN, parse=str, metavar="IP", short="-M",
+        parts=CLUSTER, common=True)
+    num_nodes: int | None = setting(
+        None, "number of ranks", JOIN, parse=integer, metavar="N", short="-N", parts=CLUSTER,
+        common=True)
+    rank: int | None = setting(
+        None, "rank of this process, from 0 to N-1", JOIN, parse=integer, metavar="R", short="-R",
+        parts=CLUSTER, common=True)
+    master_port: int | None = setting(
+        None, "port of the rendezvous on rank 0 (default: MASTER_PORT or 29500)", JOIN,
+        parse=integer, metavar="PORT", parts=CLUSTER)
+    token: str | None = setting(
+        None, "any word that tells this job's ranks from another job's on the same port; it is "
+        "not a password (default: RUN_TOKEN, or none)", JOIN, parse=str, metavar="WORD",
+        parts=CLUSTER)
+    debug: bool = setting(False, "print the traceback of an error", RUN)
 
-    def as_json(self) -> dict:
-        """All fields as plain str, int, float, bool, list and None."""
-        return {name: str(value) if isinstance(value, Path) else value
-                for name, value in asdict(self).items()}
 
-    def shared(self) -> dict:
-        """The fields in which all ranks of a run must agree."""
-        return {name: value for name, value in self.as_json().items() if name not in NODE_FIELDS}
+@dataclass(frozen=True)
+class Settings(LearningSettings):
+    """One field a setting; `python3 PartTwo/main.py --help-all` says what each means."""
 
-    def trajectory(self) -> dict:
-        """The fields that decide what is learned.
-
-        The number of epochs is one where the learning rate of every step depends on it, the last
-        iteration where the ranks average their weights after it.
-        """
-        spanned = ("epochs",) if self.schedule in ENDING_SCHEDULES else ()
-        local = LOCAL_TRAJECTORY_FIELDS if self.local_sync else ()
-        return {name: value for name, value in self.as_json().items()
-                if name in TRAJECTORY_FIELDS + spanned + local}
+    device: str = setting(
+        "auto", "compute device: auto (default), cpu or cuda", NODE,
+        parse=str, choices=("auto", "cpu", "cuda"), metavar="NAME", per_node=True, common=True)
+    threads: int | None = setting(
+        None, "intra-op threads (default: cores / ranks here)",
+        NODE, parse=count, metavar="N", per_node=True, common=True)
+    convolutions: str = setting(
+        "auto", "algorithms of 3x3 convolutions on a CPU: auto chooses by a rule (default), "
+        "library uses PyTorch's, FILE.json holds those that scripts/tune.py measured", NODE,
+        parse=convolutions, metavar="NAME")
+    loader: LoaderChoice = setting(
+        LoaderChoice("memory"), "data loader: memory (default), or workers[:N], PyTorch's "
+        "DataLoader with N processes", NODE, parse=LoaderChoice.parse, choices=LOADERS,
+        metavar="NAME[:N]", per_node=True)
+    interface: str | None = setting(
+        None, "network interface (default: the one that reaches rank 0)", JOIN, parse=str,
+        metavar="NAME", parts=CLUSTER, per_node=True)
+    backend: str = setting(
+        "auto", "torch.distributed backend: auto (default) is nccl when every rank has a GPU of "
+        "its own, else gloo", JOIN, parse=str, choices=("auto", "gloo", "nccl"), metavar="NAME",
+        parts=CLUSTER)
+    timeout: float = setting(
+        60.0, "seconds without progress after which a rank counts as stuck; twice as many for "
+        "joining, five times for the first step (default: 60)", JOIN, parse=positive,
+        metavar="SECONDS", parts=CLUSTER)
+    resume: str = setting(
+        "no", "existing run in the output folder: refuse (no, default), continue (auto) or delete "
+        "it (replace); or start from a checkpoint FILE", RUN, details="; auto:changed and "
+        "FILE:changed continue although settings have changed", parse=str, metavar="HOW",
+        common=True)
+    checkpoint_every: Interval = setting(
+        Interval(minutes=10.0), "save a checkpoint every N iterations or X minutes, "
+        "besides epoch ends; 0 is never (default: 10min)", RUN, parse=Interval.parse,
+        metavar="N|Xmin", common=True)
+    check_every: int = setting(
+        50, "iterations between checks that all replicas agree, 0 is never (default: 50)", RUN,
+        parse=whole, metavar="N")
+    log_every: int = setting(
+        20, "iterations between log lines (default: the workload's, mostly 20)", RUN, parse=count,
+        metavar="N")
+    tta: bool = setting(
+        False, "test-time augmentation: also evaluate the mean of each image and its mirror image",
+        RUN)
+    profile: tuple[int, int] | None = setting(
+        None, "trace the first N iterations (default: 5) of an epoch, for Perfetto", RUN,
+        parse=epoch_and_iterations, metavar="EPOCH[:N]")
+    tracker: str = setting(
+        "none", "experiment tracker of rank 0: none (default) or tensorboard", RUN, parse=str,
+        choices=("none", "tensorboard"), metavar="NAME", per_node=True)
+    dry_run: bool = setting(
+        False, "take one step to test, and leave nothing behind", RUN,
+        common=True)
+    sync: tuple[SyncChoice, ...] = setting(
+        (SyncChoice("gather-scatter"), SyncChoice("all-reduce")), "strategies to run one after "
+        "the other (default: gather-scatter,all-reduce)", SEAM, details=". They average gradients: "
+        f"{', '.join(SYNC_NAMES)}; or, rarely, weights: local-sgd:H at least every H steps "
+        "(default: 50), diloco:H:RATE:MOMENTUM with an outer Nesterov optimizer (default: "
+        "50:0.7:0.9)", parse=sync_list, choices=SYNC_NAMES + LOCAL_SYNC_NAMES,
+        metavar="NAME[,NAME]", parts=("PartTwo", "Preflight"), learned=is_local,
+        compared=local_choices, common=True)
+    parallel: str = setting(
+        "ddp", "parallelism: ddp (default); to compare with: data-parallel, model-split", SEAM,
+        details="; data-parallel is one process with all GPUs of its machine, model-split puts "
+        "each rank's model on two devices", parse=str, choices=PARALLEL, metavar="NAME",
+        parts=("PartThree",), common=True)
+    wire: str = setting(
+        "float32", "format in which gradients are sent: float32 (default), bf16, fp16, ...", SEAM,
+        details=" int8 and int4 (--sync local-sgd and diloco), powersgd (Part Three)", parse=str,
+        choices=WIRES, metavar="NAME", parts=CLUSTER, learned=True, banner="{} on the wire",
+        common=True)
+    bucket_mb: float = setting(
+        1.0, "bucket size of all-reduces that overlap with backward, in MB (default: 1)", SEAM,
+        parse=positive, metavar="MB", parts=CLUSTER, banner="buckets of {:g} MB")
 
     @property
     def collective_timeout(self) -> float:
@@ -119,21 +149,16 @@ class Settings:
         return 5 * self.timeout
 
     @property
-    def local_sync(self) -> tuple[str, ...]:
-        """Those of the strategies that let each rank train by itself for a while."""
-        return tuple(name for name in self.sync if name in LOCAL_SYNC_NAMES)
+    def local_sync(self) -> tuple[SyncChoice, ...]:
+        """The strategies that let each rank train alone for a while."""
+        return tuple(choice for choice in self.sync if choice.is_local)
 
+    @property
+    def resume_from(self) -> str:
+        """no, auto, replace or a file: what --resume says without its last word."""
+        return self.resume.removesuffix(ACCEPTS_CHANGES)
 
-# What a run of an older version did, which had not all of today's fields.
-FIELD_DEFAULTS = {field.name: field.default for field in fields(Settings)
-                  if field.default is not MISSING}
-
-
-def differences(mine: dict, theirs: dict) -> list[str]:
-    """The names of entries that differ between two flat dictionaries, sorted."""
-    return sorted(name for name in mine.keys() | theirs.keys()
-                  if _plain(mine.get(name)) != _plain(theirs.get(name)))
-
-
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
+    @property
+    def accepts_changes(self) -> bool:
+        """Whether a run is to be continued with other settings."""
+        return self.resume.endswith(ACCEPTS_CHANGES)

@@ -5,22 +5,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from common.core.precision import Precision
+from common.core.settings import Settings
+
 
 @dataclass(frozen=True)
 class Augment:
-    """Crop, flip, normalise, cut out: uint8 (n, h, w, c) to `dtype` (n, c, h, w), channels last.
+    """Crop, flip, normalise, cut out, as `settings` say: uint8 (n, h, w, c) to (n, c, h, w).
 
-    `mean` and `std` are per channel, in units of 0 to 1. Padding is black, as torchvision pads.
-    Float32 points are not scaled to 0 to 1. `cutout` is the side, in pixels, of the square that
-    takes the mean colour (DeVries and Taylor, arXiv:1708.04552); part of it may lie outside.
+    `mean` and `std` are per channel, in units of 0 to 1; without `may_flip` no image is mirrored.
+    Padding is black, as torchvision pads. Float32 points are not scaled to 0 to 1. The square of
+    Cutout takes the mean colour (DeVries and Taylor, arXiv:1708.04552); part of it may lie outside.
+    The result is channels last, in the settings' precision.
     """
 
+    settings: Settings
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    padding: int
-    flip: bool
-    dtype: torch.dtype = torch.float32
-    cutout: int = 0
+    may_flip: bool = False
+
+    @property
+    def padding(self) -> int:
+        """The pixels by which each image is padded before it is cropped."""
+        return self.settings.crop_padding
 
     def __call__(self, images: Tensor, top: Tensor, left: Tensor, flip: Tensor, row: Tensor,
                  column: Tensor) -> Tensor:
@@ -31,28 +38,30 @@ class Augment:
         # All windows of all images, as a view: taking one an image copies whole rows of pixels.
         windows = padded.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
         cropped = windows[torch.arange(count, device=images.device), top, left]
-        mirrored = (flip & self.flip)[:, None, None, None]
+        mirrored = (flip & self.may_flip)[:, None, None, None]
         found = self.normalise(torch.where(mirrored, cropped.flip(2), cropped))
-        if self.cutout:
+        if self.settings.cutout:
             hole = self._cut(row, height)[:, :, None] & self._cut(column, width)[:, None, :]
             found.masked_fill_(hole[:, None], 0)
         return found
 
     def _cut(self, places: Tensor, size: int) -> Tensor:
         """Which of `size` rows or columns are cut out around each of `places`, bool (n, size)."""
-        first = (places % size - self.cutout // 2)[:, None]
+        side = self.settings.cutout
+        first = (places % size - side // 2)[:, None]
         lines = torch.arange(size, device=places.device)
-        return (first <= lines) & (lines < first + self.cutout)
+        return (first <= lines) & (lines < first + side)
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 (n, h, w, c) to (pixels / 255 - mean) / std, (n, c, h, w), channels last."""
+        dtype = Precision(self.settings.precision).dtype
         white = 255 if images.dtype == torch.uint8 else 1
         mean = torch.tensor(self.mean, dtype=torch.float64)
         std = torch.tensor(self.std, dtype=torch.float64)
         # A row of pixels at a time: over the three channels alone no vector unit has work.
         count, height, width, _ = images.shape
-        scale = (1 / (white * std)).repeat(width).to(images.device, self.dtype)
-        shift = (-mean / std).repeat(width).to(images.device, self.dtype)
+        scale = (1 / (white * std)).repeat(width).to(images.device, dtype)
+        shift = (-mean / std).repeat(width).to(images.device, dtype)
         # In place: memory that is new in every batch costs more than the arithmetic.
-        rows = images.reshape(count, height, -1).to(self.dtype, copy=True).mul_(scale).add_(shift)
+        rows = images.reshape(count, height, -1).to(dtype, copy=True).mul_(scale).add_(shift)
         return rows.view(images.shape).permute(0, 3, 1, 2)

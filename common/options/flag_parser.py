@@ -12,27 +12,48 @@ from functools import partial
 from typing import Any, NoReturn
 
 from common.core.failures import UsageError
+from common.core.setting_row import Row
 from common.options import other_names
-from common.options.flag_types import CHOICES
 
-HELP = "(--help lists all flags)"
+HELP = "(see --help)"
 LIKE_A_FLAG = 0.8  # difflib's ratio: one letter in five may be wrong
 LIKE_A_VALUE = 0.75  # less, and a tpu would be a misspelt cpu
 
 
 class FlagParser(argparse.ArgumentParser):
-    """argparse's, but mistakes raise UsageError and --help is short enough to read.
+    """argparse's, but mistakes raise UsageError, and --help shows the flags that people use.
 
     `parts_with` tells which parts of the project have a flag; a program that is no part has none.
     """
 
-    def __init__(self, program: str, description: str, epilog: str,
+    def __init__(self, program: str, description: str, epilog: str, groups: Sequence[str] = (),
                  parts_with: Callable[[str], list[str]] | None = None) -> None:
         super().__init__(
             prog=program, usage=f"{program} [flags]", description=description, epilog=epilog,
             allow_abbrev=False, exit_on_error=False, formatter_class=partial(
-                argparse.RawDescriptionHelpFormatter, max_help_position=33))
+                argparse.RawDescriptionHelpFormatter, max_help_position=28))
         self._parts_with = parts_with
+        self._titled = {title: self.add_argument_group(title) for title in groups}
+        self._full_help: dict[argparse.Action, str] = {}
+        self._choices: dict[str, Sequence[str]] = {}
+
+    def add_row(self, name: str, row: Row) -> None:
+        """Adds the flag of a setting. Where it is not given, the result lacks `name`."""
+        flags = [*filter(None, [row.short]), f"--{name.replace('_', '-')}"]
+        takes: dict[str, Any] = {"action": "store_true"}
+        if row.parse is not None:
+            takes = {"metavar": row.metavar, "type": row.parse}
+            takes |= {"choices": row.choices} if row.parse is str and row.choices else {}
+        action = self._titled[row.group].add_argument(
+            *flags, dest=name, default=argparse.SUPPRESS,
+            help=row.help if row.common else argparse.SUPPRESS, **takes)
+        self._choices["/".join(flags)] = row.choices
+        self._full_help[action] = row.help + row.details
+
+    def show_all(self) -> None:
+        """From now on the help is about all flags, in place of those that people use."""
+        for action, text in self._full_help.items():
+            action.help = text
 
     @property
     def flags(self) -> list[str]:
@@ -83,8 +104,7 @@ class FlagParser(argparse.ArgumentParser):
 
     def _value_hint(self, error: argparse.ArgumentError) -> str:
         """What a wrong value was to be, from the flag's own choices; or nothing."""
-        choices = {"/".join(action.option_strings): action.choices or CHOICES.get(action.type)
-                   for action in self._actions}.get(error.argument_name or "")
+        choices = self._choices.get(error.argument_name or "")
         wrong = re.search("'([^']*)'", error.message)
         if not (wrong and choices):
             return ""
@@ -95,6 +115,16 @@ class FlagParser(argparse.ArgumentParser):
             return f"; in this program it is called {same}"
         close = _near_values(word, choices)
         return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+class ShowAll(argparse.Action):
+    """What --help-all does: prints the help of all flags, and ends the program."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        assert isinstance(parser, FlagParser)
+        parser.show_all()
+        parser.print_help()
+        parser.exit()
 
 
 def _plain(word: str) -> str:

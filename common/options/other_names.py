@@ -21,9 +21,6 @@ NAMES = {
     "--schedule": "--scheduler --sched --lr-scheduler --lr-schedule --lr-sched "
                   "--lr-scheduler-type --lr-policy",
     "--schedule cosine": "--cosine --cos --cosine-lr",
-    "--warmup-epochs": "--warmup --lr-warmup --lr-warmup-epochs",
-    "--gamma": "--lr-gamma --lr-decay-rate",
-    "--step-epochs": "--step-size --lr-step-size --lr-step --decay-epochs",
     "--accumulate": "--grad-accum --grad-accumulation --gradient-accumulation --grad-accum-steps "
                     "--gradient-accumulation-steps --accumulation-steps --accum-steps "
                     "--accumulate-grad-batches --update-freq",
@@ -41,8 +38,8 @@ NAMES = {
     "--backend": "--dist-backend --distributed-backend --ddp-backend",
     "--interface": "--ifname --iface --nic --network-interface",
     "--timeout": "--dist-timeout --ddp-timeout",
-    "--loader workers --num-workers": "-j --workers --nworkers --n-workers --num-data-workers "
-                                      "--dataloader-num-workers --data-workers",
+    "--loader workers:N": "-j --workers --num-workers --nworkers --n-workers --num-data-workers "
+                          "--dataloader-num-workers --data-workers",
     "--threads": "--num-threads --n-threads --nthreads --omp-num-threads --cpu-threads",
     "--device": "--accelerator",
     "--device cuda": "--cuda --use-cuda --gpu --use-gpu",
@@ -61,9 +58,8 @@ NAMES = {
                           "--ckpt-interval --checkpoint-interval --checkpoint-freq",
     "--log-every": "--log-interval --log-freq --log-frequency --log-steps --logging-steps "
                    "--log-every-n-steps --print-freq --print-every --print-interval --disp-freq",
-    "--validation-fraction": "--val-split --val-fraction --val-frac --val-size --val-ratio "
-                             "--valid-size --valid-split --validation-split",
-    "--early-stopping": "--early-stop --patience --early-stopping-patience",
+    "--validation": "--validation-fraction --val-split --val-fraction --val-frac --val-size "
+                    "--val-ratio --valid-size --valid-split --validation-split",
     "--label-smoothing": "--smoothing --label-smooth",
     "--batch-norm synchronised": "--sync-bn --syncbn --sync-batchnorm --sync-batch-norm "
                                  "--use-sync-bn",
@@ -74,9 +70,8 @@ NAMES = {
     "--tracker tensorboard": "--tensorboard --use-tensorboard --tb",
     "--profile": "--profiler --trace",
     "--bucket-mb": "--bucket-cap-mb --bucket-size --bucket-size-mb --ddp-bucket-cap-mb",
-    "--comm-hook": "--ddp-comm-hook --gradient-compression --grad-compression",
+    "--wire": "--comm-hook --ddp-comm-hook --gradient-compression --grad-compression",
     "--sync": "--sync-mode --sync-method",
-    "--sync-every": "--local-steps --inner-steps --sync-interval --sync-period",
     "--parallel data-parallel": "--data-parallel --dataparallel",
     "--debug": "--traceback",
 }
@@ -97,8 +92,22 @@ SENTENCES = {
     "--per-device-batch-size --per-gpu-batch-size --local-batch-size --micro-batch-size "
     "--per-device-train-batch-size --batch-size-per-gpu":
         "--batch-size is the global batch, which the ranks share",
-    "--warmup-steps --warmup-iters --lr-warmup-steps --num-warmup-steps --warmup-ratio":
-        "warm-up is counted in epochs, with --warmup-epochs",
+    "--warmup-epochs --warmup --lr-warmup --lr-warmup-epochs --warmup-steps --warmup-iters "
+    "--lr-warmup-steps --num-warmup-steps --warmup-ratio":
+        "warm-up is a number of epochs after the schedule's name, as in --schedule cosine:2",
+    "--gamma --step-epochs --lr-gamma --lr-decay-rate --step-size --lr-step-size --lr-step "
+    "--decay-epochs":
+        "epochs and factor of the steps are part of the schedule, as in --schedule step:1:0.7",
+    "--early-stopping --early-stop --patience --early-stopping-patience":
+        "early stopping follows the fraction that validates, as in --validation 0.1:3:0.01",
+    "--sync-every --local-steps --inner-steps --sync-interval --sync-period":
+        "the number of steps follows the strategy's name, as in --sync local-sgd:50",
+    "--outer-learning-rate --outer-momentum --outer-lr":
+        "the outer optimizer's numbers follow the strategy's name, as in --sync diloco:50:0.7:0.9",
+    "--checkpoint-minutes":
+        "minutes are written with their unit, as in --checkpoint-every 10min",
+    "--accept-changes":
+        "changed settings are accepted with --resume auto:changed, or FILE:changed",
     "--clip --clip-grad --clip-grad-norm --grad-clip --max-grad-norm --gradient-clip-val":
         "gradients are not clipped",
     "--ema --ema-decay --use-ema --model-ema --model-ema-decay --weight-average":

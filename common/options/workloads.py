@@ -1,16 +1,17 @@
-"""The workload table: data set, model, and the numbers that go with them. A new workload is a row.
+"""The workload table: data set, model, and the defaults that go with them. A workload is a row.
 
     python3 PartOne/main.py --workload digits-vgg11
 
 Rows name their data and models in functions, so that reading the table imports no torch.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.core.failures import UsageError
+from common.core.setting_types import ScheduleChoice, Validation
 from common.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ class Workload:
     """One row. `load(split, data_dir)` gives the ImageDataset, `build_model(classes)` the module.
 
     The data set knows the names of its classes. `mean` and `std` are per channel, in units of 0 to
-    1 for images; `padding` is in pixels; `criterion` is a name in optimizers.CRITERIA. The rest are
-    the defaults of the flags of the same names.
+    1 for images; images without a `flip` are never mirrored. `criterion` is a name in
+    optimizers.CRITERIA. `defaults` are those of settings, by name.
     """
 
     name: str
@@ -31,28 +32,10 @@ class Workload:
     build_model: Callable[[int], Any]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    padding: int
-    flip: bool
-    batch_size: int
-    epochs: int
-    learning_rate: float
-    momentum: float
-    weight_decay: float
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    flip: bool = False
     criterion: str = "cross-entropy"
-    optimizer: str = "sgd"
-    schedule: str = "constant"
-    warmup_epochs: float = 0.0
-    step_epochs: int = 1
-    gamma: float = 0.1
-    decay_on: str = "all"
-    label_smoothing: float = 0.0
-    flips: str = "random"
-    crop_padding: int | None = None
-    cutout: int = 0
-    init: str = "plain"
-    validation_fraction: float = 0.0
-    early_stopping: tuple[int, float] | tuple[()] = ()
-    log_every: int = 20
+    has_batch_norm: bool = True
 
 
 def _cifar10(split: str, data_dir: Path):
@@ -120,37 +103,35 @@ _CIFAR10_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
 
 _ROWS = (
     Workload(
-        name="cifar10-vgg11", load=_cifar10, build_model=_vgg11,
-        mean=_CIFAR10_MEAN, std=_CIFAR10_STD, padding=4, flip=True, batch_size=256, epochs=1,
-        learning_rate=0.1, momentum=0.9, weight_decay=1e-4,
+        "cifar10-vgg11", _cifar10, _vgg11, _CIFAR10_MEAN, _CIFAR10_STD, flip=True,
     ),
     Workload(  # a six is no mirrored six: no flip
-        name="digits-vgg11", load=_digits, build_model=_vgg11_for_a_small_rate,
-        mean=(0.305,) * 3, std=(0.376,) * 3,
-        padding=1, flip=False, batch_size=64, epochs=3,
-        learning_rate=0.01, momentum=0.9, weight_decay=1e-4,
+        "digits-vgg11", _digits, _vgg11_for_a_small_rate, (0.305,) * 3, (0.376,) * 3,
+        {"batch_size": 64, "epochs": 3, "learning_rate": 0.01, "crop_padding": 1},
     ),
     Workload(
-        name="mnist-mlp", load=_mnist, build_model=_mnist_mlp, mean=(0.1307,), std=(0.3081,),
-        padding=0, flip=False, batch_size=32, epochs=5,
-        learning_rate=0.001, momentum=0.9, weight_decay=0.0, optimizer="adam", log_every=100,
+        "mnist-mlp", _mnist, _mnist_mlp, (0.1307,), (0.3081,),
+        {"batch_size": 32, "epochs": 5, "learning_rate": 0.001, "weight_decay": 0.0,
+         "optimizer": "adam", "crop_padding": 0, "log_every": 100},
+        has_batch_norm=False,
     ),
     Workload(
-        name="mnist-cnn", load=_mnist, build_model=_mnist_cnn, mean=(0.1307,), std=(0.3081,),
-        padding=0, flip=False, batch_size=64, epochs=14,
-        learning_rate=1.0, momentum=0.9, weight_decay=0.0, optimizer="adadelta",
-        criterion="negative-log-likelihood", schedule="step", gamma=0.7,
+        "mnist-cnn", _mnist, _mnist_cnn, (0.1307,), (0.3081,),
+        {"batch_size": 64, "epochs": 14, "learning_rate": 1.0, "weight_decay": 0.0,
+         "optimizer": "adadelta", "schedule": ScheduleChoice("step", epochs=1, factor=0.7),
+         "crop_padding": 0},
+        criterion="negative-log-likelihood", has_batch_norm=False,
     ),
     Workload(  # 128 points a batch: 32 each on four ranks; 15 % of all validate, 15 % test
-        name="spiral-mlp", load=_spirals, build_model=_spiral_mlp, mean=(0.0, 0.0), std=(8.4, 8.4),
-        padding=0, flip=False, batch_size=128, epochs=50,
-        learning_rate=0.001, momentum=0.9, weight_decay=0.0, optimizer="adam",
-        validation_fraction=0.15 / 0.85, early_stopping=(3, 0.01),
+        "spiral-mlp", _spirals, _spiral_mlp, (0.0, 0.0), (8.4, 8.4),
+        {"batch_size": 128, "epochs": 50, "learning_rate": 0.001, "weight_decay": 0.0,
+         "optimizer": "adam", "validation": Validation(0.15 / 0.85, patience=3, gain=0.01),
+         "crop_padding": 0},
+        has_batch_norm=False,
     ),
     Workload(
-        name="image-folder", load=_image_folder, build_model=_vgg11_for_a_small_rate,
-        mean=_CIFAR10_MEAN, std=_CIFAR10_STD, padding=4, flip=True, batch_size=64, epochs=10,
-        learning_rate=0.01, momentum=0.9, weight_decay=1e-4,
+        "image-folder", _image_folder, _vgg11_for_a_small_rate, _CIFAR10_MEAN, _CIFAR10_STD,
+        {"batch_size": 64, "epochs": 10, "learning_rate": 0.01}, flip=True,
     ),
 )
 WORKLOADS = {row.name: row for row in _ROWS}
@@ -165,10 +146,7 @@ def find_workload(name: str) -> Workload:
 
 def create_augment(settings: Settings) -> "Augment":
     """The workload's augmentation and normalisation, as `settings` change them."""
-    from common.core.precision import Precision
     from common.data.augment import Augment
 
     row = find_workload(settings.workload)
-    padding = row.padding if settings.crop_padding is None else settings.crop_padding
-    return Augment(row.mean, row.std, padding, row.flip, Precision(settings.precision).dtype,
-                   settings.cutout)
+    return Augment(settings, row.mean, row.std, row.flip)

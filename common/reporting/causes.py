@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
-from common.core.settings import FIELD_DEFAULTS, LOCAL_SYNC_NAMES, TRAJECTORY_FIELDS
+from common.core.settings import LOCAL_SYNC_NAMES, Settings
 from common.reporting.words import join
 
 EARLY = 10  # iterations in which roundings can still be told from faults
@@ -37,7 +37,8 @@ MOST_AT_FIRST = 4e-3
 GROWTH = 4.0  # a step
 WITHOUT_BATCH_NORM = ("mnist-mlp", "mnist-cnn", "spiral-mlp")
 # What makes a run another algorithm, and the value that makes it the usual one.
-ALGORITHMS = {"wire": "float32", "comm_hook": "none", "accumulate": 1}
+ALGORITHMS = {"wire": "float32", "accumulate": 1}
+ROWS = Settings.rows()
 EQUAL, ROUNDING, STATISTICS, ALGORITHM, SETTING, FAULT = range(6)
 
 
@@ -82,7 +83,8 @@ def explanation(one: Learned, other: Learned) -> tuple[int, tuple[str, ...]]:
     """What the settings say of two runs: the cause of their difference, and flags to remove it."""
     if algorithms := _algorithms(one, other):
         return ALGORITHM, algorithms
-    if changed := [name for name in TRAJECTORY_FIELDS if name not in (*ALGORITHMS, "batch_norm")
+    if changed := [name for name, row in ROWS.items() if row.learned is True
+                   and name not in (*ALGORITHMS, "batch_norm")
                    and _value(one, name) != _value(other, name)]:
         return SETTING, tuple(map(_flag, changed))
     if _has_batch_norm(one) and _normalised_by(one) != _normalised_by(other):
@@ -120,7 +122,8 @@ def _has_batch_norm(run: Learned) -> bool:
 
 
 def _value(run: Learned, name: str) -> Any:
-    return run.settings.get(name, FIELD_DEFAULTS.get(name))
+    value = run.settings.get(name, Settings.default(name))
+    return ROWS[name].compared(value) if name in ROWS else value
 
 
 def _flag(name: str) -> str:

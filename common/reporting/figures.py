@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from common.core.setting_types import LoaderChoice
 from common.core.spread import times_as_fast
 from common.reporting import run_findings as findings
 from common.reporting import speed_findings as speeds
@@ -167,12 +168,12 @@ def bytes_sent(runs: Runs) -> Figure | None:
 
 def worker_sweep(runs: Runs) -> Figure | None:
     """Images a second by loader processes, for runs that differ in that; beside it the wait."""
-    swept = sorted((run for run in speeds.timed(runs) if run.settings["loader"] == "workers"),
-                   key=lambda run: run.settings["num_workers"])
-    if len({run.settings["num_workers"] for run in swept}) < 2:
+    swept = sorted((run for run in speeds.timed(runs)
+                    if LoaderChoice.parse(run.settings["loader"]).name == "workers"), key=_workers)
+    if len(set(map(_workers, swept))) < 2:
         return None
     figure, (speed, wait) = new_figure(_fastest_workers(swept), 4.2, panels=2)
-    workers = [run.settings["num_workers"] for run in swept]
+    workers = [_workers(run) for run in swept]
     speed.plot(workers, [run.images_per_second or 0 for run in swept], marker="o", **line(2))
     wait.plot(workers, [MILLISECONDS * fmean(rank["data"] for rank in run.phases.values())
                         for run in swept], marker="s", **line(3))
@@ -185,11 +186,16 @@ def worker_sweep(runs: Runs) -> Figure | None:
     return figure
 
 
+def _workers(run: RecordedRun) -> int:
+    """The number of worker processes of a run's loader."""
+    return LoaderChoice.parse(run.settings["loader"]).workers
+
+
 def _fastest_workers(swept: Runs) -> str:
     """The number that is fastest, or the least of those that no other is faster than."""
     best = max(swept, key=lambda run: run.images_per_second or 0)
     equal = [run for run in swept if not times_as_fast(run.durations, best.durations)]
-    number = equal[0].settings["num_workers"]
+    number = _workers(equal[0])
     who = f"{number} worker process{'es are' if number != 1 else ' is'}"
     how = "the fastest" if len(equal) == 1 else "as fast as any, within the spread"
     return f"{who} {how}: {equal[0].images_per_second:.0f} images a second"

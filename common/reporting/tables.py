@@ -17,7 +17,7 @@ from common.reporting.run_findings import MEGABYTE
 from common.reporting.speed_findings import base_of, timed
 
 Runs = Sequence[RecordedRun]
-NODE_SETTINGS = ("data_dir", "output_dir", "resume", "debug", "dry_run", "accept_changes")
+NODE_SETTINGS = ("data_dir", "output_dir", "resume", "dry_run")
 SHOWN_OPERATORS = 10
 
 

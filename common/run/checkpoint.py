@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from common.core.failures import CheckpointError, first_line
 from common.core.progress import Position
 
-FORMAT = 1
+FORMAT = 2
 _LAYOUT = {"position": list, "model_state_dict": dict, "optimizer_state_dict": dict}
 _END_RECORD = b"PK\x05\x06"
 _MARK = b"sha256:"
@@ -120,9 +120,9 @@ def parse(data: bytes, path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} cannot be loaded: {first_line(error)}") from error
     if not isinstance(contents, dict) or not isinstance(contents.get("format"), int):
         raise CheckpointError(f"{path} is not a checkpoint of this project")
-    if contents["format"] > FORMAT:
-        raise CheckpointError(f"{path} has format {contents['format']}, newer than this program's "
-                              f"{FORMAT}: update the program")
+    if contents["format"] != FORMAT:
+        raise CheckpointError(f"{path} has format {contents['format']}, and this version of the "
+                              f"program needs {FORMAT}: use the version that wrote it")
     _require_layout(contents, path)
     return contents
 

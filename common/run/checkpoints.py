@@ -1,6 +1,6 @@
 """The checkpoints that a run writes: when, and which of them stay.
 
-    --checkpoint-every 100 --checkpoint-minutes 10
+    --checkpoint-every 100    --checkpoint-every 10min
 """
 
 import time
@@ -36,7 +36,7 @@ class Checkpoints:
     node: Node
     log: RunLog
     constants: dict[str, Any] = field(default_factory=dict)
-    every: int | None = None
+    every: int = 0
     clock: SaveClock = field(default_factory=SaveClock)
     kept: int | None = KEPT_CHECKPOINTS
     last: Path | None = None

@@ -2,7 +2,7 @@
 
 The history stands in the checkpoint, so a resumed run stops where the other would have.
 
-    python3 PartOne/main.py --workload spiral-mlp --early-stopping 3:0.01
+    python3 PartOne/main.py --workload spiral-mlp --validation 0.15:3:0.01
 """
 
 from collections.abc import Sequence
@@ -38,8 +38,8 @@ def should_stop(losses: Sequence[float], patience: int, min_delta: float) -> boo
 
 def stops_early(settings: Settings, losses: Sequence[float]) -> bool:
     """Whether the validation losses so far, one an epoch, end the run."""
-    rule = settings.early_stopping
-    return bool(rule) and should_stop(losses, *rule)
+    rule = settings.validation
+    return bool(rule.patience) and should_stop(losses, rule.patience, rule.gain)
 
 
 def is_over(settings: Settings, position: Position, losses: Sequence[float]) -> bool:

@@ -18,12 +18,12 @@ def run_name(part: str, strategy: str) -> str:
 def refuse_other_runs(part: str, settings: Settings, world: World) -> None:
     """Raises UsageError when a folder that this command will fill holds another run."""
     for strategy in settings.sync:
-        refuse_other_run(settings.output_dir / run_name(part, strategy), settings, world)
+        refuse_other_run(settings.output_dir / run_name(part, strategy.name), settings, world)
 
 
 def refuse_other_run(folder: Path, settings: Settings, world: World) -> None:
     """Raises UsageError when `folder` holds another run's logs of this rank."""
-    if _is_another_run(folder, settings.resume) and any(
+    if _is_another_run(folder, settings.resume_from) and any(
             path.exists() for path in log_paths(folder, world)):
         raise UsageError(f"{folder} already holds a run: continue it with --resume auto, start "
                          "over with --resume replace, or choose another --output-dir")

@@ -17,10 +17,10 @@ from common.cluster.process_group import Node
 from common.core.collectives import broadcast_bytes
 from common.core.failures import CheckpointError, UsageError
 from common.core.progress import Position
-from common.core.settings import FIELD_DEFAULTS, Settings, differences
+from common.core.setting_row import differences
+from common.core.settings import Settings
 from common.data.epoch_plan import EpochPlan
 from common.data.loaders import InMemoryLoader, WorkerLoader
-from common.model.convolutions import LIBRARY
 from common.run import checkpoint, checkpoint_folder
 from common.run.checkpoints import Checkpoints
 from common.run.other_runs import log_paths, refuse_other_run, run_name
@@ -90,7 +90,7 @@ def _begin(folder: Path, settings: Settings, node: Node, loader: InMemoryLoader 
     checkpoint.restore(contents, source, model, optimizer)
     remarks += _restore_ranks(contents.get("rank_state", []), gradient_sync.state(), node)
     state = State(Position(*contents["position"]), _my_totals(contents.get("totals", []), node),
-                  list(contents.get("validation_losses", [])) * bool(settings.validation_fraction))
+                  list(contents.get("validation_losses", [])) * bool(settings.validation.fraction))
     remarks.append(f"resumed at {state.position} from {source} (bit-exact: "
                    f"{_exactness(contents, now)})")
     return Begin(state, Path(source), remarks, now)
@@ -123,8 +123,8 @@ def _create_run(name: str, settings: Settings, node: Node, loader: InMemoryLoade
         name=name, settings=settings, node=node, model=model, optimizer=optimizer,
         gradient_sync=gradient_sync, log=log, iterations_per_epoch=plan.iterations,
         checkpoints=Checkpoints(
-            folder / "checkpoints", node, log, constants, settings.checkpoint_every,
-            SaveClock(name, settings.checkpoint_minutes, node), last=begin.checkpoint),
+            folder / "checkpoints", node, log, constants, settings.checkpoint_every.iterations,
+            SaveClock(name, settings.checkpoint_every.minutes, node), last=begin.checkpoint),
         sentinel=Sentinel(model, plan, node, settings.check_every),
         tracer=create_tracer(settings, plan.iterations, folder, node, log), state=begin.state)
 
@@ -142,7 +142,7 @@ def _find_checkpoint(folder: Path, settings: Settings,
     """Where the leader found a sound checkpoint, and its contents; on every rank."""
     path, data = Path(), b""
     if node.world.is_leader:
-        path, data = _leaders_checkpoint(folder, settings.resume)
+        path, data = _leaders_checkpoint(folder, settings.resume_from)
     source = broadcast_bytes(str(path).encode(), node.device).decode()
     data = broadcast_bytes(data, node.device)
     return source, checkpoint.parse(data, Path(source)) if data else None
@@ -165,13 +165,12 @@ def _leaders_checkpoint(folder: Path, resume: str) -> tuple[Path, bytes]:
 
 def _check_settings(contents: dict[str, Any], settings: Settings, data: str) -> list[str]:
     """Remarks on accepted changes. Raises UsageError for changes that were not accepted."""
-    before = {**FIELD_DEFAULTS, **contents.get("settings", {}), "data": contents.get("data")}
-    now = {**settings.trajectory(), "data": data}
-    changed = [f"{name} was {before.get(name)} and is {now[name]}"
-               for name in differences({key: before.get(key) for key in now}, now)]
-    if changed and not settings.accept_changes:
+    changed = settings.changes_since(contents.get("settings", {}))
+    if contents.get("data") != data:
+        changed.append(f"data was {contents.get('data')} and is {data}")
+    if changed and not settings.accepts_changes:
         raise UsageError("the run to resume had other settings: " + "; ".join(changed) +
-                         ". Give the old ones, or --accept-changes")
+                         f". Give the old ones, or --resume {settings.resume}:changed")
     return [f"continuing with changed settings: {change}" for change in changed]
 
 
@@ -195,9 +194,7 @@ def _restore_ranks(saved: list[list[Tensor]], state: list[Tensor], node: Node) -
 
 
 def _exactness(contents: dict[str, Any], now: dict[str, Any]) -> str:
-    defaults = {name: FIELD_DEFAULTS[name] for name in ("accumulate", "bucket_mb")}
-    defaults["convolutions"] = LIBRARY
-    before = {**defaults, **contents.get("ran_on", {})}
+    before = contents.get("ran_on", {})
     changed = [f"{name} was {before.get(name)} and is {now.get(name)}"
                for name in differences(before, now)]
     if changed:

@@ -27,14 +27,14 @@ def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modul
     checkpoints of `model`.
     """
     try:
-        if settings.resume == "replace":
+        if settings.resume_from == "replace":
             _remove_run(folder, node)
         folder.mkdir(parents=True, exist_ok=True)
         if node.world.is_leader:
             (folder / "settings.json").write_text(json.dumps(settings.as_json(), indent=2) + "\n")
             checkpoint_folder.remove_partial_files(folder / "checkpoints")
             checkpoint_folder.require_space(
-                folder, model, KEPT_CHECKPOINTS + 1 + bool(settings.validation_fraction))
+                folder, model, KEPT_CHECKPOINTS + 1 + bool(settings.validation.fraction))
     except OSError as error:
         raise UsageError(f"the output folder {folder} cannot be written: {error.strerror}") \
             from error

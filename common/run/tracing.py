@@ -100,7 +100,8 @@ def create_tracer(settings: Settings, iterations_per_epoch: int, folder: Path, n
     """What --profile asks for. Raises UsageError when the run has no such iterations."""
     if settings.profile is None or settings.dry_run:
         return NoTracer()
-    workers = f"_{settings.num_workers}workers" if settings.loader == "workers" else ""
+    loader = settings.loader
+    workers = f"_{loader.workers}workers" if loader.name == "workers" else ""
     return Tracer(window(settings, iterations_per_epoch), folder / "traces",
                   f"_epoch{settings.profile[0]}{workers}", node, log)
 

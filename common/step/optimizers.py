@@ -7,13 +7,11 @@ from typing import Any
 from torch import nn
 from torch.optim import SGD, Adadelta, Adam, Optimizer
 
-from common.core.failures import UsageError
 from common.core.precision import Precision
 from common.core.settings import Settings
 from common.core.torch_private import AnyBatchNorm
 from common.step.muon import Muon
 
-SMOOTHED = "cross-entropy"
 # Each is a mean over the samples of a batch: of class scores, or of log-probabilities.
 CRITERIA: dict[str, Callable[[], nn.Module]] = {
     "cross-entropy": lambda: nn.CrossEntropyLoss(),
@@ -22,15 +20,12 @@ CRITERIA: dict[str, Callable[[], nn.Module]] = {
 
 
 def create_criterion(settings: Settings, name: str) -> nn.Module:
-    """The criterion called `name`, smoothed as `settings` say. Raises UsageError if it cannot be.
+    """The criterion called `name`, smoothed as `settings` say, which requires cross-entropy.
 
     Smoothing s gives every class s / classes of the target (Szegedy and others, arXiv:1512.00567).
     """
     if not settings.label_smoothing:
         return CRITERIA[name]()
-    if name != SMOOTHED:
-        raise UsageError(f"--label-smoothing is for the criterion {SMOOTHED}, and --workload "
-                         f"{settings.workload} has {name}: leave it out")
     return nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing)
 
 
@@ -63,16 +58,12 @@ def parameter_groups(settings: Settings, model: nn.Module) -> list[dict[str, Any
     """All parameters, in one group if they are alike; else by what they want. No group is empty.
 
     Weights are tensors of two dimensions or more; biases and batch norm's scales have one, and
-    decay would pull them to zero without making the function any smoother. Raises UsageError where
-    Muon finds nothing to do.
+    decay would pull them to zero without making the function any smoother.
     """
     muon = settings.optimizer == "muon"
     if settings.decay_on == "all" and not muon:
         return [{"params": list(model.parameters())}]
     hidden = hidden_convolutions(model) if muon else set()
-    if muon and not hidden:
-        raise UsageError("--optimizer muon is for convolutions between batch norms, and --workload "
-                         f"{settings.workload} has none: take --optimizer nesterov")
     decay = settings.weight_decay if settings.decay_on == "all" else 0.0
     groups: dict[str, dict[str, Any]] = {
         "weights": {}, "others": {"weight_decay": decay}, "hidden": {"orthogonal": True}}

@@ -20,7 +20,7 @@ RISING_FRACTION, FIRST_DIVISOR, LAST_DIVISOR = 0.3, 25.0, 1e4
 class Schedule:
     """The learning rate of every step of a run of `epochs` epochs of `iterations` steps each.
 
-    `name` is one of settings.SCHEDULES. The rate of all but one-cycle rises linearly over
+    `name` is one of setting_types.SCHEDULES. The rate of all but one-cycle rises linearly over
     the first `warmup_epochs`; for one-cycle that is the length of its rise, 0 meaning 0.3 of all.
     `step` multiplies by `gamma` after every `step_epochs` epochs.
     """
@@ -79,5 +79,6 @@ def _between(start: float, end: float, progress: float) -> float:
 
 def create_schedule(settings: Settings, iterations: int) -> Schedule:
     """The schedule of a run with `iterations` steps an epoch."""
-    return Schedule(settings.schedule, settings.learning_rate, settings.epochs, iterations,
-                    settings.warmup_epochs, settings.step_epochs, settings.gamma)
+    choice = settings.schedule
+    return Schedule(choice.name, settings.learning_rate, settings.epochs, iterations,
+                    choice.warmup, choice.epochs, choice.factor)

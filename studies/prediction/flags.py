@@ -5,8 +5,8 @@ from math import prod
 from pathlib import Path
 
 from common.core.failures import UsageError
+from common.core.setting_types import count
 from common.options.flag_parser import FlagParser
-from common.options.flag_types import count
 from studies.prediction.rates import payload_rate
 
 MOST_RANKS = 1 << 14

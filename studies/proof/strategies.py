@@ -49,7 +49,7 @@ def by_hand(name: str, model: nn.Module, loader: Loader,
 def by_ddp(model: nn.Module, loader: Loader) -> Wiring:
     """Part Three."""
     replica = DistributedDataParallel(model, **OWN_BUFFERS, **buckets(1.0))
-    return Wiring(replica, loader, AveragedInBackward(replica, "none"))
+    return Wiring(replica, loader, AveragedInBackward(replica, "float32"))
 
 
 STRATEGIES: Mapping[str, Strategy] = {

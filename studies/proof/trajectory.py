@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from common.cluster.process_group import Node
 from common.core.collectives import sum_over_ranks, world_size
 from common.core.events import read_events
-from common.core.settings import Settings
+from common.core.settings import Interval, Settings
 from common.core.world import World
 from common.data.datasets import ImageDataset
 from common.model.batch_norm import freeze_batch_norm
@@ -123,7 +123,7 @@ def trajectory(problem: Problem, strategy: Strategy, look: Look = look_away) -> 
     recorder = Recorder(optimizer, look)
     with tempfile.TemporaryDirectory() as folder:
         settings = replace(settings, output_dir=Path(folder), check_every=0,
-                           checkpoint_minutes=0)
+                           checkpoint_every=Interval())
         with open_run("proof", "", settings, node, loader, model, optimizer,
                       seam) as run:
             run.checkpoints = NoCheckpoints(run.checkpoints.folder, node, run.log)

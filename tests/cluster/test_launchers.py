@@ -25,7 +25,7 @@ def test_torchrun_with_two_processes_a_node(tmp_path):
          str(free_port()), "PartThree/main.py", *FLAGS, "--output-dir", str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 ranks (told by torchrun)" in done.stdout
+    assert "2 ranks (launched by: torchrun)" in done.stdout
     assert (tmp_path / "PartThree" / "metrics_rank1.jsonl").exists()
 
 

@@ -138,7 +138,7 @@ def constant(words: list[str]) -> list[str]:
 
 def test_a_real_run_goes_on_by_the_command_that_it_printed(tmp_path):
     command = ["scripts/local_cluster.sh", "2", "PartTwo", "--workload", "spiral-mlp", "--threads",
-               "1", "--sync", "all-reduce", "--epochs", "1000000", "--early-stopping", "none",
+               "1", "--sync", "all-reduce", "--epochs", "1000000", "--validation", "0",
                "--checkpoint-every", "5", "--output-dir", str(tmp_path / "my out")]
     folder = tmp_path / "my out" / "PartTwo" / "all-reduce"
     printed = interrupted(command, lambda: any((folder / "checkpoints").glob("*.pt")))

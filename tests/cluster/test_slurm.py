@@ -49,7 +49,7 @@ def test_an_interrupted_job_goes_back_into_the_queue_and_resumes(queue, tmp_path
     assert state == "COMPLETED", said.read_text()
     words = said.read_text()
     assert "start 0 of job" in words and "start 1 of job" in words
-    assert "told by slurm" in words and "resumed at" in words
+    assert "launched by: slurm" in words and "resumed at" in words
     for rank in range(2):
         steps = read_events(out / "PartTwo" / "all-reduce" / f"metrics_rank{rank}.jsonl", "step")
         assert [step["iteration"] for step in steps] == list(range(12))
@@ -78,4 +78,4 @@ def test_srun_needs_no_other_command(queue, tmp_path):
                            "--max-iterations", "1", "--output-dir", str(tmp_path)],
                           env={**queue, "MASTER_ADDR": "127.0.0.1"}, cwd=ROOT,
                           capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and "2 ranks (told by slurm)" in done.stdout, done.stderr
+    assert done.returncode == 0 and "2 ranks (launched by: slurm)" in done.stdout, done.stderr

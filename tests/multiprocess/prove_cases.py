@@ -27,8 +27,7 @@ def build_model(classes: int) -> nn.Module:
     return SmallNet(nn.BatchNorm2d)
 
 
-ROW = Workload("small", load, build_model, (0.5,) * 3, (0.25,) * 3, padding=1, flip=True,
-               batch_size=10, epochs=1, learning_rate=0.1, momentum=0.9, weight_decay=1e-4)
+ROW = Workload("small", load, build_model, (0.5,) * 3, (0.25,) * 3, flip=True)
 
 
 def small_problem(precision: str, batch_norm: str = "synchronised", steps: int = 7) -> Problem:
@@ -37,9 +36,8 @@ def small_problem(precision: str, batch_norm: str = "synchronised", steps: int =
     Shards are uneven on 3 and 4 ranks, and in the fifth batch on 2.
     """
     return Problem(Settings("small", Path(), Path(), epochs=steps, batch_size=10,
-                            learning_rate=0.1, momentum=0.9, weight_decay=1e-4,
-                            max_iterations=steps, precision=precision, batch_norm=batch_norm,
-                            threads=1),
+                            crop_padding=1, max_iterations=steps, precision=precision,
+                            batch_norm=batch_norm, threads=1),
                    row=ROW)
 
 

@@ -68,7 +68,7 @@ def plant_watchful() -> None:
 FLAGS = {
     "weights are looked at": ["--check-every", "2"],
     "the clock is asked": [],
-    "rates change": ["--schedule", "one-cycle", "--warmup-epochs", "1"],
+    "rates change": ["--schedule", "one-cycle:1"],
     "two passes": ["--accumulate", "2"],
 }
 

@@ -148,7 +148,7 @@ def test_remembers_weights_and_momentum_and_the_outer_ones():
 def test_a_killed_run_resumes_bit_for_bit_from_between_meetings(strategy, wire, kill_at, tmp_path):
     """Meetings after iterations 3, 6 and 9 of an epoch; saved after steps 4, 8, 9, 12, ..."""
     case = Case(strategy, 3, "memory", 4, kill_at)
-    flags = ["--sync-every", "3", "--wire", wire]
+    flags = ["--sync", f"{strategy}:3", "--wire", wire]
     folders = [tmp_path / name for name in ("whole", "resumed")]
     for folder in folders:
         folder.mkdir()
@@ -168,8 +168,8 @@ def test_goes_on_from_another_strategys_checkpoint(tmp_path):
     launch(first, tmp_path / "first", "no", more=["--epochs", "1"])
     start = tmp_path / "first" / FOLDERS["all-reduce"] / "checkpoints" / "Epoch_1.pt"
     case = Case("diloco", 2, "memory", 9, 0)
-    launch(case, tmp_path / "second", str(start), more=[
-        "--accept-changes", "--learning-rate", "1e-9", "--sync-every", "3"])
+    launch(case, tmp_path / "second", f"{start}:changed", more=[
+        "--learning-rate", "1e-9", "--sync", "diloco:3"])
     before = checkpoint.read(start)["model_state_dict"]
     after = end_of(case, tmp_path / "second").weights
     assert all(torch.allclose(before[name], after[name], atol=1e-4)
@@ -184,8 +184,7 @@ def run(folder: Path, *flags: str, ranks: int = 3, plants=None) -> list[Outcome]
 
 
 def test_a_sound_run_is_left_alone_by_the_sentinel_and_labelled(tmp_path):
-    outcomes = run(tmp_path, "--sync-every", "4", "--check-every", "1", "--sync",
-                   "all-reduce,local-sgd")
+    outcomes = run(tmp_path, "--check-every", "1", "--sync", "all-reduce,local-sgd:4")
     assert [outcome.code for outcome in outcomes] == [0, 0, 0], outcomes
     assert "local-sgd: another algorithm than averaging gradients" in outcomes[0].output
     assert "local-sgd trains by another algorithm than all-reduce" in outcomes[0].output
@@ -206,7 +205,7 @@ def plant_a_nudge(at: int) -> None:
 
 
 def test_a_rank_that_leaves_a_meeting_with_other_weights_is_named_there(tmp_path):
-    outcomes = run(tmp_path, "--sync-every", "3", "--check-every", "2",
+    outcomes = run(tmp_path, "--sync", "local-sgd:3", "--check-every", "2",
                    plants={2: partial(plant_a_nudge, 5)})
     for outcome in outcomes:
         assert outcome.code == 3, outcome.output
@@ -232,8 +231,9 @@ def plant_a_slow_start() -> None:
 
 def test_ranks_save_together_though_the_leader_is_far_behind(tmp_path):
     """45 iterations an epoch, meetings after 15, 30 and 45: the clock is looked at there."""
-    outcomes = run(tmp_path, "--batch-size", "2", "--sync-every", "15", "--checkpoint-minutes",
-                   "1e-6", "--epochs", "1", ranks=2, plants={0: plant_a_slow_start})
+    outcomes = run(tmp_path, "--batch-size", "2", "--sync", "local-sgd:15",
+                   "--checkpoint-every", "1e-6min", "--epochs", "1", ranks=2,
+                   plants={0: plant_a_slow_start})
     assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
     for rank in range(2):
         log = tmp_path / FOLDERS["local-sgd"] / f"metrics_rank{rank}.jsonl"
@@ -256,7 +256,7 @@ def test_the_run_ends_with_a_meeting_wherever_it_ends(tmp_path):
 def test_a_bad_number_of_one_rank_stops_all(what, value, tmp_path):
     case = Case("local-sgd", 3, "memory", 3, 0)
     plants = {2: partial(plant_bad_number, tmp_path, what, value)}
-    with running(case, tmp_path, plants=plants, more=("--sync-every", "2")) as programs:
+    with running(case, tmp_path, plants=plants, more=("--sync", "local-sgd:2")) as programs:
         codes, _ = joined(programs, 60)
     assert codes == [5] * 3, [each.output() for each in programs]
     for each in programs:

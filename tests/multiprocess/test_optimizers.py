@@ -46,9 +46,9 @@ def same(one, other) -> bool:
 
 @pytest.mark.parametrize("flags", [
     ("--optimizer", "adam", "--learning-rate", "0.01", "--schedule", "one-cycle"),
-    ("--optimizer", "adadelta", "--schedule", "step", "--gamma", "0.5"),
+    ("--optimizer", "adadelta", "--schedule", "step:1:0.5"),
     ("--optimizer", "muon", "--momentum", "0.7", "--schedule", "linear"),
-    ("--schedule", "cosine", "--warmup-epochs", "0.7"),
+    ("--schedule", "cosine:0.7"),
 ], ids=" ".join)
 def test_a_killed_run_resumes_bit_for_bit(flags, tmp_path):
     for name in ("whole", "killed"):
@@ -65,12 +65,12 @@ def test_a_killed_run_resumes_bit_for_bit(flags, tmp_path):
     ([], ["--schedule", "cosine"], "schedule was constant and is cosine"),
     (["--schedule", "cosine"], ["--schedule", "cosine", "--epochs", "3"],
      "epochs was 2 and is 3"),
-    ([], ["--validation-fraction", "0.5"], "validation_fraction was 0.0 and is 0.5"),
+    ([], ["--validation", "0.5"], "validation was 0 and is 0.5"),
 ])
 def test_other_settings_on_resume_are_named(before, now, words, tmp_path):
     run(tmp_path, *before, "--max-iterations", "2")
     said = run(tmp_path, *now, "--resume", "auto", code=2)
-    assert words in said and "--accept-changes" in said
+    assert words in said and "--resume auto:changed" in said
 
 
 def test_more_epochs_are_no_other_settings_where_the_rate_does_not_depend_on_them(tmp_path):
@@ -80,22 +80,8 @@ def test_more_epochs_are_no_other_settings_where_the_rate_does_not_depend_on_the
 
 def test_another_optimizers_state_is_refused_even_when_changes_are_accepted(tmp_path):
     run(tmp_path, "--optimizer", "adam", "--max-iterations", "2")
-    said = run(tmp_path, "--resume", "auto", "--accept-changes", code=4)
+    said = run(tmp_path, "--resume", "auto:changed", code=4)
     assert "holds the state of Adam, and this run's optimiser is SGD" in said
-
-
-def test_a_checkpoint_from_before_there_was_a_choice_is_resumed(tmp_path):
-    run(tmp_path, "--max-iterations", "2")
-    path = tmp_path / "PartOne" / "checkpoints" / "Epoch_1_Iteration_2.pt"
-    contents = checkpoint.read(path)
-    for name in ("optimizer", "validation_losses"):
-        del contents[name]
-    for name in ("optimizer", "schedule", "warmup_epochs", "step_epochs", "gamma", "accumulate",
-                 "validation_fraction", "early_stopping", "parallel"):
-        del contents["settings"][name]
-    del contents["ran_on"]["accumulate"]
-    checkpoint.write(path, contents)
-    assert "(bit-exact: yes)" in run(tmp_path, "--resume", "auto")
 
 
 def test_restore_names_both_optimizers(tmp_path):

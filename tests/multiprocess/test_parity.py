@@ -61,7 +61,7 @@ def trained(strategy: str, options: SyncOptions = SMALL_OPTIONS,
     model, sync = bare, GradientSync()
     if strategy == "ddp":
         model = DistributedDataParallel(bare, **OWN_BUFFERS, **buckets(SMALL_BUCKETS))
-        sync = AveragedInBackward(model, "none")
+        sync = AveragedInBackward(model, "float32")
     elif strategy != "none":
         sync = create_synchronizer(strategy, options)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=1e-4)

@@ -64,7 +64,7 @@ def test_a_run_leaves_what_the_readme_says(part, precision, tmp_path):
 
 @pytest.mark.parametrize("part", PARTS)
 def test_all_ranks_save_together_when_the_last_checkpoint_is_old(part, tmp_path):
-    outcomes = launch(part, tmp_path, "--checkpoint-minutes", "1e-6", ranks=3)
+    outcomes = launch(part, tmp_path, "--checkpoint-every", "1e-6min", ranks=3)
     assert {outcome.code for outcome in outcomes} == {0}, outcomes
     for name in PARTS[part]:
         for rank in range(len(outcomes)):

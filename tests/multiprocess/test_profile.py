@@ -87,8 +87,7 @@ def test_ddp_on_two_ranks_shows_averaging_under_backward(tmp_path):
 
 def test_traces_are_named_by_workers_and_replaced_with_the_run(tmp_path):
     flags = ("--max-iterations", "3", "--resume", "replace", "--profile")
-    assert launch("PartOne", tmp_path, *flags, "1:1", "--loader", "workers", "--num-workers",
-                  "1")[0].code == 0
+    assert launch("PartOne", tmp_path, *flags, "1:1", "--loader", "workers:1")[0].code == 0
     traces = tmp_path / "out" / "PartOne" / "traces"
     assert (traces / "trace_rank0_epoch1_1workers.json.gz").exists()
     assert launch("PartOne", tmp_path, *flags, "1:1")[0].code == 0

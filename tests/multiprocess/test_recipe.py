@@ -18,7 +18,7 @@ from tests.workload import plant
 KILLED = -9
 RECORD = ["--recipe", "record", "--batch-size", "10", "--epochs", "2", "--learning-rate", "0.05"]
 EXACT = [*RECORD, "--precision", "float64", "--batch-norm", "synchronised", "--tta",
-         "--validation-fraction", "0"]
+         "--validation", "0"]
 FIGURES = ("test_loss", "test_accuracy", "mirrored_test_accuracy")
 
 

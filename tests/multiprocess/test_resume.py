@@ -119,8 +119,8 @@ def test_changed_settings_are_refused_with_their_names_or_accepted_by_a_flag(tmp
     changed = [*SMALL, "--output-dir", str(tmp_path), "--resume", "auto", "--learning-rate", "0.2"]
     outcome, = run_programs([program("PartOne", changed, tmp_path, "rank0", before=plant)])
     assert outcome.code == 2 and "learning_rate was 0.1 and is 0.2" in outcome.output
-    assert "--accept-changes" in outcome.output and "Traceback" not in outcome.output
-    changed.append("--accept-changes")
+    assert "--resume auto:changed" in outcome.output and "Traceback" not in outcome.output
+    changed += ["--resume", "auto:changed"]
     outcome, = run_programs([program("PartOne", changed, tmp_path, "rank0", before=plant)])
     assert outcome.code == 0 and "continuing with changed settings" in outcome.output
 

@@ -21,6 +21,7 @@ from common.cluster.process_group import Node
 from common.core.events import read_events
 from common.core.failures import DataError
 from common.core.progress import Position
+from common.core.setting_types import Validation
 from common.core.world import World
 from common.data.datasets import load_spirals
 from common.options.command_line import parse_command_line
@@ -79,8 +80,7 @@ def test_with_the_workloads_own_numbers(world_size, tmp_path):
 
 
 # A gain of 9 is out of reach, so the run stops after epoch 1 + patience.
-STOPPING = ["--validation-fraction", "0.2", "--early-stopping", "4:9", "--epochs", "9",
-            "--checkpoint-every", "3"]
+STOPPING = ["--validation", "0.2:4:9", "--epochs", "9", "--checkpoint-every", "3"]
 
 
 def small(folder, *flags: str, before=plant, code: int = 0) -> str:
@@ -110,14 +110,14 @@ def test_a_killed_run_stops_where_it_would_have(kill_at, tmp_path):
 
 
 def test_the_best_epoch_survives_pruning_and_replace_removes_it(tmp_path):
-    small(tmp_path, "--early-stopping", "none")  # labels are random: what it learns is no use
+    small(tmp_path, "--validation", "0.2")  # labels are random: what it learns is no use
     losses = [loss for _, loss in history(tmp_path)]
     best = int(np.argmin(losses)) + 1
     folder = tmp_path / "PartOne" / "checkpoints"
     assert best <= 7 and not (folder / f"Epoch_{best}.pt").exists()
     contents = checkpoint.read(folder / checkpoint_folder.BEST)
     assert contents["epoch"] == best and contents["validation_losses"] == losses[:best]
-    small(tmp_path, "--resume", "replace", "--early-stopping", "none", "--max-iterations", "2")
+    small(tmp_path, "--resume", "replace", "--validation", "0.2", "--max-iterations", "2")
     assert not (folder / checkpoint_folder.BEST).exists()
 
 
@@ -164,5 +164,5 @@ def test_a_resumed_log_keeps_no_validation_from_ahead(tmp_path):
 def test_nothing_to_validate_on_is_one_sentence():
     few = load_spirals("train").part(np.arange(3))
     with pytest.raises(DataError, match="leaves 3 of 3 samples to train on and 0 to validate"):
-        hold_out(few, replace(settings(), validation_fraction=0.1))
-    assert hold_out(few, replace(settings(), validation_fraction=0.0)) == (few, None)
+        hold_out(few, replace(settings(), validation=Validation(0.1)))
+    assert hold_out(few, replace(settings(), validation=Validation())) == (few, None)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
+from common.options.command_line import PARTS, _parser
 from tests.clone import bare_python, fresh_clone, link_environment
 from tests.documents import DOCUMENTS, Command, commands
 from tests.ranks import ROOT, free_port
@@ -39,9 +40,11 @@ def test_every_command_is_marked():
 
 def known_flags() -> set[str]:
     """Every flag that a program of this project takes."""
-    sources = [path for folder in ("common", "scripts", "benchmarks", "studies")
+    sources = [path for folder in ("common/cluster", "scripts", "benchmarks", "studies")
                for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".sh")]
-    return set(re.findall(r"""["'( ](--?[\w-]+)""", "\n".join(map(Path.read_text, sources))))
+    ours = {flag for part in PARTS for flag in _parser(part).flags}
+    return ours | set(re.findall(r"""["'( ](--?[\w-]+)""",
+                                 "\n".join(map(Path.read_text, sources))))
 
 
 @pytest.mark.parametrize("command", commands(), ids=str)

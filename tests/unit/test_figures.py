@@ -145,7 +145,7 @@ def test_one_matrix_shows_where_other_runs_differ_if_they_do(tmp_path):
 
 def test_the_worker_sweep_names_the_best_number(tmp_path):
     for workers, own in ((0, 2.0), (1, 1.5), (2, 1.0), (4, 1.25)):
-        write_run(tmp_path / str(workers), own=own, loader="workers", num_workers=workers)
+        write_run(tmp_path / str(workers), own=own, loader=f"workers:{workers}")
     figure = figures.worker_sweep(find_runs([tmp_path]))
     assert "2 worker processes are the fastest: 100 images" in " ".join(
         figure.get_suptitle().split())
@@ -154,7 +154,7 @@ def test_the_worker_sweep_names_the_best_number(tmp_path):
 
 def test_numbers_of_workers_that_are_as_fast_are_not_told_apart(tmp_path):
     for workers, own in ((0, 2.0), (1, 1.001), (2, 1.0), (4, 1.25)):
-        write_run(tmp_path / str(workers), own=own, loader="workers", num_workers=workers)
+        write_run(tmp_path / str(workers), own=own, loader=f"workers:{workers}")
     assert "1 worker process is as fast as any, within the spread" in title(
         figures.worker_sweep(find_runs([tmp_path])))
 

@@ -16,7 +16,7 @@ from common.core.failures import UsageError
 from common.core.settings import Settings
 from common.core.world import World
 from common.data.augment import Augment
-from common.data.loaders import PlainLoader, WorkerLoader
+from common.data.loaders import InMemoryLoader, PlainLoader, WorkerLoader
 from common.setup import create_loader
 from tests.small import small_dataset, small_loader
 
@@ -39,10 +39,15 @@ def reference(image: np.ndarray, top: int, left: int, flip: bool, row: int, colu
     return normal
 
 
+def with_cutout(loader: InMemoryLoader, side: int) -> InMemoryLoader:
+    settings = replace(loader.augment.settings, cutout=side)
+    return replace(loader, augment=replace(loader.augment, settings=settings))
+
+
 @pytest.mark.parametrize("cutout", [0, 1, 4, 5, 20])
 def test_batches_are_what_the_plan_says(cutout):
-    loader = small_loader(rank=1, world_size=3)
-    loader, plan = replace(loader, augment=replace(loader.augment, cutout=cutout)), loader.plan
+    loader = with_cutout(small_loader(rank=1, world_size=3), cutout)
+    plan = loader.plan
     for iteration, batch in enumerate(loader.batches(epoch=1)):
         indices = plan.shard(iteration, 1, 3)
         how = plan.augmentation(indices, padding=1)
@@ -63,20 +68,20 @@ def test_weights_make_a_plain_mean_over_ranks_the_mean_over_the_global_batch():
 
 def test_normalising_leaves_the_points_themselves_alone():
     points = torch.ones(3, 1, 1, 2)
-    Augment((0.5, 0.5), (2.0, 2.0), 0, False).normalise(points)
+    Augment(Settings(), (0.5, 0.5), (2.0, 2.0)).normalise(points)
     assert torch.equal(points, torch.ones(3, 1, 1, 2))
 
 
 def test_no_flip_where_the_workload_has_none():
     images = torch.arange(2 * 4 * 4 * 3, dtype=torch.uint8).view(2, 4, 4, 3)
-    augment = Augment((0.0,) * 3, (1.0,) * 3, padding=0, flip=False)
+    augment = Augment(Settings(crop_padding=0), (0.0,) * 3, (1.0,) * 3)
     zero, flip = torch.zeros(2, dtype=torch.int64), torch.tensor([True, False])
     assert torch.equal(augment(images, zero, zero, flip, zero, zero), augment.normalise(images))
 
 
 def test_what_is_cut_out_takes_its_place_from_height_and_width():
     images = torch.zeros(1, 4, 6, 1, dtype=torch.uint8)
-    augment = Augment((0.5,), (1.0,), padding=0, flip=False, cutout=1)
+    augment = Augment(Settings(crop_padding=0, cutout=1), (0.5,), (1.0,))
     zero, flip = torch.zeros(1, dtype=torch.int64), torch.tensor([False])
     for row, column in ((0, 0), (2, 5), (7, 6), (2**31 - 1, 2**31 - 2)):
         found = augment(images, zero, zero, flip, torch.tensor([row]), torch.tensor([column]))
@@ -88,7 +93,7 @@ def test_what_is_cut_out_takes_its_place_from_height_and_width():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_worker_processes_give_the_same_batches_bit_for_bit(workers, first, dtype):
     memory = small_loader(rank=1, world_size=2, dtype=dtype)
-    memory = replace(memory, augment=replace(memory.augment, cutout=3))
+    memory = with_cutout(memory, 3)
     worker = WorkerLoader(memory, workers)
     pairs = list(zip(memory.batches(2, first), worker.batches(2, first), strict=True))
     assert len(pairs) == memory.plan.iterations - first

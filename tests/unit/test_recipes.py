@@ -2,7 +2,7 @@
 
 Mutations that turn this red: look in the row before the recipe; take flags first but not 0; put
 batch norm's scales among the decayed; leave "nesterov" to momentum alone; smooth the evaluated
-loss; leave a new field out of TRAJECTORY_FIELDS.
+loss; take `learned` out of the row of a recipe's setting.
 """
 
 import pytest
@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from common.core.failures import UsageError
-from common.core.settings import TRAJECTORY_FIELDS, Settings
+from common.core.settings import Settings
 from common.model.vgg11 import VGG11
 from common.options.command_line import parse_command_line
 from common.options.recipes import RECIPES, find_recipe
-from common.options.workloads import WORKLOADS, create_augment
+from common.options.workloads import create_augment
 from common.step.optimizers import create_criterion, create_optimizer, without_smoothing
 from tests.small import small_model
 
@@ -30,19 +30,19 @@ def test_the_course_recipe_is_the_default_and_changes_nothing():
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipes_fields_are_workload_defaults_and_decide_what_is_learned(name):
-    row = WORKLOADS["cifar10-vgg11"]
     for field, value in RECIPES[name].items():
-        assert getattr(row, field) is None or type(getattr(row, field)) is type(value), field
-        assert field in (*TRAJECTORY_FIELDS, "epochs"), field
+        assert type(getattr(Settings, field)) is type(value), field
+        assert Settings.rows()[field].learned, field
         assert getattr(settings("--recipe", name), field) == value
 
 
 def test_flags_override_the_recipe_and_the_recipe_the_workload():
-    recipe = RECIPES["record"]
+    recipe, digits = RECIPES["record"], settings("--workload", "digits-vgg11")
     told = settings("--recipe", "record", "--workload", "digits-vgg11", "--label-smoothing", "0",
                     "--flips", "random", "--epochs", "2")
     assert (told.label_smoothing, told.flips, told.epochs) == (0.0, "random", 2)
-    assert told.weight_decay == recipe["weight_decay"] != WORKLOADS["digits-vgg11"].weight_decay
+    assert told.momentum == recipe["momentum"] != settings().momentum
+    assert told.crop_padding == recipe["crop_padding"] != digits.crop_padding
     assert told.as_json()["recipe"] == "record"
 
 
@@ -78,11 +78,6 @@ def test_crop_padding_overrides_the_workloads_and_may_be_none():
     assert create_augment(settings("--crop-padding", "0")).padding == 0
 
 
-def test_the_cutouts_side_reaches_the_loader():
-    assert (create_augment(settings()).cutout,
-            create_augment(settings("--cutout", "8")).cutout) == (0, 8)
-
-
 def test_nesterov_is_torchs():
     assert create_optimizer(settings("--optimizer", "nesterov"),
                             small_model()).param_groups[0]["nesterov"]
@@ -98,9 +93,3 @@ def test_smoothing_is_torchs_in_training_and_absent_in_evaluation():
     assert torch.equal(without_smoothing(criterion)(scores, targets), plain)
     other = create_criterion(settings(), "negative-log-likelihood")
     assert isinstance(other, nn.NLLLoss) and without_smoothing(other) is other
-
-
-def test_smoothing_log_probabilities_is_refused():
-    with pytest.raises(UsageError, match="--label-smoothing is for the criterion cross-entropy"):
-        create_criterion(settings("--workload", "mnist-cnn", "--label-smoothing", "0.1"),
-                         "negative-log-likelihood")

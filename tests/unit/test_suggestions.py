@@ -36,9 +36,9 @@ SLIPS = [  # the command line of Part Two, and what must be answered; "" where n
     ("--bf16", CALLED + "--precision bf16"),
     ("--dtype bfloat16", CALLED + "--precision"),
     ("--mixed_precision fp16", CALLED + "--precision"),
-    ("--workers 4", CALLED + "--loader workers --num-workers"),
-    ("-j 4", CALLED + "--loader workers --num-workers"),
-    ("--num_workers 4", "did you mean --num-workers?"),
+    ("--workers 4", CALLED + "--loader workers:N"),
+    ("-j 4", CALLED + "--loader workers:N"),
+    ("--num_workers 4", CALLED + "--loader workers:N"),
     ("-b 64", CALLED + "--batch-size"),
     ("--batch 64", CALLED + "--batch-size"),
     ("--bs 64", CALLED + "--batch-size"),
@@ -71,9 +71,9 @@ SLIPS = [  # the command line of Part Two, and what must be answered; "" where n
     ("--max-steps 40", CALLED + "--max-iterations"),
     ("--max_iters 40", CALLED + "--max-iterations"),
     ("--num_train_epochs 3", CALLED + "--epochs"),
-    ("--val-split 0.1", CALLED + "--validation-fraction"),
+    ("--val-split 0.1", CALLED + "--validation"),
     ("--scheduler cosine", CALLED + "--schedule"),
-    ("--warmup_steps 500", "--warmup-epochs"),
+    ("--warmup_steps 500", "--schedule cosine:2"),
     ("--sync-bn", CALLED + "--batch-norm synchronised"),
     ("--log-interval 10", CALLED + "--log-every"),
     ("--print-freq 10", CALLED + "--log-every"),
@@ -83,7 +83,7 @@ SLIPS = [  # the command line of Part Two, and what must be answered; "" where n
     ("--clip-grad-norm 1", "gradients are not clipped"),
     ("--wandb", "TensorBoard"),
     ("--bucket_cap_mb 25", CALLED + "--bucket-mb"),
-    ("--comm-hook fp16", "only Part Three has it"),
+    ("--comm-hook fp16", CALLED + "--wire"),
     ("--data-parallel", CALLED + "--parallel data-parallel, which only Part Three has"),
     ("--epoch 3", "did you mean --epochs?"),
     ("--ephocs 3", "did you mean --epochs?"),
@@ -159,7 +159,7 @@ def test_other_trainers_names_are_answered_rightly_or_not_at_all(words, answer):
     said = complaint("PartTwo", words)
     assert answer in said and "\n" not in said
     if answer.startswith((CALLED, "did you mean")):  # this, and no more
-        assert said.removesuffix(" (--help lists all flags)").endswith(answer)
+        assert said.removesuffix(" (see --help)").endswith(answer)
     assert bool(A_SUGGESTION.search(said)) == bool(A_SUGGESTION.search(answer))
 
 

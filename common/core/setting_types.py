@@ -1,0 +1,193 @@
+"""Types of settings: a text to a value that can be meant, or a complaint that says what can.
+
+Each is a function from a text, as argparse wants it. Values that are a name and numbers print
+themselves as they are written on the command line.
+
+    python3 -c "from common.core.setting_types import *; print(ScheduleChoice.parse('step:1:0.7'))"
+"""
+
+import argparse
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SYNC_NAMES = ("gather-scatter", "all-reduce", "gather-scatter-per-tensor", "all-reduce-per-tensor",
+              "gather-scatter-pipelined", "reduce-scatter", "overlapped-all-reduce",
+              "cross-step-all-reduce")
+LOCAL_SYNC_NAMES = ("local-sgd", "diloco")  # other algorithms: they average weights, and seldom
+SCHEDULES = ("constant", "step", "one-cycle", "cosine", "linear")
+ENDING_SCHEDULES = ("one-cycle", "cosine", "linear")
+LOADERS = ("memory", "workers")
+LARGEST = 2**62
+
+
+def _number(kind: Callable[[str], Any], accept: Callable[[Any], bool],
+            meaning: str) -> Callable[[str], Any]:
+    """A type for argparse: a number of `kind` that is accepted, or an error that says `meaning`."""
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not (value == value and abs(value) < LARGEST and accept(value)):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {meaning}")
+        return value
+    return parse
+
+
+integer = _number(int, lambda n: True, "a whole number")
+count = _number(int, lambda n: n >= 1, "a whole number of at least 1")
+whole = _number(int, lambda n: n >= 0, "a whole number of at least 0")
+positive = _number(float, lambda x: x > 0, "a number above 0")
+not_negative = _number(float, lambda x: x >= 0, "a number of at least 0")
+fraction = _number(float, lambda x: 0 <= x < 1, "a number from 0 up to, not including, 1")
+Numbers = tuple[Callable[[str], Any], ...]
+
+
+def _take_apart(text: str, what: str, forms: Mapping[str, Numbers]) -> tuple[str, list]:
+    """NAME[:NUMBER...] as the name, one of `forms`, and its numbers, each of that form's type."""
+    name, *numbers = text.split(":")
+    if name not in forms:
+        raise argparse.ArgumentTypeError(f"no {what} is called {name!r}; there are: "
+                                         f"{', '.join(forms)}")
+    return name, _numbers(text, numbers, forms[name])
+
+
+def _numbers(text: str, words: list[str], types: Numbers) -> list:
+    if len(words) > len(types):
+        raise argparse.ArgumentTypeError(f"{text!r} has more than {len(types)} numbers")
+    return [parse(word) for parse, word in zip(types, words, strict=False)]
+
+
+def _written(name: str, *numbers: float) -> str:
+    return ":".join([name, *map(_shortest, numbers)])
+
+
+def _shortest(number: float) -> str:
+    return f"{number:g}" if float(f"{number:g}") == number else repr(number)
+
+
+@dataclass(frozen=True)
+class SyncChoice:
+    """A strategy. The numbers are those of LOCAL_SYNC_NAMES: the least number of steps between
+    synchronisation rounds; and diloco's learning rate and Nesterov momentum at each of them."""
+
+    name: str
+    every: int = 50
+    rate: float = 0.7
+    momentum: float = 0.9
+
+    @classmethod
+    def parse(cls, text: str) -> "SyncChoice":
+        name, numbers = _take_apart(text, "strategy", {
+            **dict.fromkeys(SYNC_NAMES, ()), "local-sgd": (count,),
+            "diloco": (count, positive, fraction)})
+        return cls(name, *numbers)
+
+    @property
+    def is_local(self) -> bool:
+        return self.name in LOCAL_SYNC_NAMES
+
+    def __str__(self) -> str:
+        outer = (self.rate, self.momentum) * (self.name == "diloco")
+        return _written(self.name, *(self.every,) * self.is_local, *outer)
+
+
+@dataclass(frozen=True)
+class ScheduleChoice:
+    """How the learning rate moves. Under `step` it is multiplied by `factor` every `epochs`.
+
+    All rise linearly over the first `warmup` epochs; for one-cycle it is the length of its rise.
+    """
+
+    name: str
+    warmup: float = 0.0
+    epochs: int = 1
+    factor: float = 0.1
+
+    @classmethod
+    def parse(cls, text: str) -> "ScheduleChoice":
+        name, numbers = _take_apart(text, "schedule", {
+            **dict.fromkeys(SCHEDULES, (not_negative,)), "step": (count, positive, not_negative)})
+        names = ("epochs", "factor", "warmup") if name == "step" else ("warmup",)
+        return cls(name, **dict(zip(names, numbers, strict=False)))
+
+    def __str__(self) -> str:
+        numbers = (self.epochs, self.factor) if self.name == "step" else ()
+        return _written(self.name, *numbers, *(self.warmup,) * (self.warmup > 0))
+
+
+@dataclass(frozen=True)
+class LoaderChoice:
+    """Who makes batches: this process from memory, or so many `workers` of torch's DataLoader."""
+
+    name: str
+    workers: int = 2
+
+    @classmethod
+    def parse(cls, text: str) -> "LoaderChoice":
+        name, numbers = _take_apart(text, "loader", {"memory": (), "workers": (whole,)})
+        return cls(name, *numbers)
+
+    def __str__(self) -> str:
+        return _written(self.name, *(self.workers,) * (self.name == "workers"))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """How often to save within an epoch: every so many iterations, or minutes; 0 is never."""
+
+    iterations: int = 0
+    minutes: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> "Interval":
+        if text.endswith("min"):
+            return cls(minutes=not_negative(text.removesuffix("min")))
+        return cls(iterations=whole(text))
+
+    def __str__(self) -> str:
+        return f"{self.minutes:g}min" if self.minutes else str(self.iterations)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The `fraction` of the training set to hold out, and when to stop early: after `patience`
+    epochs without a loss that is smaller by more than `gain`; 0 epochs is never."""
+
+    fraction: float = 0.0
+    patience: int = 0
+    gain: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> "Validation":
+        return cls(*_numbers(text, text.split(":"), (fraction, count, not_negative)))
+
+    def __str__(self) -> str:
+        return _written(_shortest(self.fraction), *(self.patience, self.gain) * (self.patience > 0))
+
+
+def epoch_and_iterations(text: str) -> tuple[int, int]:
+    """EPOCH, or EPOCH:ITERATIONS with 5 by default."""
+    epoch, colon, iterations = text.partition(":")
+    return count(epoch), count(iterations) if colon else 5
+
+
+def convolutions(text: str) -> str:
+    """auto, library, or the path of a file from scripts/tune.py."""
+    if text in ("auto", "library"):
+        return text
+    if not text.endswith(".json"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor library nor the .json file "
+                                         "that scripts/tune.py wrote")
+    return str(Path(text).expanduser())
+
+
+def sync_list(text: str) -> tuple[SyncChoice, ...]:
+    """Strategies with commas between them, each once."""
+    choices = tuple(map(SyncChoice.parse, text.split(",")))
+    if len({choice.name for choice in choices}) < len(choices):
+        raise argparse.ArgumentTypeError(f"{text!r} names a strategy twice")
+    return choices

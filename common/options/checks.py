@@ -1,0 +1,66 @@
+"""What cannot be meant, as far as settings tell: refused before anything is imported or loaded.
+
+    python3 PartTwo/main.py --wire int8      # --wire int8 requires --sync local-sgd or diloco
+"""
+
+from common.core.failures import UsageError
+from common.core.settings import LOCAL_SYNC_NAMES, LOCAL_WIRES, Settings
+from common.core.world import World
+from common.options.workloads import find_workload
+
+SMOOTHED = "cross-entropy"
+
+
+def check(part: str, settings: Settings, world: World) -> None:
+    """Raises UsageError, in one sentence, for settings that do not go together."""
+    _check_world(part, settings, world)
+    _check_training(settings)
+    _check_wire(part, settings)
+    if settings.profile and settings.profile[0] > settings.epochs:
+        raise UsageError(f"--profile {settings.profile[0]} has nothing to trace: the run ends "
+                         f"after {settings.epochs} epochs")
+
+
+def _check_world(part: str, settings: Settings, world: World) -> None:
+    if part == "PartOne" and world.size > 1:
+        raise UsageError(f"Part One trains on one node, but {world.source} started {world.size} "
+                         "processes: start one, or run PartTwo or PartThree")
+    if settings.batch_size < world.size:
+        raise UsageError(f"--batch-size is the global batch size: {settings.batch_size} samples "
+                         f"are too few for {world.size} ranks")
+    if settings.parallel == "data-parallel" and world.size > 1:
+        raise UsageError("--parallel data-parallel is one process with all GPUs of its machine, "
+                         f"but there are {world.size} ranks: start one, or use --parallel ddp")
+
+
+def _check_training(settings: Settings) -> None:
+    row = find_workload(settings.workload)
+    synchronised = settings.batch_norm == "synchronised"
+    if synchronised and settings.local_sync:
+        raise UsageError("--batch-norm synchronised communicates in every layer of every step, "
+                         f"which --sync {settings.local_sync[0].name} is there to avoid: leave "
+                         "out one of the two")
+    if synchronised and settings.accumulate > 1 and row.has_batch_norm:
+        raise UsageError("--batch-norm synchronised requires the whole global batch in one pass, "
+                         f"but --accumulate {settings.accumulate} splits it: leave out one of the "
+                         "two")
+    if settings.label_smoothing and row.criterion != SMOOTHED:
+        raise UsageError(f"--label-smoothing requires the criterion {SMOOTHED}, but --workload "
+                         f"{row.name} has {row.criterion}: leave it out")
+    if settings.optimizer == "muon" and not row.has_batch_norm:
+        raise UsageError("--optimizer muon is for convolutions before batch norm, and --workload "
+                         f"{row.name} has none: use --optimizer nesterov")
+
+
+def _check_wire(part: str, settings: Settings) -> None:
+    wire, names = settings.wire, [choice.name for choice in settings.sync]
+    by_gradients = [name for name in names if name not in LOCAL_SYNC_NAMES]
+    if wire != "float32" and any(name.endswith("per-tensor") for name in names):
+        raise UsageError(f"--wire {wire} requires gradients in few long messages: choose a --sync "
+                         "without -per-tensor")
+    if wire in LOCAL_WIRES and by_gradients:
+        raise UsageError(f"--wire {wire} requires --sync {' or '.join(LOCAL_SYNC_NAMES)}, but "
+                         f"{by_gradients[0]} sends gradients: choose bf16 or fp16")
+    if wire == "powersgd" and part != "PartThree":
+        raise UsageError("--wire powersgd requires Part Three, whose DistributedDataParallel "
+                         "sends gradients so: choose bf16 or fp16")
