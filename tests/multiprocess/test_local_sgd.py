@@ -186,7 +186,7 @@ def run(folder: Path, *flags: str, ranks: int = 3, plants=None) -> list[Outcome]
 def test_a_sound_run_is_left_alone_by_the_sentinel_and_labelled(tmp_path):
     outcomes = run(tmp_path, "--check-every", "1", "--sync", "all-reduce,local-sgd:4")
     assert [outcome.code for outcome in outcomes] == [0, 0, 0], outcomes
-    assert "local-sgd: another algorithm than averaging gradients" in outcomes[0].output
+    assert "local-sgd:4: another algorithm than averaging gradients" in outcomes[0].output
     assert "local-sgd trains by another algorithm than all-reduce" in outcomes[0].output
 
 

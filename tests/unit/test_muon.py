@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from common.core.failures import UsageError
 from common.core.precision import Precision
 from common.model.vgg11 import VGG11
 from common.options.command_line import parse_command_line
@@ -130,9 +129,3 @@ def test_products_are_rounded_as_the_run_is(name, products):
     same = [precision for precision in list(steps)[1:] if torch.equal(steps[precision],
                                                                       steps[None])]
     assert same == [products]
-
-
-def test_where_it_has_nothing_to_do_it_is_refused():
-    settings = parse_command_line("PartOne", ["--optimizer", "muon", "--workload", "mnist-cnn"])[0]
-    with pytest.raises(UsageError, match="--workload mnist-cnn has none: take --optimizer nest"):
-        create_optimizer(settings, nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3)))

@@ -1,0 +1,105 @@
+"""A setting is one row: the parser, the handshake, resume and the banner read it.
+
+Mutations that turn this red: build the parser from a list of names; leave out a group; take
+`learned` or `banner` for granted; keep a list of the settings that ranks share.
+"""
+
+import tokenize
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from common.banner import announce
+from common.cluster.process_group import Node
+from common.cluster.rank_info import RankInfo, require_one_run
+from common.core.failures import RanksDisagree, UsageError
+from common.core.learning_settings import LEARN
+from common.core.setting_row import setting
+from common.core.setting_types import whole
+from common.core.settings import GROUPS, Settings
+from common.core.world import World
+from common.options import command_line
+from common.options.command_line import PARTS
+from common.run.resume import _check_settings
+from tests.ranks import ROOT
+
+TEXT = "darken each image by N percent"
+NODE = Node(World(), torch.device("cpu"), threads=1)
+
+
+@dataclass(frozen=True)
+class OneMore(Settings):
+    """The settings with one more row, and nothing else."""
+
+    darkness: int = setting(0, TEXT, LEARN, parse=whole, metavar="N", learned=True,
+                            banner="darkened by {} percent")
+
+
+@pytest.fixture
+def told(monkeypatch) -> OneMore:
+    """What a command line with the new flag is understood as."""
+    monkeypatch.setattr(command_line, "Settings", OneMore)
+    settings, _ = command_line.parse_command_line("PartOne", ["--darkness", "3"])
+    assert isinstance(settings, OneMore) and settings.darkness == 3
+    return settings
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_new_row_has_a_flag_which_help_all_shows(part, told):
+    parser = command_line._parser(part)
+    assert "--darkness" in parser.flags and TEXT not in parser.format_help()
+    parser.show_all()
+    assert TEXT in parser.format_help()
+
+
+def test_its_mistakes_are_named(told):
+    with pytest.raises(UsageError, match="--darkness: '-1' is not a whole number"):
+        command_line.parse_command_line("PartOne", ["--darkness=-1"])
+
+
+def test_all_ranks_must_agree_on_it(told):
+    ranks = [RankInfo(rank, "host", 1, "127.0.0.1", "lo", settings=settings.shared())
+             for rank, settings in enumerate((told, replace(told, darkness=4)))]
+    with pytest.raises(RanksDisagree, match="darkness"):
+        require_one_run(ranks)
+
+
+def test_a_resumed_run_must_not_change_it(told):
+    before = {"settings": replace(told, darkness=1, threads=7).as_json(), "data": "d"}
+    with pytest.raises(UsageError, match="settings: darkness was 1 and is 3. Give"):
+        _check_settings(before, told, "d")
+    accepting = replace(told, resume="auto:changed")
+    assert _check_settings(before, accepting, "d") == [
+        "continuing with changed settings: darkness was 1 and is 3"]
+
+
+def test_the_banner_says_it_where_it_is_not_the_default(told, capsys):
+    announce("PartOne", told, NODE)
+    assert "  darkened by 3 percent\n" in capsys.readouterr().out
+    announce("PartOne", replace(told, darkness=0), NODE)
+    assert "darkened" not in capsys.readouterr().out
+
+
+def test_what_the_augmentation_uses_stands_in_two_files():
+    files = set()
+    for path in (ROOT / "common").rglob("*.py"):
+        with tokenize.open(path) as file:
+            if any(token.type == tokenize.NAME and token.string == "cutout"
+                   for token in tokenize.generate_tokens(file.readline)):
+                files.add(str(path.relative_to(ROOT)))
+    assert files == {"common/core/learning_settings.py", "common/data/augment.py"}
+
+
+def test_every_row_is_in_a_group_and_nodes_choose_only_what_is_not_learned():
+    for name, row in Settings.rows().items():
+        assert row.group in GROUPS, name
+        assert not row.per_node or row.learned is False, name
+
+
+def test_defaults_are_what_their_flags_would_give():
+    for name, row in Settings.rows().items():
+        default = Settings.default(name)
+        if row.parse is not None and default is not None:
+            text = ",".join(default) if isinstance(default, list) else str(default)
+            assert row.parse(text) == getattr(Settings(), name), name
