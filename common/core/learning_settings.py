@@ -44,84 +44,78 @@ class LearningSettings(Rows):
     """The settings that say what is learned from which data."""
 
     workload: str = setting(
-        "cifar10-vgg11", "data set and model (default: cifar10-vgg11)", DATA, parse=str,
-        metavar="NAME", learned=True, common=True)
+        "cifar10-vgg11", "data set and model (default: cifar10-vgg11)", DATA, learned=True,
+        common=True)
     data_dir: Path = setting(
-        Path("data"), "folder or archive of the data set (default: data)", DATA,
-        parse=Path, metavar="DIR", per_node=True, common=True)
+        Path("data"), "folder or archive of the data set (default: data)", DATA, parse=Path,
+        per_node=True, common=True)
     output_dir: Path = setting(
-        Path("outputs"), "folder of all results (default: outputs)", DATA,
-        parse=Path, metavar="DIR", per_node=True, common=True)
+        Path("outputs"), "folder of all results (default: outputs)", DATA, parse=Path,
+        per_node=True, common=True)
     epochs: int = setting(
-        1, "number of passes over the training set", LEARN, parse=count, metavar="N",
-        learned=_has_an_end, common=True)
+        1, "number of passes over the training set", LEARN, parse=count, learned=_has_an_end,
+        common=True)
     batch_size: int = setting(
-        256, "global batch size, divided among the ranks", LEARN,
-        details="; an epoch's last batch is dropped where it has fewer than 16 samples, or fewer "
-        "than a quarter of a smaller batch", parse=count, metavar="N",
-        learned=True, common=True)
+        256, "global batch size, divided among the ranks", LEARN, details="; an epoch's last batch "
+        "is dropped where it has fewer than 16 samples, or fewer than a quarter of a smaller batch",
+        parse=count, learned=True, common=True)
     learning_rate: float = setting(
-        0.1, "peak learning rate", LEARN, parse=positive, metavar="X", learned=True, common=True)
+        0.1, "peak learning rate", LEARN, parse=positive, learned=True, common=True)
     momentum: float = setting(
-        0.9, "momentum of SGD and Muon, first beta of Adam, rho of Adadelta", LEARN,
-        parse=fraction, metavar="X", learned=True)
+        0.9, "momentum of SGD and Muon, first beta of Adam, rho of Adadelta", LEARN, parse=fraction,
+        learned=True)
     weight_decay: float = setting(
-        1e-4, "weight decay (L2 penalty)", LEARN, parse=not_negative, metavar="X", learned=True)
+        1e-4, "weight decay (L2 penalty)", LEARN, parse=not_negative, learned=True)
     recipe: str = setting(
-        "course", "defaults by name: course (default) or record", LEARN, parse=str,
-        metavar="NAME", banner="recipe {}", common=True)
+        "course", "named defaults (default: course)", LEARN, banner="recipe {}", common=True)
     max_iterations: int | None = setting(
         None, "stop after N iterations (the course's timing: 40)", LEARN, parse=count,
-        metavar="N", learned=is_local, common=True)
+        learned=is_local, common=True)
     optimizer: str = setting(
-        "sgd", f"optimizer: {', '.join(OPTIMIZERS)}", LEARN, parse=str, choices=OPTIMIZERS,
-        metavar="NAME", learned=True, banner="optimizer {}", common=True)
+        "sgd", f"optimizer: {', '.join(OPTIMIZERS)}", LEARN, choices=OPTIMIZERS, learned=True,
+        banner="optimizer {}", common=True)
     schedule: ScheduleChoice = setting(
-        ScheduleChoice("constant"), "learning-rate schedule: constant, cosine, linear, "
-        "one-cycle, step", LEARN, details=". NAME:W adds W epochs of linear warm-up, which in "
-        "one-cycle are its rise; step:EPOCHS:FACTOR:W multiplies by FACTOR (default: 0.1) every "
-        "EPOCHS (default: 1) epochs",
-        parse=ScheduleChoice.parse, choices=SCHEDULES, metavar="NAME[:...]", learned=True,
-        banner="learning-rate schedule {}", common=True)
+        ScheduleChoice("constant"), "learning-rate schedule: constant, cosine, linear, one-cycle, "
+        "step", LEARN, details=". NAME:W adds W epochs of linear warm-up, which in one-cycle are "
+        "its rise; step:EPOCHS:FACTOR:W multiplies by FACTOR (default: 0.1) every EPOCHS (default: "
+        "1) epochs", parse=ScheduleChoice.parse, choices=SCHEDULES, metavar="NAME[:...]",
+        learned=True, banner="learning-rate schedule {}", common=True)
     seed: int = setting(
-        1, "random seed of weights, order, augmentation", LEARN,
-        parse=whole, metavar="N", learned=True, common=True)
+        1, "random seed of weights, order and augmentation", LEARN, parse=whole, learned=True,
+        common=True)
     precision: str = setting(
-        "float32", "arithmetic: float32 (default), bf16, float64", LEARN, parse=str,
-        choices=PRECISIONS, metavar="NAME", learned=True, common=True)
+        "float32", "arithmetic: float32 (default), bf16, float64", LEARN, choices=PRECISIONS,
+        learned=True, common=True)
     batch_norm: str = setting(
-        "local", "batch-norm statistics of each rank's shard: local (default), or of the global "
-        "batch: synchronised", LEARN, parse=str, choices=("local", "synchronised"),
-        metavar="NAME", learned=True, common=True)
+        "local", "batch norm: local (default) or synchronised", LEARN, details="; local takes "
+        "statistics over each rank's shard, synchronised over the global batch",
+        choices=("local", "synchronised"), learned=True, common=True)
     validation: Validation = setting(
-        Validation(), "hold out this fraction of the training set for validation", LEARN,
-        details=" after every epoch; X:N or X:N:GAIN stops early, after N epochs without a "
-        "validation loss lower by more than GAIN (default: 0)",
-        parse=Validation.parse, metavar="X[:...]", learned=True,
+        Validation(), "fraction of the training set held out to validate", LEARN, details=" after "
+        "every epoch; X:N or X:N:GAIN stops early, after N epochs without a validation loss lower "
+        "by more than GAIN (default: 0)", parse=Validation.parse, metavar="X[:...]", learned=True,
         compared=lambda plain: plain.split(":")[0], banner="validation on {} of the training set",
         common=True)
     accumulate: int = setting(
         1, "accumulate gradients over K micro-batches in each step, which saves memory (default: "
-        "1)", LEARN, parse=count, metavar="K",
-        banner="{} micro-batches a step, each with batch-norm statistics of its own")
+        "1)", LEARN, parse=count, metavar="K", banner="{} micro-batches a step, each with "
+        "batch-norm statistics of its own")
     decay_on: str = setting(
-        "all", "parameters with weight decay: all, or weights without biases and batch norm",
-        LEARN, parse=str, choices=("all", "weights"), metavar="NAME", learned=True,
-        banner="weight decay on {}")
+        "all", "parameters with weight decay: all, or weights without biases and batch norm", LEARN,
+        choices=("all", "weights"), learned=True, banner="weight decay on {}")
     label_smoothing: float = setting(
-        0.0, "label smoothing of the training loss", LEARN, parse=fraction, metavar="X",
-        learned=True, banner="label smoothing {}")
+        0.0, "label smoothing of the training loss", LEARN, parse=fraction, learned=True,
+        banner="label smoothing {}")
     flips: str = setting(
         "random", "horizontal flips: random, or alternating from epoch to epoch", LEARN,
-        parse=str, choices=("random", "alternating"), metavar="NAME", learned=True,
-        banner="{} flips")
+        choices=("random", "alternating"), learned=True, banner="{} flips")
     crop_padding: int = setting(
-        4, "padding of the random crop, in pixels", LEARN, parse=whole, metavar="N", learned=True,
-        banner="crop padding {}")
+        4, "padding of the random crop, in pixels", LEARN, parse=whole, learned=True, banner="crop "
+        "padding {}")
     cutout: int = setting(
         0, "Cutout: mask a random N x N square of each image (default: 0, none)", LEARN,
-        parse=whole, metavar="N", learned=True, banner="cutout {}")
+        parse=whole, learned=True, banner="cutout {}")
     init: str = setting(
         "plain", "initial weights: plain (PyTorch's), or whitened: PCA-whitened first layer, "
-        "Dirac-initialised others", LEARN, parse=str, choices=("plain", "whitened"),
-        metavar="NAME", learned=True, banner="{} initial weights")
+        "Dirac-initialised others", LEARN, choices=("plain", "whitened"), learned=True, banner="{} "
+        "initial weights")

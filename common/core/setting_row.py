@@ -17,7 +17,7 @@ class Row:
     """What there is to know of a setting, besides its name and its default.
 
     `help` is what --help says of it, --help-all adds `details`; `common` ones are in --help.
-    `parse` turns the text of its flag into a value; a setting without it is a switch. `choices` are
+    `parse` turns the text of its flag into a value; that of a switch is bool. `choices` are
     the names that the text may be, or begin with. A `learned` setting decides what is learned, or
     does under the other settings that a function is given; of its plain value `compared` gives what
     counts. `per_node` settings may differ between the nodes of a run. `banner` is what the start-up
@@ -27,9 +27,9 @@ class Row:
     help: str
     group: str
     details: str = ""
-    parse: Callable[[str], Any] | None = None
+    parse: Callable[[str], Any] = str
     choices: Sequence[str] = ()
-    metavar: str | None = None
+    metavar: str = ""
     short: str = ""
     parts: Sequence[str] = ALL
     learned: bool | Callable[[Mapping[str, Plain]], bool] = False

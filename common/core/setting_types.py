@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 SYNC_NAMES = ("gather-scatter", "all-reduce", "gather-scatter-per-tensor", "all-reduce-per-tensor",
               "gather-scatter-pipelined", "reduce-scatter", "overlapped-all-reduce",
@@ -43,34 +43,47 @@ whole = _number(int, lambda n: n >= 0, "a whole number of at least 0")
 positive = _number(float, lambda x: x > 0, "a number above 0")
 not_negative = _number(float, lambda x: x >= 0, "a number of at least 0")
 fraction = _number(float, lambda x: 0 <= x < 1, "a number from 0 up to, not including, 1")
-Numbers = tuple[Callable[[str], Any], ...]
+Form = Mapping[str, Callable[[str], Any]]  # the numbers of a value, by field, with their types
 
 
-def _take_apart(text: str, what: str, forms: Mapping[str, Numbers]) -> tuple[str, list]:
-    """NAME[:NUMBER...] as the name, one of `forms`, and its numbers, each of that form's type."""
-    name, *numbers = text.split(":")
-    if name not in forms:
-        raise argparse.ArgumentTypeError(f"no {what} is called {name!r}; there are: "
-                                         f"{', '.join(forms)}")
-    return name, _numbers(text, numbers, forms[name])
+def _read(text: str, words: list[str], form: Form) -> dict[str, Any]:
+    if len(words) > len(form):
+        raise argparse.ArgumentTypeError(f"{text!r} has more than {len(form)} numbers")
+    return {name: form[name](word) for name, word in zip(form, words, strict=False)}
 
 
-def _numbers(text: str, words: list[str], types: Numbers) -> list:
-    if len(words) > len(types):
-        raise argparse.ArgumentTypeError(f"{text!r} has more than {len(types)} numbers")
-    return [parse(word) for parse, word in zip(types, words, strict=False)]
+def _written(value: Any, form: Form) -> list[str]:
+    """The numbers of a value, without those at the end that are the fields' defaults."""
+    names = list(form)
+    while names and getattr(value, names[-1]) == getattr(type(value), names[-1]):
+        names.pop()
+    numbers = [getattr(value, name) for name in names]
+    return [f"{n:g}" if float(f"{n:g}") == n else repr(n) for n in numbers]
 
 
-def _written(name: str, *numbers: float) -> str:
-    return ":".join([name, *map(_shortest, numbers)])
+class Named:
+    """A value written NAME[:NUMBER...], of which `forms` says what numbers a name has.
 
+    Numbers that a text leaves out at its end are the fields' defaults.
+    """
 
-def _shortest(number: float) -> str:
-    return f"{number:g}" if float(f"{number:g}") == number else repr(number)
+    name: str
+    forms: ClassVar[Mapping[str, Form]]
+
+    @classmethod
+    def parse(cls, text: str) -> Any:
+        """The value that `text` means; ArgumentTypeError where it means none."""
+        name, *words = text.split(":")
+        if name not in cls.forms:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(cls.forms)}")
+        return cls(name, **_read(text, words, cls.forms[name]))  # type: ignore[call-arg]
+
+    def __str__(self) -> str:
+        return ":".join([self.name, *_written(self, self.forms.get(self.name, {}))])
 
 
 @dataclass(frozen=True)
-class SyncChoice:
+class SyncChoice(Named):
     """A strategy. The numbers are those of LOCAL_SYNC_NAMES: the least number of steps between
     synchronisation rounds; and diloco's learning rate and Nesterov momentum at each of them."""
 
@@ -78,25 +91,16 @@ class SyncChoice:
     every: int = 50
     rate: float = 0.7
     momentum: float = 0.9
-
-    @classmethod
-    def parse(cls, text: str) -> "SyncChoice":
-        name, numbers = _take_apart(text, "strategy", {
-            **dict.fromkeys(SYNC_NAMES, ()), "local-sgd": (count,),
-            "diloco": (count, positive, fraction)})
-        return cls(name, *numbers)
+    forms = {**dict.fromkeys(SYNC_NAMES, {}), "local-sgd": {"every": count},
+             "diloco": {"every": count, "rate": positive, "momentum": fraction}}
 
     @property
     def is_local(self) -> bool:
         return self.name in LOCAL_SYNC_NAMES
 
-    def __str__(self) -> str:
-        outer = (self.rate, self.momentum) * (self.name == "diloco")
-        return _written(self.name, *(self.every,) * self.is_local, *outer)
-
 
 @dataclass(frozen=True)
-class ScheduleChoice:
+class ScheduleChoice(Named):
     """How the learning rate moves. Under `step` it is multiplied by `factor` every `epochs`.
 
     All rise linearly over the first `warmup` epochs; for one-cycle it is the length of its rise.
@@ -106,33 +110,37 @@ class ScheduleChoice:
     warmup: float = 0.0
     epochs: int = 1
     factor: float = 0.1
-
-    @classmethod
-    def parse(cls, text: str) -> "ScheduleChoice":
-        name, numbers = _take_apart(text, "schedule", {
-            **dict.fromkeys(SCHEDULES, (not_negative,)), "step": (count, positive, not_negative)})
-        names = ("epochs", "factor", "warmup") if name == "step" else ("warmup",)
-        return cls(name, **dict(zip(names, numbers, strict=False)))
-
-    def __str__(self) -> str:
-        numbers = (self.epochs, self.factor) if self.name == "step" else ()
-        return _written(self.name, *numbers, *(self.warmup,) * (self.warmup > 0))
+    forms = {**dict.fromkeys(SCHEDULES, {"warmup": not_negative}),
+             "step": {"epochs": count, "factor": positive, "warmup": not_negative}}
 
 
 @dataclass(frozen=True)
-class LoaderChoice:
-    """Who makes batches: this process from memory, or so many `workers` of torch's DataLoader."""
+class LoaderChoice(Named):
+    """Where batches come from: memory, or `workers` processes of torch's DataLoader."""
 
     name: str
     workers: int = 2
+    forms = {"memory": {}, "workers": {"workers": whole}}
+
+
+_VALIDATION: Form = {"fraction": fraction, "patience": count, "gain": not_negative}
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The `fraction` of the training set to hold out, and when to stop early: after `patience`
+    epochs without a loss that is smaller by more than `gain`; 0 epochs is never."""
+
+    fraction: float = 0.0
+    patience: int = 0
+    gain: float = 0.0
 
     @classmethod
-    def parse(cls, text: str) -> "LoaderChoice":
-        name, numbers = _take_apart(text, "loader", {"memory": (), "workers": (whole,)})
-        return cls(name, *numbers)
+    def parse(cls, text: str) -> "Validation":
+        return cls(**_read(text, text.split(":"), _VALIDATION))
 
     def __str__(self) -> str:
-        return _written(self.name, *(self.workers,) * (self.name == "workers"))
+        return ":".join(_written(self, _VALIDATION)) or "0"
 
 
 @dataclass(frozen=True)
@@ -150,23 +158,6 @@ class Interval:
 
     def __str__(self) -> str:
         return f"{self.minutes:g}min" if self.minutes else str(self.iterations)
-
-
-@dataclass(frozen=True)
-class Validation:
-    """The `fraction` of the training set to hold out, and when to stop early: after `patience`
-    epochs without a loss that is smaller by more than `gain`; 0 epochs is never."""
-
-    fraction: float = 0.0
-    patience: int = 0
-    gain: float = 0.0
-
-    @classmethod
-    def parse(cls, text: str) -> "Validation":
-        return cls(*_numbers(text, text.split(":"), (fraction, count, not_negative)))
-
-    def __str__(self) -> str:
-        return _written(_shortest(self.fraction), *(self.patience, self.gain) * (self.patience > 0))
 
 
 def epoch_and_iterations(text: str) -> tuple[int, int]:

@@ -47,11 +47,10 @@ class Launch(Rows):
     """How this process joins the others: known before there is a run."""
 
     master_ip: str | None = setting(
-        None, "address of rank 0's machine", JOIN, parse=str, metavar="IP", short="-M",
-        parts=CLUSTER, common=True)
-    num_nodes: int | None = setting(
-        None, "number of ranks", JOIN, parse=integer, metavar="N", short="-N", parts=CLUSTER,
+        None, "address of rank 0's machine", JOIN, metavar="IP", short="-M", parts=CLUSTER,
         common=True)
+    num_nodes: int | None = setting(
+        None, "number of ranks", JOIN, parse=integer, short="-N", parts=CLUSTER, common=True)
     rank: int | None = setting(
         None, "rank of this process, from 0 to N-1", JOIN, parse=integer, metavar="R", short="-R",
         parts=CLUSTER, common=True)
@@ -59,10 +58,9 @@ class Launch(Rows):
         None, "port of the rendezvous on rank 0 (default: MASTER_PORT or 29500)", JOIN,
         parse=integer, metavar="PORT", parts=CLUSTER)
     token: str | None = setting(
-        None, "any word that tells this job's ranks from another job's on the same port; it is "
-        "not a password (default: RUN_TOKEN, or none)", JOIN, parse=str, metavar="WORD",
-        parts=CLUSTER)
-    debug: bool = setting(False, "print the traceback of an error", RUN)
+        None, "any word that tells this job's ranks from another job's on the same port; it is not "
+        "a password (default: RUN_TOKEN, or none)", JOIN, metavar="WORD", parts=CLUSTER)
+    debug: bool = setting(False, "print the traceback of an error", RUN, parse=bool)
 
 
 @dataclass(frozen=True)
@@ -71,59 +69,54 @@ class Settings(LearningSettings):
 
     device: str = setting(
         "auto", "compute device: auto (default), cpu or cuda", NODE,
-        parse=str, choices=("auto", "cpu", "cuda"), metavar="NAME", per_node=True, common=True)
+        choices=("auto", "cpu", "cuda"), per_node=True, common=True)
     threads: int | None = setting(
-        None, "intra-op threads (default: cores / ranks here)",
-        NODE, parse=count, metavar="N", per_node=True, common=True)
+        None, "intra-op threads (default: cores / ranks here)", NODE, parse=count, per_node=True,
+        common=True)
     convolutions: str = setting(
         "auto", "algorithms of 3x3 convolutions on a CPU: auto chooses by a rule (default), "
         "library uses PyTorch's, FILE.json holds those that scripts/tune.py measured", NODE,
-        parse=convolutions, metavar="NAME")
+        parse=convolutions)
     loader: LoaderChoice = setting(
-        LoaderChoice("memory"), "data loader: memory (default), or workers[:N], PyTorch's "
-        "DataLoader with N processes", NODE, parse=LoaderChoice.parse, choices=LOADERS,
-        metavar="NAME[:N]", per_node=True)
+        LoaderChoice("memory"), "data loader: memory (default), or workers:N, PyTorch's DataLoader "
+        "with N processes (default: 2)", NODE, parse=LoaderChoice.parse, choices=LOADERS,
+        per_node=True)
     interface: str | None = setting(
-        None, "network interface (default: the one that reaches rank 0)", JOIN, parse=str,
-        metavar="NAME", parts=CLUSTER, per_node=True)
+        None, "network interface (default: the one that reaches rank 0)", JOIN, parts=CLUSTER,
+        per_node=True)
     backend: str = setting(
         "auto", "torch.distributed backend: auto (default) is nccl when every rank has a GPU of "
-        "its own, else gloo", JOIN, parse=str, choices=("auto", "gloo", "nccl"), metavar="NAME",
-        parts=CLUSTER)
+        "its own, else gloo", JOIN, choices=("auto", "gloo", "nccl"), parts=CLUSTER)
     timeout: float = setting(
         60.0, "seconds without progress after which a rank counts as stuck; twice as many for "
         "joining, five times for the first step (default: 60)", JOIN, parse=positive,
         metavar="SECONDS", parts=CLUSTER)
     resume: str = setting(
-        "no", "existing run in the output folder: refuse (no, default), continue (auto) or delete "
-        "it (replace); or start from a checkpoint FILE", RUN, details="; auto:changed and "
-        "FILE:changed continue although settings have changed", parse=str, metavar="HOW",
-        common=True)
+        "no", "run in the output folder: no (default: refuse), auto (continue) or replace; or "
+        "start from a checkpoint FILE", RUN, details="; auto:changed and FILE:changed continue "
+        "although settings have changed", metavar="HOW", common=True)
     checkpoint_every: Interval = setting(
-        Interval(minutes=10.0), "save a checkpoint every N iterations or X minutes, "
-        "besides epoch ends; 0 is never (default: 10min)", RUN, parse=Interval.parse,
-        metavar="N|Xmin", common=True)
+        Interval(minutes=10.0), "save a checkpoint also every N iterations (N) or minutes (Nmin), "
+        "0 is never (default: 10min)", RUN, parse=Interval.parse, metavar="HOW", common=True)
     check_every: int = setting(
         50, "iterations between checks that all replicas agree, 0 is never (default: 50)", RUN,
-        parse=whole, metavar="N")
+        parse=whole)
     log_every: int = setting(
-        20, "iterations between log lines (default: the workload's, mostly 20)", RUN, parse=count,
-        metavar="N")
+        20, "iterations between log lines (default: the workload's, mostly 20)", RUN, parse=count)
     tta: bool = setting(
         False, "test-time augmentation: also evaluate the mean of each image and its mirror image",
-        RUN)
+        RUN, parse=bool)
     profile: tuple[int, int] | None = setting(
         None, "trace the first N iterations (default: 5) of an epoch, for Perfetto", RUN,
         parse=epoch_and_iterations, metavar="EPOCH[:N]")
     tracker: str = setting(
-        "none", "experiment tracker of rank 0: none (default) or tensorboard", RUN, parse=str,
-        choices=("none", "tensorboard"), metavar="NAME", per_node=True)
+        "none", "experiment tracker of rank 0: none (default) or tensorboard", RUN,
+        choices=("none", "tensorboard"), per_node=True)
     dry_run: bool = setting(
-        False, "take one step to test, and leave nothing behind", RUN,
-        common=True)
+        False, "take one step to test, and leave nothing behind", RUN, parse=bool, common=True)
     sync: tuple[SyncChoice, ...] = setting(
-        (SyncChoice("gather-scatter"), SyncChoice("all-reduce")), "strategies to run one after "
-        "the other (default: gather-scatter,all-reduce)", SEAM, details=". They average gradients: "
+        (SyncChoice("gather-scatter"), SyncChoice("all-reduce")), "strategies to run one after the "
+        "other (default: gather-scatter,all-reduce)", SEAM, details=". They average gradients: "
         f"{', '.join(SYNC_NAMES)}; or, rarely, weights: local-sgd:H at least every H steps "
         "(default: 50), diloco:H:RATE:MOMENTUM with an outer Nesterov optimizer (default: "
         "50:0.7:0.9)", parse=sync_list, choices=SYNC_NAMES + LOCAL_SYNC_NAMES,
@@ -132,13 +125,11 @@ class Settings(LearningSettings):
     parallel: str = setting(
         "ddp", "parallelism: ddp (default); to compare with: data-parallel, model-split", SEAM,
         details="; data-parallel is one process with all GPUs of its machine, model-split puts "
-        "each rank's model on two devices", parse=str, choices=PARALLEL, metavar="NAME",
-        parts=("PartThree",), common=True)
+        "each rank's model on two devices", choices=PARALLEL, parts=("PartThree",), common=True)
     wire: str = setting(
-        "float32", "format in which gradients are sent: float32 (default), bf16, fp16, ...", SEAM,
-        details=" int8 and int4 (--sync local-sgd and diloco), powersgd (Part Three)", parse=str,
-        choices=WIRES, metavar="NAME", parts=CLUSTER, learned=True, banner="{} on the wire",
-        common=True)
+        "float32", "gradient wire format: float32 (default), bf16, fp16", SEAM, details="; int8 "
+        "and int4 with --sync local-sgd or diloco; powersgd in Part Three", choices=WIRES,
+        parts=CLUSTER, learned=True, banner="gradients sent in {}", common=True)
     bucket_mb: float = setting(
         1.0, "bucket size of all-reduces that overlap with backward, in MB (default: 1)", SEAM,
         parse=positive, metavar="MB", parts=CLUSTER, banner="buckets of {:g} MB")

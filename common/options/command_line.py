@@ -67,7 +67,9 @@ def _parser(part: str) -> FlagParser:
                         help="show all flags and exit")
     for name, row in {**Launch.rows(), **Settings.rows()}.items():
         if part in row.parts:
-            parser.add_row(name, replace(row, choices=tuple(TABLES.get(name, row.choices))))
+            names = tuple(TABLES.get(name, ()))
+            parser.add_row(name, replace(row, choices=names or row.choices,
+                                         help=row.help + (": " + ", ".join(names)) * bool(names)))
     return parser
 
 

@@ -9,13 +9,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from common.core.failures import UsageError
 from common.core.setting_row import Row
+from common.core.setting_types import fraction, not_negative, positive
 from common.options import other_names
 
 HELP = "(see --help)"
+METAVARS: dict[object, str] = {str: "NAME", Path: "DIR", positive: "X", not_negative: "X",
+                               fraction: "X"}
 LIKE_A_FLAG = 0.8  # difflib's ratio: one letter in five may be wrong
 LIKE_A_VALUE = 0.75  # less, and a tpu would be a misspelt cpu
 
@@ -41,9 +45,9 @@ class FlagParser(argparse.ArgumentParser):
         """Adds the flag of a setting. Where it is not given, the result lacks `name`."""
         flags = [*filter(None, [row.short]), f"--{name.replace('_', '-')}"]
         takes: dict[str, Any] = {"action": "store_true"}
-        if row.parse is not None:
-            takes = {"metavar": row.metavar, "type": row.parse}
-            takes |= {"choices": row.choices} if row.parse is str and row.choices else {}
+        if row.parse is not bool:
+            takes = {"type": row.parse, "metavar": row.metavar or METAVARS.get(row.parse, "N"),
+                     "choices": row.choices if row.parse is str and row.choices else None}
         action = self._titled[row.group].add_argument(
             *flags, dest=name, default=argparse.SUPPRESS,
             help=row.help if row.common else argparse.SUPPRESS, **takes)
@@ -104,12 +108,12 @@ class FlagParser(argparse.ArgumentParser):
 
     def _value_hint(self, error: argparse.ArgumentError) -> str:
         """What a wrong value was to be, from the flag's own choices; or nothing."""
-        choices = self._choices.get(error.argument_name or "")
-        wrong = re.search("'([^']*)'", error.message)
-        if not (wrong and choices):
+        flag = error.argument_name or ""
+        wrong, choices = re.search("'([^']*)'", error.message), self._choices.get(flag, ())
+        if not wrong:
             return ""
         word = _plain(wrong[1])
-        if sentence := other_names.value_sentence(error.argument_name or "", word):
+        if sentence := other_names.value_sentence(flag, word):
             return f"; {sentence}"
         if same := other_names.same_value(word, choices):
             return f"; in this program it is called {same}"

@@ -1,4 +1,4 @@
-"""What other trainers call the flags and values of this program, to answer who types them here.
+"""What other trainers, and older versions, call the flags and values of this program.
 
 A flag's answer is this program's flag, with its value where the other name implied one; or, where
 this program has no such flag, a sentence on what it does instead.
@@ -88,7 +88,7 @@ SENTENCES = {
         "it belongs to the launcher, before the program's name, as in torchrun --nproc-per-node 4 "
         "PartTwo/main.py",
     "--local-rank --local-world-size --gpu-id --gpu-ids --device-id":
-        "the ranks on one machine share out its GPUs by themselves, so leave it out",
+        "the ranks on one machine divide its GPUs among them, so leave it out",
     "--per-device-batch-size --per-gpu-batch-size --local-batch-size --micro-batch-size "
     "--per-device-train-batch-size --batch-size-per-gpu":
         "--batch-size is the global batch, which the ranks share",
@@ -148,6 +148,8 @@ VALUE_SENTENCES = {
         "bf16 is",
     ("--optimizer", "adamw"):
         "AdamW is not offered: adam adds the decay to the gradient",
+    ("--bucket-mb", "auto"):
+        "the size is not measured, so that the same command gives the same bits; 1 is the default",
     ("--sync", "ddp"):
         "DistributedDataParallel is Part Three",
 }

@@ -1,7 +1,8 @@
 """Saving every few minutes: the leader's clock decides, and all ranks save after the same step.
 
-No collective is needed. The ranks look after steps that none can end without the leader. He puts
-his decision on the store before he enters such a step: so whoever has ended it finds the decision.
+No collective is needed. The ranks look only after steps that no rank can end without the leader.
+The leader writes its decision to the store before it begins such a step, so every rank that has
+ended the step finds the decision.
 """
 
 import time
@@ -15,8 +16,7 @@ class SaveClock:
     """Says after which steps to save because `minutes` have passed since the last checkpoint.
 
     Every rank must have one; 0 minutes is never. A run's `name` tells it from others on one store.
-    Ranks look when 10 steps have passed since they last did, which costs one question to the store:
-    0.1 ms on one machine.
+    Ranks look every 10 steps at most, which costs one read of the store: 0.1 ms on one machine.
     """
 
     def __init__(self, name: str = "", minutes: float = 0, node: Node | None = None) -> None:
@@ -27,7 +27,7 @@ class SaveClock:
         self.saved()
 
     def saved(self) -> None:
-        """The minutes count from now."""
+        """Restarts the clock: a checkpoint has just been written."""
         self._since = time.monotonic()
 
     def is_due(self, step: int) -> bool:
@@ -50,7 +50,7 @@ class SaveClock:
         return bool(self._seconds) and step - self._looked_at >= LOOK_EVERY
 
     def _decide(self, is_look: bool) -> bool:
-        """The leader's answer for this step; he may choose the next at which all look."""
+        """The leader's answer for this step; it may choose the next look for all ranks."""
         if is_look and self._looks == self._chosen:
             return True
         if time.monotonic() - self._since > self._seconds:
