@@ -96,8 +96,8 @@ def test_traces_are_named_by_workers_and_replaced_with_the_run(tmp_path):
 
 
 def test_a_trace_that_never_comes_ends_the_run_before_it_begins(tmp_path):
-    outcome, = launch("PartOne", tmp_path, "--profile", "3")
-    assert outcome.code == 2 and "--profile 3:5 has nothing to trace" in outcome.output
+    outcome, = launch("PartOne", tmp_path, "--profile", "2", "--max-iterations", "3")
+    assert outcome.code == 2 and "--profile 2:5 has nothing to trace" in outcome.output
     log = tmp_path / "out" / "PartOne" / "metrics_rank0.jsonl"
     failed = [json.loads(line) for line in log.read_text().splitlines()][-1]
     assert failed["event"] == "failed" and failed["exit_code"] == 2
