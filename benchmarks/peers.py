@@ -3,7 +3,7 @@
 
     .venv/bin/pip install -r requirements-bench.txt
     python3 benchmarks/peers.py --data-dir ~/cifar10                 # needs a quiet machine
-    python3 benchmarks/peers.py --rows course-float32 lightning-bf16-compiled --json peers.json
+    python3 benchmarks/peers.py --rows course-float32 lightning-bf16 --json peers.json
 
 Every contestant trains the same VGG-11 on the same images with the same batch, each turn in a
 process of its own, and in every round each has a turn; a turn's first two steps are left out. Each
@@ -39,8 +39,6 @@ CEILING, COURSE = "ceiling", "course-float32"
 LIBRARIES = ("lightning", "accelerate")
 ROWS = (COURSE, "lightning-float32", "lightning-bf16", "accelerate-float32", "accelerate-bf16",
         "project-float32", "project-bf16")
-COMPILED = tuple(f"{library}-{precision}-compiled" for library in LIBRARIES
-                 for precision in ("float32", "bf16"))
 
 
 def installed(rows: list[str]) -> list[str]:
@@ -142,8 +140,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10, help="timed, of each turn")
     parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="ROW",
-                        choices=(*ROWS, *COMPILED), help=f"of {', '.join((*ROWS, *COMPILED))} "
-                        "(default: those that are not compiled)")
+                        choices=ROWS, help=f"of {', '.join(ROWS)} (default: all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers")
     options = parser.parse_args()
     if min(options.rounds, options.steps, options.batch_size) < 1:

@@ -20,7 +20,7 @@ use_environment(__name__, ["matplotlib", "jinja2"])
 import argparse
 
 from common.cluster.program import run_program
-from common.core.failures import DataError, UsageError
+from common.core.files import writing
 from common.reporting.recorded_run import find_runs
 
 NAME = "comparison"
@@ -28,19 +28,14 @@ NAME = "comparison"
 
 def main() -> None:
     options = _parser().parse_args()
-    missing = [folder for folder in options.folders if not folder.is_dir()]
-    if missing:
-        raise DataError(f"there is no folder {missing[0]}")
     runs = find_runs(options.folders)
     from common.reporting.page import Page  # matplotlib takes a second: mistakes come first
 
     page = Page.of(runs, _proofs(options.folders, options.proof))
     print(page.first_sentences(), page.timing_as_text(), sep="\n\n")
     output = options.output or options.folders[0]
-    try:
+    with writing(output):
         page.write(output, NAME)
-    except OSError as error:
-        raise UsageError(f"{output} cannot be written: {error.strerror}") from error
     print(f"\nthe comparison, to look at: {output / NAME}.html")
 
 

@@ -20,6 +20,7 @@ import argparse
 import json
 
 from common.cluster.program import run_program
+from common.core.files import writing
 from common.core.progress import PHASES
 from common.reporting.merged_steps import Steps, merge, read_steps, straggler
 
@@ -51,8 +52,9 @@ def main() -> None:
     options = parser.parse_args()
     steps = read_steps(options.folder)
     if options.json:
-        options.json.write_text("".join(json.dumps(merge(place, ranks)) + "\n"
-                                        for place, ranks in steps.items()))
+        with writing(options.json):
+            options.json.write_text("".join(json.dumps(merge(place, ranks)) + "\n"
+                                            for place, ranks in steps.items()))
     show(steps, max(1, options.every))
 
 

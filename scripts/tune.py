@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from common.cluster.program import run_program
 from common.core.failures import UsageError
 from common.core.setting_types import count
+from common.core.files import writing
 from common.core.settings import Settings
 from common.options.command_line import parse_command_line
 
@@ -69,10 +70,8 @@ def main() -> None:
         choices[str(shape)], quiet = fastest(seconds), quiet and is_quiet(seconds)
         times = ", ".join(f"{name} {1000 * min(each):.1f} ms" for name, each in seconds.items())
         print(f"{choices[str(shape)]} ({times})", flush=True)
-    try:
+    with writing(options.file):
         options.file.write_text(json.dumps(Tuned.here(choices)._asdict(), indent=1) + "\n")
-    except OSError as error:
-        raise UsageError(f"{options.file} cannot be written: {error.strerror}") from error
     if not quiet:
         print("warning: turns of the same algorithm differ by half and more, so something else "
               "kept this machine busy: measure again when it is quiet")

@@ -12,7 +12,7 @@ WARM_UP = 2
 class Job:
     """One contestant's turn: `steps` timed training steps after two that warm up.
 
-    `precision` is "float32" or "bf16"; `compiled` asks for torch.compile.
+    `precision` is "float32" or "bf16".
     """
 
     workload: str
@@ -20,7 +20,6 @@ class Job:
     batch_size: int
     steps: int
     precision: str = "float32"
-    compiled: bool = False
 
     @property
     def ticks(self) -> int:

@@ -5,23 +5,14 @@ Data, model and workers are the course's, for neither library brings its own.
 
 import logging
 import warnings
-from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.peer_loops.job import Job, StepClock
 from benchmarks.peer_loops.textbook import WORKERS, textbook_loader, textbook_training
 
-
-def _settings(job: Job) -> str:
-    return f"channels_last, {WORKERS} workers" + ", compiled" * job.compiled
-
-
-def _prepared(model: nn.Module, job: Job) -> Callable[[Tensor], Tensor]:
-    """The model as the step calls it: channels last in memory, and compiled where asked."""
-    model.to(memory_format=torch.channels_last)
-    return torch.compile(model) if job.compiled else model
+SETTINGS = f"channels_last, {WORKERS} workers"
 
 
 def run_lightning(job: Job, clock: StepClock) -> str:
@@ -35,12 +26,11 @@ def run_lightning(job: Job, clock: StepClock) -> str:
     class Module(pytorch.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.model = model
-            self.call = _prepared(model, job)
+            self.model = model.to(memory_format=torch.channels_last)
 
         def training_step(self, batch: list[Tensor], index: int) -> Tensor:
             images, labels = batch
-            return criterion(self.call(images.to(memory_format=torch.channels_last)), labels)
+            return criterion(self.model(images.to(memory_format=torch.channels_last)), labels)
 
         def on_train_batch_end(self, *_: object) -> None:
             clock.tick()
@@ -53,7 +43,7 @@ def run_lightning(job: Job, clock: StepClock) -> str:
     trainer = pytorch.Trainer(accelerator="cpu", devices=1, precision=precision, barebones=True,
                               max_steps=job.ticks, max_epochs=-1)
     trainer.fit(Module(), textbook_loader(job))
-    return f"{_settings(job)}, {precision}, barebones"
+    return f"{SETTINGS}, {precision}, barebones"
 
 
 def run_accelerate(job: Job, clock: StepClock) -> str:
@@ -65,14 +55,13 @@ def run_accelerate(job: Job, clock: StepClock) -> str:
     plain, criterion, optimizer = textbook_training(job)
     plain.to(memory_format=torch.channels_last)
     model, optimizer, loader = accelerator.prepare(plain, optimizer, textbook_loader(job))
-    call = _prepared(model, job)
     model.train()
     for images, labels in loader:
         optimizer.zero_grad()
-        loss = criterion(call(images.to(memory_format=torch.channels_last)), labels)
+        loss = criterion(model(images.to(memory_format=torch.channels_last)), labels)
         accelerator.backward(loss)
         optimizer.step()
         clock.tick()
         if clock.is_done:
             break
-    return f"{_settings(job)}, mixed_precision={precision}"
+    return f"{SETTINGS}, mixed_precision={precision}"

@@ -62,16 +62,15 @@ def measure_ceiling() -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="One turn of benchmarks/peers.py.")
-    parser.add_argument("--row", required=True, help="LOOP-PRECISION[-compiled], or ceiling")
+    parser.add_argument("--row", required=True, help="LOOP-PRECISION, or ceiling")
     parser.add_argument("--workload", default="cifar10-vgg11")
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")
     options = parser.parse_args()
-    _, _, kind = options.row.partition("-")
     job = Job(options.workload, options.data_dir, options.batch_size, options.steps,
-              kind.partition("-")[0], kind.endswith("-compiled"))
+              options.row.partition("-")[2])
     found = measure_ceiling() if options.row == CEILING else take_turn(options.row, job)
     options.output.write_text(json.dumps(found))
 

@@ -1,9 +1,9 @@
 """Batch normalisation over the global batch: statistics of all ranks together, on any backend.
 
 With statistics of its own shard alone, N nodes learn something else than one; with these, the same
-to rounding. A layer of C channels costs one all-gather of 8 * (2C + 1) bytes per rank in forward,
-one all-reduce of 8C bytes (16C for float64) in backward, and mostly the wait for them. torch's own
-SyncBatchNorm refuses CPU tensors. See it proved:
+up to rounding. A layer of C channels costs one all-gather of 8 * (2C + 1) bytes per rank in
+forward, one all-reduce of 8C bytes (16C for float64) in backward, and mostly the wait for them.
+torch's own SyncBatchNorm refuses CPU tensors.
 
     python3 -m pytest tests/multiprocess/test_batch_norm.py
 """
@@ -92,7 +92,6 @@ _SYNCHRONIZED: dict[type, type] = {nn.BatchNorm1d: SynchronizedBatchNorm1d,
                                    nn.BatchNorm2d: SynchronizedBatchNorm2d,
                                    PooledBatchNorm2d: SynchronizedPooledBatchNorm2d,
                                    nn.BatchNorm3d: SynchronizedBatchNorm3d}
-_PLAIN = {synchronized: plain for plain, synchronized in _SYNCHRONIZED.items()}
 
 
 def synchronize_batch_norm(model: nn.Module) -> nn.Module:
@@ -103,13 +102,6 @@ def synchronize_batch_norm(model: nn.Module) -> nn.Module:
     """
     for layer in model.modules():
         change_class(layer, _SYNCHRONIZED.get(type(layer), type(layer)))
-    return model
-
-
-def plain_batch_norm(model: nn.Module) -> nn.Module:
-    """Undoes synchronize_batch_norm, in place; returns `model`."""
-    for layer in model.modules():
-        change_class(layer, _PLAIN.get(type(layer), type(layer)))
     return model
 
 

@@ -14,7 +14,6 @@ from typing import Any
 from common.core.events import read_events
 from common.core.failures import DataError
 from common.core.progress import PHASES
-from common.core.settings import LOCAL_SYNC_NAMES
 from common.reporting.merged_steps import Steps, averages_in_backward, by_place, merge, rank_of
 
 ORDER = ("PartOne", "PartTwo/gather-scatter", "PartTwo/all-reduce", "PartThree")
@@ -51,11 +50,6 @@ class RecordedRun:
     @property
     def settings(self) -> dict[str, Any]:
         return self.start["settings"]
-
-    @property
-    def is_another_algorithm(self) -> bool:
-        """Whether it was never meant to learn what the others learn."""
-        return self.name.split("/")[-1] in LOCAL_SYNC_NAMES
 
     @property
     def ranks(self) -> int:
@@ -120,9 +114,11 @@ def find_runs(folders: Iterable[Path]) -> list[RecordedRun]:
 
     What scripts/ssh_cluster.sh brought back lies in a folder nodeR for each node: logs whose paths
     differ in that alone belong to one run. A run without a leader's log, or without a step, is
-    passed over. Raises DataError when none is left.
+    passed over. Raises DataError when none is left, or when a folder is missing.
     """
     folders = list(folders)
+    if missing := [folder for folder in folders if not folder.is_dir()]:
+        raise DataError(f"there is no folder {missing[0]}")
     found: dict[Path, list[Path]] = {}
     for folder in folders:
         for path in sorted(folder.rglob("metrics_rank*.jsonl")):

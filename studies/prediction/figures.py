@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
-from common.core.failures import UsageError
+from common.core.files import writing
 from common.reporting.figure_style import MARKS, legend_below, line, new_figure, svg
 from studies.prediction.simulation import AVERAGING, Cluster, Work, efficiency
 from studies.prediction.tables import Check, errors_in_words
@@ -66,10 +66,8 @@ def scaling(clusters: Sequence[Cluster], work: Work) -> Figure:
 
 def write(figure: Figure, path: Path) -> None:
     """As SVG. Raises UsageError when that cannot be written."""
-    try:
+    with writing(path):
         path.write_text(svg(figure))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
     print(f"\nto look at: {path}")
 
 

@@ -38,15 +38,13 @@ def read_source(paths: Sequence[Path], preflight: Path | None) -> Source:
     """A grid's file, or folders of runs. Raises DataError or UsageError for anything else."""
     if len(paths) == 1 and paths[0].is_file():
         return _grid(paths[0])
-    missing = [path for path in paths if not path.is_dir()]
-    if missing:
-        raise DataError(f"there is no {missing[0]}")
+    runs = find_runs(paths)
     found = preflight or next((path / "preflight.json" for path in paths
                                if (path / "preflight.json").exists()), None)
     if found is None:
         raise UsageError("runs say how long averaging took, but not over what links: give "
                          "--preflight FILE, which scripts/preflight.py wrote on that cluster")
-    return _runs(find_runs(paths), read_links(found), found)
+    return _runs(runs, read_links(found), found)
 
 
 def _grid(path: Path) -> Source:

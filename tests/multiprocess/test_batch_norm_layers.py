@@ -12,7 +12,6 @@ from common.model.batch_norm import (
     SynchronizedBatchNorm1d,
     SynchronizedBatchNorm2d,
     freeze_batch_norm,
-    plain_batch_norm,
     synchronize_batch_norm,
 )
 from tests.ranks import run_ranks
@@ -134,15 +133,12 @@ def settings_of(model: nn.Module) -> list[tuple]:
 def test_conversion_and_back_keeps_every_tensor_and_setting():
     model = small_network()
     model[1].eval()
-    tensors, settings, classes = tensors_of(model), settings_of(model), list(map(type, model))
+    tensors, settings = tensors_of(model), settings_of(model)
     assert synchronize_batch_norm(model) is model
     assert [type(model[i]) for i in (1, 4, 7)] == [
         SynchronizedBatchNorm2d, SynchronizedBatchNorm2d, SynchronizedBatchNorm1d]
     assert (tensors_of(model), settings_of(model)) == (tensors, settings)
     small_network().load_state_dict(model.state_dict(), strict=True)
-    assert plain_batch_norm(model) is model
-    assert list(map(type, model)) == classes
-    assert (tensors_of(model), settings_of(model)) == (tensors, settings)
 
 
 def test_conversion_of_a_bare_layer_and_of_a_subclass():
@@ -153,7 +149,7 @@ def test_conversion_of_a_bare_layer_and_of_a_subclass():
     assert type(synchronize_batch_norm(OwnBatchNorm(3))) is OwnBatchNorm
 
 
-@pytest.mark.parametrize("convert", [synchronize_batch_norm, plain_batch_norm])
+@pytest.mark.parametrize("convert", [synchronize_batch_norm, lambda model: model])
 def test_frozen_statistics_stay_in_training_and_in_copies_and_weights_learn(convert):
     model = freeze_batch_norm(convert(small_network()))
     images = torch.randn(4, 3, 8, 8)

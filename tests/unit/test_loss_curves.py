@@ -12,8 +12,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from common.core.failures import DataError, UsageError
-from common.reporting import figure_style
-from scripts.loss_curves import Curve, conclusion, draw, main, read_curve, smoothed, table
+from common.reporting import loss_curves
+from common.reporting.loss_curves import Curve, conclusion, draw, read_curve, smoothed, table
+from scripts.loss_curves import main
 from tests.recorded import write_run
 from tests.svg_text import cut_off
 
@@ -79,7 +80,7 @@ def test_the_command_draws_and_says_the_differences(tmp_path, monkeypatch, capsy
 
 def test_the_figure_shows_small_differences_too(tmp_path, monkeypatch):
     drawn: list[Figure] = []
-    monkeypatch.setattr(figure_style, "svg", lambda figure: drawn.append(figure) or "")
+    monkeypatch.setattr(loss_curves, "svg", lambda figure: drawn.append(figure) or "")
     draw([curve("1", [1.0] * 30), curve("2", [1.0 + 1e-7] * 30)], tmp_path / "x.svg")
     loss, each, mean = drawn[0].axes
     assert each.get_yscale() == "log" and len(loss.lines) == 2

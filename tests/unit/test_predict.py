@@ -158,7 +158,7 @@ def test_runs_that_say_too_little(tmp_path, write, error, sentence):
 
 
 @pytest.mark.parametrize("flags, code, sentence", [
-    (["no_such_file"], 4, "there is no no_such_file"),
+    (["no_such_file"], 4, "there is no folder no_such_file"),
     (["README.md"], 4, "README.md is no grid of cells that benchmarks/sync.py wrote"),
     (["GRID", "--rate", "quick"], 2, "'quick' is no rate: write 300mbit, 1gbit or none"),
     (["GRID", "--calibrate-on", "9:none"], 2, "there is no cell 9:none; there are: 2:100mbit"),

@@ -3,7 +3,7 @@
 Mutations that turn this red: keep the first iteration in `durations`; the fastest rank's seconds
 instead of the slowest's; leave `samples` out of the merged loss; the learning title with what to
 do; base on the slowest run of one rank; drop `node` folders' merging; the least busy rank's bytes
-in bytes_moved; the last step's bytes in bytes_sent; `return False` in is_another_algorithm;
+in bytes_moved; the last step's bytes in bytes_sent;
 `fmean(ahead) > 0` for a straggler; a ratio upside down, or told although times_as_fast gives none;
 "there is no speed to be gained" whatever the ratio; `{values[0]}` and `{values[-1]}` without
 rounding.

@@ -14,7 +14,7 @@ import pytest
 
 from common.core.failures import DataError
 from common.reporting.recorded_run import find_runs
-from scripts.status import describe, duration
+from common.reporting.status import describe, duration
 from tests.ranks import ROOT
 from tests.recorded import write_run
 
