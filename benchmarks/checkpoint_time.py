@@ -6,7 +6,7 @@
 
 First writes and reads one file several times. Then trains the literal Part Two (all-reduce) on this
 machine with a checkpoint every few iterations, and reads in the leader's log how long each took;
-the iteration after a save counts by what it takes longer, or less long, than the others.
+the iteration after a save counts by its difference from an ordinary iteration.
 """
 
 import sys

@@ -6,7 +6,7 @@
     python3 benchmarks/peers.py --rows course-float32 lightning-bf16 --json peers.json
 
 Every contestant trains the same VGG-11 on the same images with the same batch, each turn in a
-process of its own, and in every round each has a turn; a turn's first two steps are left out. Each
+process of its own, and in every round each has a turn; the first two steps are not counted. Each
 round also measures the fastest matrix product, in float32 and bf16: the ceiling. Prints Markdown:
 medians over rounds, smallest to largest; the speed is the median of each round's own ratio.
 """
@@ -45,7 +45,7 @@ def installed(rows: list[str]) -> list[str]:
     """The rows that can run here; says which library is missing."""
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     for name in missing:
-        print(f"{name} is not installed, so its rows are left out: {sys.executable} "
+        print(f"{name} is not installed, so its rows are dropped: {sys.executable} "
               "-m pip install -r requirements-bench.txt", file=sys.stderr, flush=True)
     return [row for row in rows if row.split("-")[0] not in missing]
 

@@ -68,7 +68,7 @@ def main() -> None:
     if os.geteuid() != 0:
         raise UsageError("network namespaces need root")
     if COMPUTE_ONLY not in options.variants:
-        raise UsageError(f"--variants needs {COMPUTE_ONLY!r}, which the others are compared with")
+        raise UsageError(f"--variants needs {COMPUTE_ONLY!r}, which all others are compared with")
     grid = open_grid(options.json, made_on(options))
     done = {(found["nodes"], found["rate"]): found for found in grid["cells"]}
     for nodes, rate in ((nodes, rate) for nodes in options.nodes for rate in options.rates):

@@ -42,7 +42,7 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
                 batch = next(batches)
             optimizer.zero_grad()
             for part, is_last in micro_batches(batch, run.settings.accumulate):
-                dropout.for_samples(epoch, part.indices)
+                dropout.set_samples(epoch, part.indices)
                 with nullcontext() if is_last else gradient_sync.no_sync():
                     with timer("forward"):
                         loss = forward(model, criterion, part, run, trained)

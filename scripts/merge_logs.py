@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Lays the ranks' logs of one run side by side: the global loss, the skew, and who is slow.
+"""Lays the ranks' logs of one run side by side: the global loss, the skew, and the straggler.
 
     python3 scripts/merge_logs.py outputs/PartTwo/all-reduce [--json merged.jsonl] [--every 20]
 

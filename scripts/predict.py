@@ -6,7 +6,7 @@
 
 Calibrates the model of studies/prediction/model.py on measured cells: on the file that
 benchmarks/sync.py wrote, or on runs and the preflight.json of the cluster they ran on. With
---calibrate-on 4:1gbit 2:none it uses these cells alone, and says how far off it is on the others.
+--calibrate-on 4:1gbit 2:none it uses these cells alone, and says how far off it is on the rest.
 Predictions are for nodes with processors of their own; --shared-processors is for hosts in one box.
 """
 
@@ -86,7 +86,7 @@ def _draw(model: Calibration, found: list[Check], options: argparse.Namespace) -
 
 
 def divide(cells: list[Cell], wanted: list[str]) -> tuple[list[Cell], list[Cell]]:
-    """(the cells named, the others); all and none when none is named."""
+    """(the cells named, the rest); all and none when none is named."""
     if not wanted:
         return cells, []
     names = {f"{cell['nodes']}:{cell['rate']}": cell for cell in cells}

@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
                         default=STRATEGY_NAMES, metavar="NAME[,NAME]",
                         help="default: every one that averages gradients")
     parser.add_argument("--sync-every", type=count, default=5, metavar="H",
-                        help="steps between meetings in local-sgd and diloco (default: 5)")
+                        help="steps between synchronisations in local-sgd and diloco (default: 5)")
     parser.add_argument("--precisions", type=_some_of(str, PRECISIONS), default=PRECISIONS,
                         metavar="NAME[,NAME]", help="default: float64,float32")
     parser.add_argument("--batch-norm", choices=("synchronised", "frozen"), default="synchronised",

@@ -1,4 +1,4 @@
-"""How runs are doing, from their logs alone: for runs that nobody is watching.
+"""How runs are doing, from their logs alone.
 
     python3 scripts/status.py outputs
     watch python3 scripts/status.py outputs

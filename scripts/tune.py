@@ -5,7 +5,7 @@
     python3 PartOne/main.py --workload digits-vgg11 --convolutions tuned.json
 
 Takes the flags of the run, and --ranks for how many ranks will share its batch. Copy the file to
-all nodes, or give it to others: who uses the same file rounds alike.
+all nodes, or to another cluster: runs with the same file round alike.
 """
 
 import sys

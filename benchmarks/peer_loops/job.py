@@ -1,4 +1,4 @@
-"""What a turn of benchmarks/peers.py is told, and what it measures: step times and peak memory."""
+"""What a turn of benchmarks/peers.py is given, and what it measures: step times and peak memory."""
 
 import time
 from collections.abc import Iterator

@@ -10,7 +10,7 @@
 | checkpoint | when one is saved | its file, seconds |
 | validation | at an epoch's end | mean loss and accuracy over the validation set |
 | epoch | at an epoch's end | mean loss and accuracy over all ranks, seconds |
-| operators | after a traced window | the slowest operators |
+| operators | after a traced window | the top operators |
 | evaluation | after the last epoch | test loss and accuracy, confusion matrix |
 | failed | when the run is given up | the sentence and the exit code |
 | end | when all is done | nothing |

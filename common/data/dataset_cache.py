@@ -141,7 +141,7 @@ def _write_cache(dataset: ImageDataset, cache: Path) -> None:
         partial.rename(cache)
     except OSError as error:
         if cache.is_dir():
-            return  # somebody was faster
+            return  # another process was faster
         raise DataError(f"the decoded images cannot be written to {cache.parent}: "
                         f"{error.strerror}") from error
     finally:
@@ -157,7 +157,7 @@ def _drop_other_caches(folder: Path, name: str, keep: Path) -> None:
 def _open_cache(cache: Path) -> ImageDataset:
     try:
         meta = json.loads((cache / "meta.json").read_text())
-        # Copy-on-write: torch wants writable memory, and nobody's write may reach the file.
+        # Copy-on-write: torch wants writable memory, and no write may reach the file.
         images = np.load(cache / "images.npy", mmap_mode="c")
         labels = np.load(cache / "labels.npy")
     except (OSError, ValueError) as error:

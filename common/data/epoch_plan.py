@@ -40,8 +40,8 @@ class EpochPlan:
     A last batch of fewer than `smallest_batch` samples is dropped, on every world size alike, so
     that ranks rarely go without a sample; the run log says how many that were.
 
-    With `alternating_flips` chance decides only in epoch 1; from then on each sample is mirrored
-    in every other epoch, so two epochs show both sides (Jordan, arXiv:2404.00498).
+    With `alternating_flips` flips are random only in epoch 1; later each sample is flipped in
+    every other epoch, so two epochs show both sides (Jordan, arXiv:2404.00498).
     """
 
     samples: int

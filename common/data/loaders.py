@@ -1,6 +1,7 @@
 """From the epoch plan to this rank's batches: in memory, or through worker processes.
 
-Both loaders draw from the same plan and give the same batches, bit for bit.
+Both loaders follow the same plan and give the same batches, bit for bit. PlainLoader wraps a
+DataLoader of the user's own, which has an order of its own.
 """
 
 import ctypes
@@ -99,12 +100,12 @@ class WorkerLoader:
 
 
 def _die_with_parent(worker: int) -> None:
-    """Ends this worker when its rank is killed: by itself it would wait for ever to be read."""
+    """Ends this worker when its rank is killed; otherwise it would wait indefinitely."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class _Samples(torch.utils.data.Dataset):
-    """One augmented sample per request (index, top, left, flip)."""
+    """One augmented sample per request: (index, top, left, flip, row, column)."""
 
     def __init__(self, dataset: ImageDataset, augment: Augment) -> None:
         self._dataset = dataset
@@ -151,7 +152,7 @@ class PlainLoader:
         return len(self._iterable)  # type: ignore[arg-type]
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
-        """All batches of the iterable; `epoch` is told to its sampler where that wants to know."""
+        """All batches of the iterable; `epoch` is passed to a sampler that has set_epoch."""
         sampler = getattr(self._iterable, "sampler", None)
         if sampler is not None and hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)

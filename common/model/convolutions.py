@@ -33,7 +33,7 @@ MANY_SAMPLES = 128
 class Shape(NamedTuple):
     """A convolution from `inputs` to `outputs` channels, of a batch of maps of `size` x `size`.
 
-    `samples` is the global batch's number, whoever computes them.
+    `samples` is the size of the global batch.
     """
 
     inputs: int
@@ -73,8 +73,8 @@ def rule_in_words(precision: str, samples: int) -> str:
     """What the rule says here, for the banner: "toeplitz on 2x2, … (rule for AVX512)"."""
     chosen = {size: by_rule(Shape(FEWEST_CHANNELS, FEWEST_CHANNELS, size, samples, precision))
               for size in (2, 4, 8)}
-    told = [f"{name} on {size}x{size}" for size, name in chosen.items() if name != LIBRARY]
-    return ", ".join([*told, "torch's elsewhere" if told else "torch's"]) + \
+    chosen_here = [f"{name} on {size}x{size}" for size, name in chosen.items() if name != LIBRARY]
+    return ", ".join([*chosen_here, "torch's elsewhere" if chosen_here else "torch's"]) + \
         f" (rule for {instruction_sets()})"
 
 
@@ -106,8 +106,8 @@ def algorithms(model: nn.Module) -> str:
 def _as_before(model: nn.Module, shapes: Mapping[nn.Conv2d, Shape], how: str) -> list[str]:
     """By layer of `shapes`, what `how` says; nothing if it is no list for this model."""
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
-    told = dict(zip(layers, how.split(), strict=False))
-    names = [told.get(layer, "") for layer in shapes]
+    named = dict(zip(layers, how.split(), strict=False))
+    names = [named.get(layer, "") for layer in shapes]
     possible = all(name in (LIBRARY, *shape.candidates())
                    for name, shape in zip(names, shapes.values(), strict=True))
     return names if possible and len(how.split()) == len(layers) else []
@@ -115,10 +115,10 @@ def _as_before(model: nn.Module, shapes: Mapping[nn.Conv2d, Shape], how: str) ->
 
 def _leaders_choice(shapes: list[Shape], choose: Choose) -> list[str]:
     """One name for each shape. Every rank must call; only the leader's `choose` counts."""
-    told = b""
+    names = b""
     if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
-        told = json.dumps([choose(shape) for shape in shapes]).encode()
-    return json.loads(broadcast_bytes(told, torch.device("cpu")) or b"[]")
+        names = json.dumps([choose(shape) for shape in shapes]).encode()
+    return json.loads(broadcast_bytes(names, torch.device("cpu")) or b"[]")
 
 
 def convolution_shapes(model: nn.Module, image_shape: tuple[int, ...], samples: int,

@@ -17,8 +17,7 @@ from common.data.epoch_plan import kept_units
 class SampleDropout(nn.Module):
     """Drops each unit of input (n, ...) with `probability`, and scales the rest to the same mean.
 
-    Until DropoutPlan.for_samples has said which samples its rows are, it is torch's dropout. In
-    evaluation mode it does nothing.
+    It is torch's dropout until DropoutPlan.set_samples is called, and nothing in evaluation mode.
     """
 
     def __init__(self, probability: float) -> None:
@@ -49,7 +48,7 @@ class DropoutPlan:
         self._layers = dropout_layers(model)
         self._seed = seed
 
-    def for_samples(self, epoch: int, indices: np.ndarray | None) -> None:
+    def set_samples(self, epoch: int, indices: np.ndarray | None) -> None:
         """Call before each forward pass with the samples of its rows, int64 (n,).
 
         None, from a loader that does not know them, leaves the layers to torch's random numbers.

@@ -26,7 +26,7 @@ def split_in_two(model: nn.Module, first: torch.device, second: torch.device) ->
     """Moves the later layers of `model` to `second`, in place; returns how many there are.
 
     The cut is where at most half of the parameters lie before it. Layers must be used in the order
-    in which the model lists them. Activations cross over where they meet the second stage, and the
+    in which the model lists them. Activations are moved where the second stage begins, and the
     output comes back to `first`. Parameters stay the same objects, and so do checkpoints.
     """
     layers = [layer for layer in model.modules() if not list(layer.children())]

@@ -1,4 +1,4 @@
-"""Convolutions chosen by measuring, for those who ask: a file that all nodes of a cluster can use.
+"""Convolutions chosen by measuring: a file that all nodes of a cluster can use.
 
     python3 scripts/tune.py tuned.json --workload cifar10-vgg11
     python3 PartOne/main.py --convolutions tuned.json

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from common.core.settings import LOCAL_SYNC_NAMES, Settings
 from common.reporting.words import join
 
-EARLY = 10  # iterations in which roundings can still be told from faults
+EARLY = 10  # iterations in which rounding and faults can be distinguished
 FIRST = {"float32": 3e-4, "float64": 5e-13, "bf16": 1.5e-3}  # of the loss, before any update
 MOST_AT_FIRST = 4e-3
 GROWTH = 4.0  # a step
@@ -43,7 +43,7 @@ EQUAL, ROUNDING, STATISTICS, ALGORITHM, SETTING, FAULT = range(6)
 
 
 class Learned(NamedTuple):
-    """What a run's log tells: its losses by (epoch, iteration); `settings` as JSON has them."""
+    """What a run's log holds: its losses by (epoch, iteration); `settings` as JSON has them."""
 
     name: str
     ranks: int

@@ -2,7 +2,7 @@
 
 Colours are Okabe and Ito's, which differ in lightness too; lines also differ in width and dashes,
 bars in hatching. Figures are narrow, so that their 10 point letters survive a narrow screen. An SVG
-holds rules of its own for readers who prefer a dark page: paper, text, lines and grid change, and
+holds rules of its own for a dark page: paper, text, lines and grid change, and
 bars keep their light faces and dark edges.
 """
 

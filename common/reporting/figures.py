@@ -1,4 +1,4 @@
-"""Figures of runs, from their JSON lines alone: neither torch nor the rest of the house.
+"""Figures of runs, from their JSON lines alone: without torch.
 
     python3 scripts/compare.py outputs        # draws them all into one page
 
@@ -87,7 +87,7 @@ def phases(runs: Runs) -> Figure | None:
     names = [shortened(f"{short(run.name)}, rank {rank}") for run, rank, _ in bars]
     axes.set_yticks(places, names, fontsize=9)
     axes.set_ylim(places[-1] + 0.7, -0.7 + places[0])
-    axes.set_xlabel("ms an iteration (mean, first left out)")
+    axes.set_xlabel("ms an iteration (mean, the first excluded)")
     legend_below(figure, axes)
     return figure
 

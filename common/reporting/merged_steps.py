@@ -1,4 +1,4 @@
-"""The ranks' steps of one run side by side: the global loss, the skew, and who is slow.
+"""The ranks' steps of one run side by side: the global loss, the skew, and the straggler.
 
     python3 scripts/merge_logs.py outputs/PartTwo/all-reduce
 
@@ -82,7 +82,7 @@ def averages_in_backward(ranks: Iterable[Step]) -> bool:
 
 
 def straggler(steps: Steps) -> str:
-    """One sentence on who is slow, or that nobody is; the first iteration, a warm-up, excluded.
+    """One sentence on the straggler, or that there is none; the first iteration excluded.
 
     A straggler's own work is longer than the other ranks' median by a tenth, and beyond the spread.
     """

@@ -14,7 +14,7 @@ from common.core.trace_file import unpack_trace
 from common.reporting import confusion_figures, figures, proof_figure, tables
 from common.reporting.figure_style import svg
 from common.reporting.recorded_run import RecordedRun
-from common.reporting.run_findings import causes_of_differences, short, summary, told
+from common.reporting.run_findings import as_sentences, causes_of_differences, short, summary
 from common.reporting.tables import Proof, Runs, Table
 from common.reporting.timeline import timeline
 
@@ -23,7 +23,7 @@ TERMINAL = 100  # columns
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as SVG. `name` is a file's, `words` its title, for those who cannot see it."""
+    """A figure as SVG. `name` is a file's, `words` its title, its text alternative."""
 
     name: str
     words: str
@@ -66,7 +66,7 @@ class Page:
         made = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
         sections = [section for section in _sections(runs, proofs)
                     if section.tables or section.pictures]
-        learned = [proof.claim for proof in proofs] + told(causes_of_differences(runs))
+        learned = [proof.claim for proof in proofs] + as_sentences(causes_of_differences(runs))
         return cls(f"{len(runs)} run{'s' * (len(runs) > 1)} of {workloads}", made, learned,
                    learned + summary(runs), sections, tables.timing(runs))
 
@@ -125,7 +125,7 @@ def _picture(name: str, figure: Figure) -> Picture:
 
 
 def _confusion(runs: Runs) -> Iterator[Picture]:
-    """One run's matrix, and where the others differ from it, if they do."""
+    """One run's matrix, and where other runs differ from it."""
     first = next(filter(None, map(confusion_figures.confusion, runs)), None)
     differences = confusion_figures.differences(runs)
     if first:

@@ -62,7 +62,7 @@ class RecordedRun:
 
     @cached_property
     def durations(self) -> list[float]:
-        """Seconds of each iteration's slowest rank; the first, which warms up, left out."""
+        """Seconds of each iteration's slowest rank; the first, a warm-up, excluded."""
         return [row["seconds"] for row in self.merged[1:]]
 
     @property
@@ -85,7 +85,7 @@ class RecordedRun:
 
     @cached_property
     def phases(self) -> dict[int, dict[str, float]]:
-        """Mean seconds of each phase, by rank, the first iteration left out; empty if untimed."""
+        """Mean seconds of each phase, by rank, the first iteration excluded; empty if untimed."""
         timed = list(self.steps.values())[1:]
         ranks = sorted({rank for row in timed for rank in row})
         return {rank: {phase: fmean(row[rank]["seconds"][phase] for row in timed if rank in row)
@@ -99,7 +99,7 @@ class RecordedRun:
                                   if rank in row)) for rank in ranks}
 
     @property
-    def hides_sync(self) -> bool:
+    def overlaps_sync(self) -> bool:
         """Whether averaging happens inside backward, as DDP does it."""
         return self.ranks > 1 and averages_in_backward(list(self.steps.values())[-1].values())
 

@@ -23,7 +23,7 @@ def learning(runs: Sequence[RecordedRun]) -> str:
 
 
 def causes_of_differences(runs: Sequence[RecordedRun]) -> list[str]:
-    """The same for every cause, the gravest first; of a single run how its loss falls."""
+    """The same for every cause, the gravest first; of a single run, how its loss falls."""
     learned = [Learned(short(run.name), run.ranks, run.settings, {
         (row["epoch"], row["iteration"]): row["loss"] for row in run.merged}) for run in runs]
     return causes.sentences(learned) or [
@@ -35,13 +35,13 @@ def _late_loss(run: RecordedRun) -> float:
 
 
 def spent(run: RecordedRun) -> tuple[str, float]:
-    """The phase that takes longest on average over the ranks, and its share."""
+    """The phase that takes longest on average over the ranks, and its fraction."""
     ranks = list(run.phases.values())
     return slowest_phase({phase: fmean(rank[phase] for rank in ranks) for phase in ranks[0]})
 
 
-def sync_share(run: RecordedRun) -> float:
-    """Seconds in the seam over all seconds, of all ranks."""
+def sync_fraction(run: RecordedRun) -> float:
+    """The sync phase's fraction of all ranks' time."""
     ranks = list(run.phases.values())
     return sum(rank["sync"] for rank in ranks) / sum(sum(rank.values()) for rank in ranks)
 
@@ -51,23 +51,23 @@ def where_time_goes(runs: Sequence[RecordedRun]) -> str:
     several = [run for run in timed(runs) if run.ranks > 1]
     if not several:
         return _longest_phase(timed(runs)[0]) if timed(runs) else ""
-    waiting = [run for run in several if not run.hides_sync]
-    hiding = [short(run.name) for run in several if run.hides_sync]
-    within = f"within backward in {join(hiding)}"
+    waiting = [run for run in several if not run.overlaps_sync]
+    overlapping = [short(run.name) for run in several if run.overlaps_sync]
+    within = f"within backward in {join(overlapping)}"
     if not waiting:
         return f"averaging takes place {within}"
-    worst = max(waiting, key=sync_share)
-    text = f"{short(worst.name)} spends {100 * sync_share(worst):.0f} % of its time averaging"
-    return text + (f"; averaging takes place {within}" if hiding else "")
+    worst = max(waiting, key=sync_fraction)
+    text = f"{short(worst.name)} spends {100 * sync_fraction(worst):.0f} % of its time averaging"
+    return text + (f"; averaging takes place {within}" if overlapping else "")
 
 
 def _longest_phase(run: RecordedRun) -> str:
-    phase, share = spent(run)
-    return f"{phase} takes {100 * share:.0f} % of the time"
+    phase, fraction = spent(run)
+    return f"{phase} takes {100 * fraction:.0f} % of the time"
 
 
 def bytes_moved(runs: Sequence[RecordedRun]) -> str:
-    """What the busiest rank of each run sends; runs that send as much share their figure."""
+    """What the busiest rank of each run sends; runs that send equally much are named together."""
     by_amount: dict[str, list[str]] = {}
     for run in sorted(runs, key=lambda run: -max(run.bytes_sent.values())):
         if most := max(run.bytes_sent.values()):
@@ -87,7 +87,7 @@ def _root(run: RecordedRun) -> str:
 
 
 def amount(sent: float) -> str:
-    """Bytes in MB, or in kB where that would be next to none."""
+    """Bytes in MB, or in kB below 0.1 MB."""
     return f"{sent / MEGABYTE:.1f} MB" if sent >= MEGABYTE / 10 else f"{sent / 1000:.1f} kB"
 
 
@@ -119,10 +119,10 @@ def accuracy(runs: Sequence[RecordedRun]) -> str:
 
 def summary(runs: Sequence[RecordedRun]) -> list[str]:
     """What else there is to say, in plain language: one sentence each, whole, nothing empty."""
-    return told([speed_up(runs), *strategies(runs), where_time_goes(runs), bytes_moved(runs),
-                 straggling(runs), accuracy(runs)])
+    return as_sentences([speed_up(runs), *strategies(runs), where_time_goes(runs),
+                         bytes_moved(runs), straggling(runs), accuracy(runs)])
 
 
-def told(sentences: Sequence[str]) -> list[str]:
+def as_sentences(sentences: Sequence[str]) -> list[str]:
     """Those that are not empty, with a capital and a full stop."""
     return [sentence[0].upper() + sentence[1:] + "." for sentence in sentences if sentence]

@@ -33,7 +33,7 @@ def timing(runs: Runs) -> Table:
     """Seconds an iteration with spread, speed, and bytes."""
     base = base_of(runs)
     return Table(
-        "Seconds an iteration, of its slowest rank: mean ± standard deviation, the first left out. "
+        "Seconds an iteration, of its slowest rank: mean ± standard deviation, the first excluded. "
         "Speed is against one rank.",
         ("run", "ranks", "seconds an iteration", "median", "n", "images/s", "speed",
          "MB sent, busiest rank", "test accuracy"),
@@ -68,13 +68,13 @@ def phases(runs: Runs) -> Table:
 
 
 def operators(runs: Runs) -> Table | None:
-    """The slowest operators of the traced runs' leaders, over all runs the slowest first."""
+    """The top operators of the traced runs' leaders, by their time over all runs."""
     by_run = {label(run): {row["name"]: row for row in run.last("operators")["rows"]}
               for run in runs if run.last("operators")}
     total: Counter[str] = Counter()
     for rows in by_run.values():
         total.update({name: row["seconds"] for name, row in rows.items()})
-    return Table("Seconds that rank 0 spent in the slowest operators while it was traced; in "
+    return Table("Seconds that rank 0 spent in the top operators while it was traced; in "
                  "brackets the share of all operators; -: not among the first ten",
                  ("operator", *by_run),
                  [(name, *(_operator(rows.get(name)) for rows in by_run.values()))
@@ -102,15 +102,15 @@ def accuracy(runs: Runs) -> Table:
 
 
 def by_class(runs: Runs) -> Table | None:
-    """Each class's share of test images that were recognised; "-" where a run has other classes."""
+    """Each class's recall on the test set; "-" where a run has other classes."""
     tested = [run for run in runs if "confusion_matrix" in run.last("evaluation")]
     if not tested:
         return None
-    shares = [_recognised(run.last("evaluation")) for run in tested]
-    names = dict.fromkeys(name for share in shares for name in share)
-    return Table("Test images of each class that were recognised",
+    recalls = [_recognised(run.last("evaluation")) for run in tested]
+    names = dict.fromkeys(name for recall in recalls for name in recall)
+    return Table("Test images of each class that were recognised (recall)",
                  ("class", *(label(run) for run in tested)),
-                 [(name, *(share.get(name, "-") for share in shares)) for name in names])
+                 [(name, *(recall.get(name, "-") for recall in recalls)) for name in names])
 
 
 def _recognised(evaluation: dict[str, Any]) -> dict[str, str]:
@@ -170,7 +170,7 @@ def _algorithms(by_layer: str) -> str:
 
 
 class Proof(NamedTuple):
-    """What scripts/prove.py wrote: its claim, the table that bears it out, and all as tables."""
+    """What scripts/prove.py wrote: its claim, the table behind it, and all as tables."""
 
     claim: str
     best: dict[str, Any]

@@ -1,4 +1,4 @@
-"""One step of all ranks, drawn from a merged trace: phases above, bytes on the move below them.
+"""One step of all ranks, drawn from a merged trace: phases above, communication below them.
 
     python3 scripts/compare.py outputs        # for runs with --profile
 """
@@ -51,16 +51,16 @@ def computes(event: Event) -> bool:
 
 
 def overlap(trace: Trace, other: Choice = computes) -> float:
-    """The share of all ranks' communication time, in the last step, in which `other` goes on."""
+    """The fraction of all ranks' communication time, in the last step, in which `other` goes on."""
     step = last_step(trace)
-    moving = hidden = 0.0
+    moving = overlapped = 0.0
     for rank in _ranks(trace):
         under = _joined(spans(trace, rank, step, other))
         for start, length in _joined(spans(trace, rank, step, moves_bytes)):
             moving += length
-            hidden += sum(max(0.0, min(start + length, begin + long) - max(start, begin))
-                          for begin, long in under)
-    return hidden / moving if moving else 0.0
+            overlapped += sum(max(0.0, min(start + length, begin + long) - max(start, begin))
+                              for begin, long in under)
+    return overlapped / moving if moving else 0.0
 
 
 def _joined(pieces: Iterable[Span]) -> list[Span]:
@@ -90,7 +90,7 @@ def timeline(trace: Trace, name: str) -> Figure:
                              **look)
         if moving := _joined(spans(trace, rank, step, moves_bytes)):
             axes.broken_barh(moving, (place + 0.08, 0.25), color=INK,
-                             label="bytes on the move" if not place else None)
+                             label="communication" if not place else None)
     axes.set_ylim(-0.6, len(ranks) - 0.4)
     axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
     axes.invert_yaxis()
@@ -102,6 +102,6 @@ def timeline(trace: Trace, name: str) -> Figure:
 def _title(trace: Trace, name: str, ranks: int) -> str:
     if ranks == 1:
         return f"{name}: one step of one rank"
-    share = overlap(trace)
-    return (f"{name}: {100 * share:.0f} % of the time that bytes move, the ranks compute"
-            if share > NOTABLE else f"{name}: bytes move while the ranks compute nothing")
+    fraction = overlap(trace)
+    return (f"{name}: {100 * fraction:.0f} % of the time that bytes move, the ranks compute"
+            if fraction > NOTABLE else f"{name}: bytes move while the ranks compute nothing")

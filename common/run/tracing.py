@@ -142,7 +142,7 @@ def top_operators(profiler: profile) -> list[dict[str, Any]]:
 
 
 def operator_table(rows: list[dict[str, Any]]) -> str:
-    """The slowest operators in words, one a line."""
+    """The top operators in words, one a line."""
     lines = [f"{'operator':<44} {'calls':>7} {'seconds':>9} {'share':>7}"]
     lines += [f"{row['name'][:44]:<44} {row['calls']:>7} {row['seconds']:>9.3f} "
               f"{100 * row['share']:>5.1f} %" for row in rows]

@@ -1,9 +1,9 @@
-"""How far a predicted step may be off: 95 % error bars, where the measured cells can bear one.
+"""How far a predicted step may be off: 95 % error bars, where there are enough measured cells.
 
     python3 scripts/predict.py docs/results/sync_grid.json --nodes 4 --rate 300mbit
 
 Two things make a prediction wrong, and their bars are added in quadrature. The model: each cell is
-left out once, predicted from the others, and compared. The measurement: steps of one cell differ,
+excluded once, predicted from the rest, and compared. The measurement: steps of one cell differ,
 so that the few which calibrate the model are off by their standard error. Fewer than three cells,
 or cells of a single step each, tell neither, and there is no bar.
 """
@@ -17,7 +17,7 @@ from common.core.spread import student
 from studies.prediction.calibration import Calibration, relative_errors, variants
 from studies.prediction.grid import Cell
 
-LEAST_CELLS = 3  # two, each predicted from the other alone, say next to nothing
+LEAST_CELLS = 3  # two, each predicted from the other alone, are not enough
 LEAST_ERROR = 0.02  # of a step: no model of a few constants is better than that
 Errors = dict[str, list[float]]
 
@@ -41,7 +41,7 @@ class Spread(NamedTuple):
 def error_bars(cells: Sequence[Cell],
                fit: Callable[[Sequence[Cell]], Calibration]) -> dict[str, float | None]:
     """Half of each variant's error bar, relative to the step; None where there is none."""
-    errors, everything = _left_out(cells, fit), spread(cells)
+    errors, everything = _leave_one_out(cells, fit), spread(cells)
     return {name: _bar(errors, name, spread(cells, name), everything) for name in variants(cells)}
 
 
@@ -53,8 +53,8 @@ def spread(cells: Sequence[Cell], name: str | None = None) -> Spread:
     return Spread(squares, sum(len(steps) - 1 for steps in groups), sum(map(len, groups)))
 
 
-def _left_out(cells: Sequence[Cell], fit: Callable[[Sequence[Cell]], Calibration]) -> Errors:
-    """The relative errors on each cell when it is left out, by variant."""
+def _leave_one_out(cells: Sequence[Cell], fit: Callable[[Sequence[Cell]], Calibration]) -> Errors:
+    """The relative errors on each cell when it is excluded, by variant."""
     found: Errors = {name: [] for name in variants(cells)}
     for cell in cells if len(cells) >= LEAST_CELLS else []:
         for name, error in relative_errors(fit([each for each in cells if each is not cell]),

@@ -44,7 +44,7 @@ def ring(ready: ArrayLike, steps: int, hop: Hop) -> Times:
 def funnel(ready: Iterable[float], hop: Hop) -> Sequence[float]:
     """When each message is at the root, in the order of arrival, if all go over the root's link.
 
-    `ready[i]` is when sender i can begin; the link takes whoever asks first.
+    `ready[i]` is when sender i can begin; the link serves in the order of `ready`.
     """
     free, arrivals = 0.0, []
     for at in sorted(ready):

@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
                         help="of runs: what scripts/preflight.py wrote (default: preflight.json "
                         "in OUTPUT_DIR)")
     parser.add_argument("--calibrate-on", nargs="+", default=[], metavar="NODES:RATE",
-                        help="use these cells alone, and predict the others (default: use all)")
+                        help="use these cells alone, and predict the rest (default: use all)")
     parser.add_argument("--nodes", nargs="+", type=count, metavar="N",
                         help="to predict (default: those of the cells)")
     parser.add_argument("--rate", nargs="+", default=[], metavar="RATE",
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
                         help="the nodes share the processors on which the cells were measured, as "
                         "hosts in network namespaces do (default: each node has its own)")
     parser.add_argument("--figure", type=Path, metavar="SVG",
-                        help="draw predicted against measured steps of the cells left out")
+                        help="draw predicted against measured steps of the unused cells")
     parser.add_argument("--simulate", type=Path, metavar="SVG",
                         help="draw the efficiency of 4 ranks and more, as simulated")
     parser.add_argument("--levels", nargs="+", type=_level, metavar="SIZE:RATE",

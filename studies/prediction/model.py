@@ -180,7 +180,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 
 def link_seconds(strategy: Strategy, gradient: Gradient, compute: Compute, ranks: int,
                  link: Link) -> float:
-    """What the links add to a step: all they take, or what sticks out of backward."""
+    """What the links add to a step: all they take, or what exceeds backward."""
     if not strategy.limits:
         return strategy.wire(gradient, ranks, link)
     sizes, parts = gradient.buckets(strategy.limits)

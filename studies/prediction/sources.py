@@ -97,7 +97,7 @@ def _runs(runs: Sequence[RecordedRun], links: Links, preflight: Path) -> Source:
 
 def _cell(runs: Sequence[RecordedRun], links: Links) -> Cell:
     """The runs on one number of ranks, as the benchmark would have written them."""
-    alone = [run for run in runs if not run.hides_sync]
+    alone = [run for run in runs if not run.overlaps_sync]
     if not alone:
         raise DataError(f"all runs on {runs[0].ranks} ranks average during backward, so their "
                         "averaging cannot be told from computing: add one with --sync all-reduce")

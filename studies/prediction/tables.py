@@ -99,7 +99,7 @@ def bars_in_words(model: Calibration, cells: Sequence[Cell]) -> str:
                 f"with several steps; here {len(cells)} calibrate{'s' * (len(cells) == 1)}, and "
                 f"{deviation}")
     return (f"±: 95 % error bars of the median step, from each of {len(cells)} cells of "
-            f"{' and '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} nodes left out once, "
+            f"{' and '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} nodes excluded once, "
             f"and from the spread of the steps ({deviation}); they cannot know more nodes. "
             f"Without ±: {NO_BAR}")
 

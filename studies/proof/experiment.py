@@ -137,7 +137,7 @@ def local_statistics(reference: Reference, sizes: Iterable[int]) -> Iterator[Cas
 def in_float32(reference: Reference, sizes: Iterable[int]) -> Iterator[Case]:
     """How far float32 takes one rank, and as many as there may be, from a reference in float64.
 
-    Measured, not judged: rounding alone leads the one away, and the others must look no worse.
+    Measured, not judged: rounding alone leads one rank away, and several must be no further off.
     """
     if reference.problem.settings.precision == "float64":
         yield reference.measure("one rank, in float32", alone, 1, precision="float32")

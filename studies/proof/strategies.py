@@ -36,7 +36,7 @@ Strategy = Callable[[nn.Module, Loader], Wiring]
 
 
 def alone(model: nn.Module, loader: Loader) -> Wiring:
-    """Part One. On several ranks this is what must be caught: nobody averages."""
+    """Part One. On several ranks nothing is averaged, which the proof must catch."""
     return Wiring(model, loader, GradientSync())
 
 
@@ -76,7 +76,7 @@ class Reversed:
 
 
 def batches_reversed(model: nn.Module, loader: Loader) -> Wiring:
-    """One rank that meets each batch back to front: mathematically the same training."""
+    """One rank that takes each batch in reverse order: mathematically the same training."""
     return Wiring(model, Reversed(loader), GradientSync())
 
 

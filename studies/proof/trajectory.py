@@ -49,31 +49,31 @@ class Recorder:
         self.last: dict[Parameter, Tensor] = {}
         self._look = look
         self._steps: Counter[Parameter] = Counter()
-        self._met: set[Parameter] = set()
+        self._given: set[Parameter] = set()
         optimizer.register_step_pre_hook(lambda optimizer, *_: self._note(optimizer))
         optimizer.register_step_post_hook(lambda optimizer, *_: self._show(optimizer))
 
     def _note(self, optimizer: Optimizer) -> None:
-        met = {parameter: parameter.grad.clone() for group in optimizer.param_groups
+        given = {parameter: parameter.grad.clone() for group in optimizer.param_groups
                for parameter in group["params"] if parameter.grad is not None}
-        if not met.keys().isdisjoint(self.last):
+        if not given.keys().isdisjoint(self.last):
             self.last = {}  # a new step begins
-        self.last.update(met)
-        for parameter, gradient in met.items():
+        self.last.update(given)
+        for parameter, gradient in given.items():
             self.first.setdefault(parameter, gradient)
-        self._met = set(met)
+        self._given = set(given)
 
     def _show(self, optimizer: Optimizer) -> None:
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         for place, parameter in enumerate(parameters):
-            if parameter in self._met:
+            if parameter in self._given:
                 self._steps[parameter] += 1
                 self._look(self._steps[parameter], place, parameter.detach())
 
 
 Trajectory = dict[str, list[Tensor]]
 """Lists of tensors by quantity: "loss" (the global mean of each step), "first gradients" and "last
-gradients" as the optimiser met them, "weights", and "statistics" (the leader's buffers)."""
+gradients" as the optimiser given them, "weights", and "statistics" (the leader's buffers)."""
 
 
 @dataclass(frozen=True)

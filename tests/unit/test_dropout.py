@@ -43,7 +43,7 @@ def test_neighbouring_units_samples_and_layers_are_independent():
 
 
 def told(model, indices, epoch=1):
-    DropoutPlan(model, seed=7).for_samples(epoch, indices)
+    DropoutPlan(model, seed=7).set_samples(epoch, indices)
     return model
 
 
