@@ -2,7 +2,7 @@
 """Seconds a step for every way to average gradients: by nodes and rate, in network namespaces.
 
     python3 benchmarks/sync.py --json sync.json                   # root; needs a quiet machine
-    python3 benchmarks/sync.py --rates 1gbit --nodes 4 --precision bf16 --alone
+    python3 benchmarks/sync.py --rates 1gbit --nodes 4 --precision bf16
 
 In each cell (nodes x rate) all variants take turns in one process group, so that ratios within a
 cell hold on a noisy machine: VGG-11, global batch 256, random images. In a turn steps follow one
@@ -45,9 +45,9 @@ def run_cell(nodes: int, rate: str, options: argparse.Namespace) -> Cell:
     """Measures one cell. Raises DataError with the last line when a rank fails."""
     with tempfile.TemporaryDirectory() as folder:
         flags = ["--rounds", str(options.rounds), "--steps", str(options.steps), "--output", folder,
-                 "--seconds", str(options.seconds), "--variants", json.dumps(options.variants),
+                 "--variants", json.dumps(options.variants),
                  "--precision", options.precision, "--threads", str(options.threads),
-                 "--timeout", "300", *["--alone"] * options.alone]
+                 "--timeout", "300"]
         print(f"running {nodes} nodes at {rate}", file=sys.stderr, flush=True)
         run_to_end([ROOT / "scripts" / "namespace_cluster.sh", "-n", str(nodes), "-r", rate,
                     sys.executable, WORKER, "--master-ip", "{master}", "--num-nodes", "{nodes}",
@@ -90,10 +90,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rates", nargs="+", default=["100mbit", "300mbit", "1gbit", "none"])
     parser.add_argument("--rounds", type=int, default=3, help="each gives every variant a turn")
     parser.add_argument("--steps", type=int, default=2, help="of one turn")
-    parser.add_argument("--seconds", type=float, default=float("inf"), metavar="S",
-                        help="begin no round, but the first, after S seconds of a cell")
-    parser.add_argument("--alone", action="store_true",
-                        help="also time averaging while nothing is computed")
     parser.add_argument("--precision", default="float32", choices=("float32", "bf16"))
     parser.add_argument("--threads", type=int, default=1, help="of each node")
     parser.add_argument("--variants", nargs="+", metavar="NAME", default=list(DEFAULT))

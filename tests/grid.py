@@ -23,7 +23,7 @@ def cell(ranks: int, rate: str, model: Calibration = PLANTED) -> dict:
     return {"nodes": ranks, "rate": rate, "gradient_bytes": list(SIZES[::-1]),
             "ready": [compute.backward * at for at in READY[::-1]],
             "variants": {name: {"steps": [model.seconds(name, ranks, link)] * 3, "phases": phases,
-                                "alone": [], "bytes": moved}
+                                "bytes": moved}
                          for name in (COMPUTE_ONLY, *model.costs)}}
 
 

@@ -28,9 +28,8 @@ def cell_table(found: Cell) -> str:
     for name, row in found["variants"].items():
         steps = row["steps"]
         rows.append((name, f"{median(steps):.3f}", f"{min(steps):.3f} to {max(steps):.3f}",
-                     f"{exposed(found, name):.3f}", f"{bound(found, name):.3f}",
-                     f"{median(row['alone']):.3f}" if row["alone"] else ""))
-    head = ("variant", "step, s", "least to most", "exposed, s", "bound, s", "alone, s")
+                     f"{exposed(found, name):.3f}", f"{bound(found, name):.3f}"))
+    head = ("variant", "step, s", "least to most", "exposed, s", "bound, s")
     return (f"\n{found['nodes']} nodes, {found['rate']}, n = {count} turns each\n\n"
             f"{markdown_table(head, rows)}\n\n{bytes_table(found)}")
 

@@ -17,15 +17,14 @@ use_environment(__name__)
 import argparse
 import json
 import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from statistics import fmean
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD
 
 from benchmarks.sync_benchmark.counters import read_counters
@@ -33,7 +32,7 @@ from benchmarks.sync_benchmark.ready_times import ReadyTimes
 from benchmarks.sync_benchmark.variants import VARIANTS, Wired
 from common.cluster.process_group import Node, process_group
 from common.cluster.program import run_program
-from common.core.collectives import sum_over_ranks, total_bytes
+from common.core.collectives import total_bytes
 from common.core.precision import Precision
 from common.core.progress import Position
 from common.core.settings import Settings
@@ -45,7 +44,6 @@ from common.step.gradient_sync import GradientSync
 from common.step.phase_timer import PhaseTimer
 from common.step.schedules import create_schedule
 from common.training import train
-from PartTwo.overlapped import OverlappedAllReduce
 from studies.prediction.grid import COMPUTE_ONLY
 
 GLOBAL_BATCH, IMAGE = 256, (3, 32, 32)
@@ -137,27 +135,10 @@ class Contestant:
             self._criterion(precision.widen(outputs), self._batch.targets).backward()
         self._optimizer.step()
 
-    def communicate(self) -> float:
-        """Seconds of averaging alone, when all ranks begin together."""
-        gradients = self.gradients()
-        dist.barrier()
-        started = time.perf_counter()
-        self.wired.gradient_sync.average(gradients)
-        return time.perf_counter() - started
-
-    @property
-    def averages_alone(self) -> bool:
-        """Whether averaging can be timed by itself: not where it needs a backward pass."""
-        return not isinstance(self.wired.gradient_sync, OverlappedAllReduce)
-
     @property
     def gradient_bytes(self) -> list[int]:
         """Of each parameter's gradient, in the model's order."""
         return [total_bytes([parameter]) for parameter in self._model.parameters()]
-
-    def gradients(self) -> Sequence[Tensor]:
-        """The gradients of the last backward pass."""
-        return [p.grad for p in self._model.parameters() if p.grad is not None]
 
 
 def measure(contestant: Contestant, steps: int) -> dict:
@@ -176,29 +157,16 @@ def measure(contestant: Contestant, steps: int) -> dict:
 
 def run(options: argparse.Namespace, settings: Settings, node: Node) -> dict:
     """The gradients' bytes, and by variant an entry for each round."""
-    contestants = [Contestant(name, node, settings)
-                   for name in json.loads(options.variants)]
+    contestants = [Contestant(name, node, settings) for name in json.loads(options.variants)]
     rounds: dict[str, list] = {contestant.name: [] for contestant in contestants}
     for contestant in contestants:
         for _ in range(WARM_UP_STEPS):
             contestant.warm_up()
-    began = time.monotonic()
-    for number in range(options.rounds):
-        if number and _late(began, options.seconds):
-            break
+    for _ in range(options.rounds):
         for contestant in contestants:
             node.progress.iteration += 1
-            found = measure(contestant, options.steps)
-            if options.alone and contestant.averages_alone:
-                found["alone"] = contestant.communicate()
-            rounds[contestant.name].append(found)
+            rounds[contestant.name].append(measure(contestant, options.steps))
     return {"gradient_bytes": contestants[0].gradient_bytes, "rounds": rounds}
-
-
-def _late(began: float, seconds: float) -> bool:
-    """Whether any rank has been at it for longer than `seconds`. Every rank must call it."""
-    late = time.monotonic() - began > seconds
-    return bool(sum_over_ranks(torch.tensor([float(late)])))
 
 
 def main() -> None:
@@ -206,8 +174,6 @@ def main() -> None:
     parser.add_argument("--variants", default=json.dumps(list(VARIANTS)))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--alone", action="store_true")
     parser.add_argument("--output", type=Path, required=True)
     options, rest = parser.parse_known_args()
     settings, world = parse_command_line("PartTwo", rest)

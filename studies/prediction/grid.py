@@ -39,9 +39,6 @@ def _variant(ranks: list[list[dict]]) -> dict[str, Any]:
                    for phase in PHASES},
         "processor": fmean(median(step["user"] + step["system"] for step in steps)
                            for steps in by_rank),
-        "alone": [max(each) for each in zip(*([found["alone"] for found in rounds if
-                                               "alone" in found] for rounds in ranks),
-                                            strict=True)],
         "bytes": [{name: median(found[name] for found in rounds) for name in BYTES}
                   for rounds in ranks],
     }

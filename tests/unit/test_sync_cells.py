@@ -42,8 +42,8 @@ def rank(seconds: float, sent: int) -> dict:
     return {"gradient_bytes": [4, 8], "rounds": {
         COMPUTE_ONLY: [{"steps": [step(seconds, ready=[0.5, 0.1])], **moved},
                        {"steps": [step(seconds + 1, ready=[0.7, 0.3])], **moved}],
-        "all-reduce": [{"steps": [step(2 * seconds)], "alone": 0.5 + seconds, **moved},
-                       {"steps": [step(2 * seconds)], "alone": 0.5, **moved}]}}
+        "all-reduce": [{"steps": [step(2 * seconds)], **moved},
+                       {"steps": [step(2 * seconds)], **moved}]}}
 
 
 def test_a_step_is_as_long_as_its_slowest_rank_takes():
@@ -52,7 +52,7 @@ def test_a_step_is_as_long_as_its_slowest_rank_takes():
     assert exposed(found, "all-reduce") == 6.0 - 3.5
     assert found["ready"] == [0.6, 0.2] and found["gradient_bytes"] == [4, 8]
     row = found["variants"]["all-reduce"]
-    assert row["alone"] == [3.5, 0.5] and row["processor"] == 4.5
+    assert row["processor"] == 4.5
     assert row["phases"]["backward"] == 2.0
     assert [each["counted"] for each in row["bytes"]] == [100, 300]
     assert "| all-reduce | 6.000 | 6.000 to 6.000 | 2.500 |" in cell_table(found)
