@@ -4,7 +4,7 @@ VGG-11 has fewer channels here: a checkpoint of 148 MB a run would take longer t
 docs/proof.md has it whole.
 
 Mutations that turn this red: let SampleDropout fall back to torch's dropout always; give
-DropoutPlan.for_samples all ranks' layers the number 0 and the epoch 0; leave `indices` out of
+DropoutPlan.set_samples all ranks' layers the number 0 and the epoch 0; leave `indices` out of
 micro_batches; take the rank into kept_units' key.
 """
 
