@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from common.core.collectives import LEADER, ring_bytes, total_bytes, world_size
 from common.step.gradient_check import require_finite
 from common.step.gradient_sync import GradientSync
+from PartTwo.options import SyncOptions
 from PartTwo.wire import Wire
 
 RowMean = Callable[[Tensor], int]
@@ -97,3 +98,23 @@ class Flat(GradientSync):
         means = flat.split([gradient.numel() for gradient in gradients])
         for gradient, mean in zip(gradients, means, strict=True):
             gradient.copy_(mean.view_as(gradient))
+
+
+def gather_scatter_per_tensor(options: SyncOptions) -> PerTensor:
+    """Task one as it is first written."""
+    return PerTensor(gather_scatter)
+
+
+def all_reduce_per_tensor(options: SyncOptions) -> PerTensor:
+    """Task two as it is first written."""
+    return PerTensor(all_reduce)
+
+
+def flat_gather_scatter(options: SyncOptions) -> Flat:
+    """Task one as it should be written."""
+    return Flat(gather_scatter, Wire(options.wire))
+
+
+def flat_all_reduce(options: SyncOptions) -> Flat:
+    """Task two as it should be written."""
+    return Flat(all_reduce, Wire(options.wire))

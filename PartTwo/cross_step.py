@@ -11,7 +11,6 @@ that of the overlapped all-reduce, in the same order: it learns the same, bit fo
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -21,8 +20,8 @@ from torch.optim import Optimizer
 from common.core.collectives import total_bytes
 from common.core.failures import UsageError
 from PartTwo.lanes import first_of_express
+from PartTwo.options import SyncOptions
 from PartTwo.overlapped import Bucket, InFlight, OverlappedAllReduce
-from PartTwo.wire import Wire
 
 
 class CrossStepAllReduce(OverlappedAllReduce):
@@ -34,12 +33,12 @@ class CrossStepAllReduce(OverlappedAllReduce):
     common/step/optimizers.py do. A weight that is used without its layer being called (as
     nn.MultiheadAttention uses its out_proj's) may be used before its update; that is a UsageError
     in the second step. On a GPU nothing is gained: there each phase of the loop ends when the
-    device has nothing left to do. `timeout` is torch's for a collective.
+    device has nothing left to do.
     """
 
-    def __init__(self, bucket_bytes: int, wire: Wire, timeout: timedelta) -> None:
-        super().__init__(bucket_bytes, wire)
-        self._timeout = timeout
+    def __init__(self, options: SyncOptions) -> None:
+        super().__init__(options)
+        self._timeout = options.timeout
         self._late: set[Parameter] = set()
         self._travelling: dict[Bucket, InFlight] = {}
         self._home: dict[Parameter, Bucket] = {}

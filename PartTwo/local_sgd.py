@@ -14,6 +14,10 @@ from torch.optim import Optimizer
 
 from common.step.gradient_check import require_finite
 from common.step.gradient_sync import GradientSync
+from PartTwo.by_hand import Flat, all_reduce
+from PartTwo.options import SyncOptions
+from PartTwo.quantised import BITS, QuantisedFlat
+from PartTwo.wire import Wire
 
 
 class LocalSGD(GradientSync):
@@ -117,3 +121,22 @@ class DiLoCo(LocalSGD):
         """Also where the last round ended, and the outer momentum: the same on all ranks."""
         self._remember()
         return [*super().state(), *self._begun_at, *self._velocity]
+
+
+def _weight_mean(wire: str) -> Flat:
+    """What averages weights, or progress where `wire` rounds."""
+    return QuantisedFlat(BITS[wire]) if wire in BITS else Flat(all_reduce, Wire(wire))
+
+
+def local_sgd(options: SyncOptions) -> LocalSGD:
+    """Local SGD, of the weights themselves or, where the wire rounds, of their progress."""
+    mean = _weight_mean(options.wire)
+    if options.wire == "float32":
+        return LocalSGD(options.every, options.iterations, mean)
+    return DiLoCo(options.every, options.iterations, mean, rate=1, momentum=0)
+
+
+def diloco(options: SyncOptions) -> DiLoCo:
+    """DiLoCo with the options' outer optimizer."""
+    return DiLoCo(options.every, options.iterations, _weight_mean(options.wire), options.rate,
+                  options.momentum)

@@ -29,7 +29,8 @@ def main() -> None:
     from common.run.resume import open_run
     from common.setup import create_loader, create_training, load_datasets
     from common.training import train
-    from PartTwo.synchronizers import SyncOptions, create_synchronizer
+    from PartTwo.options import SyncOptions
+    from PartTwo.synchronizers import create_synchronizer
 
     with process_group(world, settings) as node:
         settings = prepare_runs(PART, settings, node)

@@ -24,6 +24,7 @@ from common.core.collectives import LEADER, gather_rows, ring_bytes, total_bytes
 from common.core.failures import RanksDisagree
 from common.step.gradient_check import require_finite
 from common.step.gradient_sync import GradientSync
+from PartTwo.options import SyncOptions
 from PartTwo.wire import Wire
 
 
@@ -137,9 +138,9 @@ class OverlappedAllReduce(GradientSync):
     match by order, and ranks that disagreed about it would add unlike tensors.
     """
 
-    def __init__(self, bucket_bytes: int, wire: Wire) -> None:
-        self._bucket_bytes = bucket_bytes
-        self._wire = wire
+    def __init__(self, options: SyncOptions) -> None:
+        self._bucket_bytes = options.bucket_bytes
+        self._wire = Wire(options.wire)
         self._buckets: list[Bucket] = []
         self._sent: list[InFlight] = []
         self._lanes: list[Any] = []

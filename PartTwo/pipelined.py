@@ -11,7 +11,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from common.core.collectives import LEADER, total_bytes, world_size
+from PartTwo.by_hand import Flat
 from PartTwo.lanes import CHUNK_BYTES
+from PartTwo.options import SyncOptions
+from PartTwo.wire import Wire
 
 AHEAD = 8  # chunks that the root is ready to receive while it averages one
 
@@ -95,3 +98,13 @@ def reduce_scatter_all_gather(row: Tensor) -> int:
     dist.all_gather_into_tensor(means, mine)
     row.copy_(means[:len(row)])
     return 2 * (world_size() - 1) * total_bytes([mine])
+
+
+def flat_gather_scatter(options: SyncOptions) -> Flat:
+    """Gather/scatter of all gradients in one row, in chunks."""
+    return Flat(pipelined_gather_scatter, Wire(options.wire))
+
+
+def flat_reduce_scatter(options: SyncOptions) -> Flat:
+    """Reduce-scatter and all-gather of all gradients in one row."""
+    return Flat(reduce_scatter_all_gather, Wire(options.wire))

@@ -9,7 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 from common.core.settings import SYNC_NAMES
 from common.step.gradient_sync import GradientSync
 from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, buckets
-from PartTwo.synchronizers import SyncOptions, create_synchronizer
+from PartTwo.options import SyncOptions
+from PartTwo.synchronizers import create_synchronizer
 from studies.prediction.grid import COMPUTE_ONLY, DDP_DEFAULT, PART_THREE
 
 

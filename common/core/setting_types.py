@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-SYNC_NAMES = ("gather-scatter", "all-reduce", "gather-scatter-per-tensor", "all-reduce-per-tensor",
-              "gather-scatter-pipelined", "reduce-scatter", "overlapped-all-reduce",
-              "cross-step-all-reduce")
-LOCAL_SYNC_NAMES = ("local-sgd", "diloco")  # other algorithms: they average weights, and seldom
+from common.core.strategies import LOCAL_STRATEGIES, STRATEGIES
+
+SYNC_NAMES, LOCAL_SYNC_NAMES = tuple(STRATEGIES), tuple(LOCAL_STRATEGIES)
 SCHEDULES = ("constant", "step", "one-cycle", "cosine", "linear")
 ENDING_SCHEDULES = ("one-cycle", "cosine", "linear")
 LOADERS = ("memory", "workers")

@@ -12,16 +12,13 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from common.core.strategies import LOCAL_STRATEGIES
+from common.core.strategies import STRATEGIES as BY_HAND
 from common.data.loaders import Batch, Loader
 from common.step.gradient_sync import GradientSync
 from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, buckets
-from PartTwo.synchronizers import (
-    DEFAULTS,
-    LOCAL_SYNCHRONIZERS,
-    SYNCHRONIZERS,
-    SyncOptions,
-    create_synchronizer,
-)
+from PartTwo.options import DEFAULTS, SyncOptions
+from PartTwo.synchronizers import create_synchronizer
 
 
 class Wiring(NamedTuple):
@@ -53,13 +50,13 @@ def by_ddp(model: nn.Module, loader: Loader) -> Wiring:
 
 
 STRATEGIES: Mapping[str, Strategy] = {
-    **{name: partial(by_hand, name) for name in SYNCHRONIZERS}, "ddp": by_ddp}
+    **{name: partial(by_hand, name) for name in BY_HAND}, "ddp": by_ddp}
 
 
 def local_strategies(every: int) -> Mapping[str, Strategy]:
     """Those that are other algorithms, with a round after every `every` steps."""
-    return {name: partial(by_hand, name, options=SyncOptions(sync_every=every))
-            for name in LOCAL_SYNCHRONIZERS}
+    return {name: partial(by_hand, name, options=SyncOptions(every=every))
+            for name in LOCAL_STRATEGIES}
 
 
 @dataclass(frozen=True)

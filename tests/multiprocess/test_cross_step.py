@@ -20,7 +20,8 @@ from common.core.failures import UsageError
 from common.core.progress import PHASES, Progress
 from common.step import phase_timer
 from common.step.phase_timer import PhaseTimer
-from PartTwo.synchronizers import SyncOptions, create_synchronizer
+from PartTwo.options import SyncOptions
+from PartTwo.synchronizers import create_synchronizer
 from tests.multiprocess.test_parity import SMALL_BUCKETS, trained
 from tests.ranks import run_ranks
 from tests.runs import Case, end_of, launch, same_bits

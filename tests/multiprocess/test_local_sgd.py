@@ -21,9 +21,11 @@ from torch.optim import SGD
 from common.core.collectives import total_bytes
 from common.core.events import read_events
 from common.core.failures import NonFiniteLoss
+from common.core.strategies import LOCAL_STRATEGIES
 from common.run import checkpoint, checkpoint_folder
 from common.step.gradient_check import located
-from PartTwo.synchronizers import LOCAL_SYNCHRONIZERS, SyncOptions, create_synchronizer
+from PartTwo.options import SyncOptions
+from PartTwo.synchronizers import create_synchronizer
 from tests.faults.disturbed import joined, running
 from tests.faults.test_bad_numbers import plant_bad_number
 from tests.multiprocess.test_parity import largest_gap, one_rank, trained  # noqa: F401
@@ -40,17 +42,17 @@ EPOCHS = 2
 def test_meeting_after_every_step_is_averaging_gradients(world_size, one_rank):  # noqa: F811
     """Also with momentum, as SGD's is linear; shards are uneven on three and four ranks."""
     for _, weights in run_ranks(world_size, trained, "local-sgd",
-                                SyncOptions(sync_every=1, iterations=5)):
+                                SyncOptions(every=1, iterations=5)):
         assert largest_gap(weights, one_rank[1]) < TOLERANCE
 
 
 @pytest.mark.parametrize("every, meets_after", [(2, (2, 4)), (3, (4,)), (50, (4,))])
-@pytest.mark.parametrize("strategy", LOCAL_SYNCHRONIZERS)
+@pytest.mark.parametrize("strategy", LOCAL_STRATEGIES)
 def test_does_what_the_paper_says(strategy, every, meets_after):
     """In epochs of five iterations, one of them short."""
     expected = as_in_the_paper(3, meets_after, 1.0 if strategy == "local-sgd" else 0.7,
                                0.0 if strategy == "local-sgd" else 0.9)
-    found = run_ranks(3, trained, strategy, SyncOptions(sync_every=every, iterations=5))
+    found = run_ranks(3, trained, strategy, SyncOptions(every=every, iterations=5))
     for _, weights in found:
         assert largest_gap(weights, expected) < TOLERANCE
         assert all(torch.equal(a, b) for a, b in zip(weights, found[0][1], strict=True))
@@ -88,7 +90,7 @@ def all_batches(world_size: int) -> Iterator[tuple[int, tuple]]:
 
 def bytes_of(strategy: str, iterations: int) -> int:
     model = nn.ParameterList([torch.ones(600), torch.ones(20, 20)])
-    sync = create_synchronizer(strategy, SyncOptions(sync_every=50, iterations=iterations))
+    sync = create_synchronizer(strategy, SyncOptions(every=50, iterations=iterations))
     optimizer = SGD(model.parameters())
     sync.prepare(model, optimizer)
     for _ in range(iterations):
@@ -101,7 +103,7 @@ def bytes_of(strategy: str, iterations: int) -> int:
 @pytest.mark.parametrize("iterations, meetings", [(196, 3), (200, 4)])
 def test_sends_a_fiftieth_at_most(iterations, meetings):
     counted = [run_ranks(4, bytes_of, name, iterations)[1]
-               for name in ("all-reduce", *LOCAL_SYNCHRONIZERS)]
+               for name in ("all-reduce", *LOCAL_STRATEGIES)]
     once = 4 * 1000 * 3 // 2
     assert counted == [iterations * once, meetings * once, meetings * once]
     assert 50 * counted[1] <= counted[0]

@@ -18,6 +18,7 @@ from common.step.gradient_sync import GradientSync
 from PartThree.comm_hooks import POWER_START, register_comm_hook
 from PartThree.ddp import OWN_BUFFERS, buckets
 from PartTwo import pipelined
+from PartTwo.options import SyncOptions
 from PartTwo.overlapped import Bucket, OverlappedAllReduce, fill_buckets
 from PartTwo.synchronizers import create_synchronizer
 from PartTwo.wire import Wire
@@ -48,7 +49,7 @@ def test_sums_in_the_order_of_ranks_like_gather_scatter_bit_for_bit(strategy, ra
 def overlapped(order: list[int]) -> list[list[float]]:
     """Gradients that come in the given order, in buckets of one parameter each; the means."""
     parameters = [nn.Parameter(torch.zeros(10)) for _ in order]
-    sync = OverlappedAllReduce(1, Wire())
+    sync = OverlappedAllReduce(SyncOptions(bucket_mb=1e-6))
     sync.prepare(nn.ParameterList(parameters), torch.optim.SGD(parameters))
     for number in order if dist.get_rank() else sorted(order):
         (parameters[number] * float(number + dist.get_rank())).sum().backward()
@@ -64,7 +65,7 @@ def test_buckets_leave_in_one_order_whatever_order_gradients_come_in():
 
 def overlapped_but_one_unused() -> list[float]:
     parameters = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
-    sync = OverlappedAllReduce(1_000_000, Wire())
+    sync = OverlappedAllReduce(SyncOptions())
     sync.prepare(nn.ParameterList(parameters), torch.optim.SGD(parameters))
     used = parameters if dist.get_rank() == 0 else parameters[:1]
     sum(parameter.sum() for parameter in used).backward()
@@ -81,7 +82,7 @@ def prepared_with_own_layout() -> str:
     if dist.get_rank() == 1:
         weight = nn.Parameter(weight.detach().to(memory_format=torch.channels_last))
     try:
-        OverlappedAllReduce(1, Wire()).prepare(
+        OverlappedAllReduce(SyncOptions(bucket_mb=1e-6)).prepare(
             nn.ParameterList([weight]), torch.optim.SGD([weight]))
     except RanksDisagree as disagreement:
         return str(disagreement)

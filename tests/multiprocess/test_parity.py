@@ -4,6 +4,8 @@ Mutations that turn this red: make every weight of loaders.shards 1; drop `.div_
 AllReducePerTensor; scatter `row` instead of `mean`; skip the last tensor in Flat.
 """
 
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,21 +19,17 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from common.cluster.process_group import Node
-from common.core.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
+from common.core.settings import SYNC_NAMES, Settings
+from common.core.strategies import STRATEGIES
 from common.core.world import World
 from common.run.run_log import RunLog
 from common.step.gradient_sync import GradientSync
 from common.training import train
 from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, buckets
-from PartTwo.synchronizers import (
-    DEFAULTS,
-    LOCAL_SYNCHRONIZERS,
-    SYNCHRONIZERS,
-    SyncOptions,
-    create_synchronizer,
-)
+from PartTwo.options import DEFAULTS, SyncOptions
+from PartTwo.synchronizers import create_synchronizer
 from studies.proof.trajectory import Recorder
-from tests.ranks import run_ranks
+from tests.ranks import ROOT, run_ranks
 from tests.small import small_loader, small_model, small_run
 
 TOLERANCE = 1e-12
@@ -101,7 +99,7 @@ def compare(world_size: int, strategy: str, one_rank) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-@pytest.mark.parametrize("strategy", [*SYNCHRONIZERS, "ddp"])
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "ddp"])
 def test_trains_the_same_model_as_one_rank(strategy, world_size, one_rank):
     gradients, weights = compare(world_size, strategy, one_rank)
     assert gradients < TOLERANCE
@@ -115,9 +113,19 @@ def test_without_synchronisation_the_same_comparison_fails(world_size, one_rank)
     assert weights > 1e-3
 
 
-def test_the_command_line_knows_every_strategy():
-    assert tuple(SYNCHRONIZERS) == SYNC_NAMES
-    assert tuple(LOCAL_SYNCHRONIZERS) == LOCAL_SYNC_NAMES
+ADDED = """
+from common.core import strategies
+strategies.STRATEGIES["mine"] = "PartTwo.by_hand:flat_all_reduce"
+from common.options.command_line import parse_command_line
+from PartTwo.synchronizers import create_synchronizer
+settings, _ = parse_command_line("PartTwo", ["--num-nodes", "1", "--sync", "mine"])
+print(settings.sync[0], type(create_synchronizer("mine")).__name__)
+"""
+
+
+def test_a_row_is_all_that_a_new_strategy_needs():
+    done = subprocess.run([sys.executable, "-c", ADDED], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "mine Flat\n", done.stderr
 
 
 def averaged(strategy: str, gradients: Sequence[Tensor], options: SyncOptions = DEFAULTS):

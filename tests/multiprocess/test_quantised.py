@@ -14,8 +14,10 @@ from torch.optim import SGD
 
 from common.core.collectives import total_bytes
 from common.core.settings import LOCAL_WIRES
+from common.core.strategies import LOCAL_STRATEGIES
+from PartTwo.options import SyncOptions
 from PartTwo.quantised import BITS, BLOCK, QuantisedFlat, decode, encode
-from PartTwo.synchronizers import LOCAL_SYNCHRONIZERS, SyncOptions, create_synchronizer
+from PartTwo.synchronizers import create_synchronizer
 from tests.multiprocess.test_messages import noise
 from tests.multiprocess.test_parity import trained
 from tests.ranks import run_ranks
@@ -86,7 +88,7 @@ def sent_and_owed(wire: str, every: int, iterations: int) -> tuple[int, int, boo
     """Bytes sent in an epoch of local SGD; of the state for checkpoints; is what is owed there?"""
     model = vector(100_000)
     sync = create_synchronizer("local-sgd", SyncOptions(
-        sync_every=every, wire=wire, iterations=iterations))
+        every=every, wire=wire, iterations=iterations))
     optimizer = SGD(model.parameters(), 0.1)
     sync.prepare(model, optimizer)
     for iteration in range(iterations):
@@ -115,13 +117,13 @@ def test_a_checkpoint_has_the_weights_where_they_met_and_what_rounding_owes():
 
 
 @pytest.mark.parametrize("wire, tolerance", [("bf16", 0.2), ("int8", 0.2), ("int4", 0.3)])
-@pytest.mark.parametrize("strategy", LOCAL_SYNCHRONIZERS)
+@pytest.mark.parametrize("strategy", LOCAL_STRATEGIES)
 def test_rounded_progress_ends_near_where_exact_progress_does(strategy, wire, tolerance):
     """As a part of the way there; batch norm over three samples makes much of little."""
     exact = in_a_row(run_ranks(3, trained, strategy, SyncOptions(
-        sync_every=2, iterations=5))[0][1])
+        every=2, iterations=5))[0][1])
     found = [in_a_row(weights) for _, weights in run_ranks(
-        3, trained, strategy, SyncOptions(sync_every=2, wire=wire, iterations=5))]
+        3, trained, strategy, SyncOptions(every=2, wire=wire, iterations=5))]
     assert all(torch.equal(row, found[0]) for row in found)
     way = exact - in_a_row(list(small_model().parameters()))
     assert 0 < float((found[0] - exact).norm() / way.norm()) < tolerance

@@ -129,7 +129,7 @@ def test_a_main_is_short_and_shows_its_wiring(part):
     assert len(branches) == 1  # if __name__ == "__main__"
 
 
-@pytest.mark.parametrize("before, after", pairwise(PARTS))
+@pytest.mark.parametrize("before, after", [*pairwise(PARTS)])
 def test_what_differs_between_two_mains_is_the_lesson(before, after):
     lines = [(ROOT / part / "main.py").read_text().splitlines() for part in (before, after)]
     changed = [line for line in difflib.ndiff(*lines) if line[0] in "+-"]

@@ -1,0 +1,37 @@
+"""What can be chosen about a strategy: see --bucket-mb, --wire and --sync."""
+
+from datetime import timedelta
+from typing import NamedTuple
+
+from common.core.setting_types import SyncChoice
+from common.core.settings import Settings
+
+
+class SyncOptions(NamedTuple):
+    """What a strategy is made with.
+
+    `every` is the least number of steps between synchronisation rounds, which are spread over the
+    `iterations` of an epoch; `rate` and `momentum` are the outer optimizer's; `timeout` is torch's
+    for a collective.
+    """
+
+    bucket_mb: float = 1.0
+    wire: str = "float32"
+    every: int = 50
+    rate: float = 0.7
+    momentum: float = 0.9
+    timeout: timedelta = timedelta(minutes=30)
+    iterations: int = 1
+
+    @classmethod
+    def of(cls, settings: Settings, choice: SyncChoice, iterations: int) -> "SyncOptions":
+        """What the command line says of a strategy, for epochs of `iterations` steps."""
+        return cls(settings.bucket_mb, settings.wire, choice.every, choice.rate, choice.momentum,
+                   timedelta(seconds=settings.collective_timeout), iterations)
+
+    @property
+    def bucket_bytes(self) -> int:
+        return round(self.bucket_mb * 1e6)
+
+
+DEFAULTS = SyncOptions()

@@ -1,0 +1,23 @@
+"""The strategies of Part Two by name: the one place to enter a new one.
+
+Each names what makes it, "module:callable", which gets the SyncOptions and returns a GradientSync.
+It is imported when it is used, so that the command line knows the names without torch.
+
+    python3 PartTwo/main.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0 --sync all-reduce
+"""
+
+STRATEGIES = {
+    "gather-scatter": "PartTwo.by_hand:flat_gather_scatter",
+    "all-reduce": "PartTwo.by_hand:flat_all_reduce",
+    "gather-scatter-per-tensor": "PartTwo.by_hand:gather_scatter_per_tensor",
+    "all-reduce-per-tensor": "PartTwo.by_hand:all_reduce_per_tensor",
+    "gather-scatter-pipelined": "PartTwo.pipelined:flat_gather_scatter",
+    "reduce-scatter": "PartTwo.pipelined:flat_reduce_scatter",
+    "overlapped-all-reduce": "PartTwo.overlapped:OverlappedAllReduce",
+    "cross-step-all-reduce": "PartTwo.cross_step:CrossStepAllReduce",
+}
+# Other algorithms: they average weights now and then, and learn something else than one rank does.
+LOCAL_STRATEGIES = {
+    "local-sgd": "PartTwo.local_sgd:local_sgd",
+    "diloco": "PartTwo.local_sgd:diloco",
+}
