@@ -47,6 +47,9 @@ def _check_training(settings: Settings) -> None:
     if settings.label_smoothing and row.criterion != SMOOTHED:
         raise UsageError(f"--label-smoothing requires the criterion {SMOOTHED}, but --workload "
                          f"{row.name} has {row.criterion}: leave it out")
+    if settings.init == "whitened" and not row.has_convolutions:
+        raise UsageError("--init whitened requires a model that begins with a convolution, but "
+                         f"--workload {row.name} has none: leave it out")
     if settings.optimizer == "muon" and not row.has_batch_norm:
         raise UsageError("--optimizer muon is for convolutions before batch norm, and --workload "
                          f"{row.name} has none: use --optimizer nesterov")
@@ -55,6 +58,8 @@ def _check_training(settings: Settings) -> None:
 def _check_wire(part: str, settings: Settings) -> None:
     wire, names = settings.wire, [choice.name for choice in settings.sync]
     by_gradients = [name for name in names if name not in LOCAL_SYNC_NAMES]
+    if wire != "float32" and settings.parallel == "data-parallel":
+        raise UsageError(f"--wire {wire} requires --parallel ddp: one process sends no gradients")
     if wire != "float32" and any(name.endswith("per-tensor") for name in names):
         raise UsageError(f"--wire {wire} requires gradients in few long messages: choose a --sync "
                          "without -per-tensor")

@@ -35,6 +35,7 @@ class Workload:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     flip: bool = False
     criterion: str = "cross-entropy"
+    has_convolutions: bool = True
     has_batch_norm: bool = True
 
 
@@ -113,7 +114,7 @@ _ROWS = (
         "mnist-mlp", _mnist, _mnist_mlp, (0.1307,), (0.3081,),
         {"batch_size": 32, "epochs": 5, "learning_rate": 0.001, "weight_decay": 0.0,
          "optimizer": "adam", "crop_padding": 0, "log_every": 100},
-        has_batch_norm=False,
+        has_convolutions=False, has_batch_norm=False,
     ),
     Workload(
         "mnist-cnn", _mnist, _mnist_cnn, (0.1307,), (0.3081,),
@@ -127,7 +128,7 @@ _ROWS = (
         {"batch_size": 128, "epochs": 50, "learning_rate": 0.001, "weight_decay": 0.0,
          "optimizer": "adam", "validation": Validation(0.15 / 0.85, patience=3, gain=0.01),
          "crop_padding": 0},
-        has_batch_norm=False,
+        has_convolutions=False, has_batch_norm=False,
     ),
     Workload(
         "image-folder", _image_folder, _vgg11_for_a_small_rate, _CIFAR10_MEAN, _CIFAR10_STD,

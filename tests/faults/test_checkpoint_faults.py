@@ -147,7 +147,8 @@ def hostile_shapes(trace: str) -> list:
 def test_hostile_pickles_are_refused_and_nothing_runs(number, tmp_path):
     trace, path = tmp_path / "executed", tmp_path / "Epoch_1.pt"
     shape = hostile_shapes(str(trace))[number]
-    checkpoint.write(path, {"format": 1, "payload": shape})  # sealed: its checksum is right
+    # sealed: its checksum is right
+    checkpoint.write(path, {"format": checkpoint.FORMAT, "payload": shape})
     with pytest.raises(CheckpointError, match=r"Epoch_1\.pt cannot be loaded"):
         checkpoint.read(path)
     path.write_bytes(pickle.dumps(shape))

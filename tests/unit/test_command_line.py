@@ -130,6 +130,7 @@ def test_a_workloads_row_gives_the_defaults_and_flags_overrule_it():
     (["--wire", "powersgd"], ["--wire powersgd requires Part Three"]),
     (["--workload", "mnist-cnn", "--label-smoothing", "0.1"],
      ["--label-smoothing requires the criterion cross-entropy"]),
+    (["--workload", "mnist-mlp", "--init", "whitened"], ["--init whitened requires a model"]),
     (["--workload", "spiral-mlp", "--optimizer", "muon"], ["--optimizer muon is for convolutions"]),
     (["--batch-norm", "synchronised", "--accumulate", "2"], ["requires the whole global batch"]),
     (["--profile", "3:1"], ["--profile 3", "nothing to trace", "after 1 epochs"]),
@@ -164,6 +165,11 @@ def test_mistakes_are_named(flags, words):
     for word in words:
         assert word in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_one_process_sends_no_gradients():
+    with pytest.raises(UsageError, match="--wire bf16 requires --parallel ddp"):
+        parse_command_line("PartThree", ["--wire", "bf16", "--parallel", "data-parallel"])
 
 
 FLAGS = [flag for action in _parser("PartTwo")._actions for flag in action.option_strings]
