@@ -2,7 +2,7 @@
 
 Mutations that turn this red: forget the part's weight in micro_batches, or make more parts than
 samples, or tell each the samples of all; zero the gradients in every pass; average in every pass;
-log the last part's loss; drop _require_one_pass; one pass in experiment.accumulated.
+log the last part's loss; one pass in experiment.accumulated.
 """
 
 from dataclasses import replace
@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from common.core.failures import Verdict
 from common.data.loaders import Batch
 from common.options.command_line import parse_command_line
 from common.step.accumulation import micro_batches
 from studies.proof.experiment import accumulated, create_reference
-from studies.proof.ranks import run_ranks as run_failing_ranks
 from studies.proof.strategies import STRATEGIES, Strategy, alone
 from studies.proof.trajectory import Problem, Trajectory, trajectory
 from tests.multiprocess.prove_cases import small_problem
@@ -99,12 +97,6 @@ def test_gradients_go_over_the_wire_once_a_step_however_many_passes():
     """Averaging in each pass would give the same numbers, at K times the bytes."""
     problem = small_problem("float64", "frozen", steps=2)
     assert run_ranks(2, bytes_sent, problem) == run_ranks(2, bytes_sent, with_k(problem, 3))
-
-
-def test_statistics_of_the_global_batch_cannot_be_had_in_passes():
-    with pytest.raises(Verdict, match="--batch-norm synchronised.*--accumulate 2") as raised:
-        run_failing_ranks(1, learned, with_k(small_problem("float64"), 2), alone)
-    assert raised.value.exit_code == 2
 
 
 def test_parts_are_cut_as_shards_are_and_none_is_empty():

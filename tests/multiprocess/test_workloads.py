@@ -95,7 +95,7 @@ def test_the_literal_command_with_the_workloads_own_settings(data, tmp_path):
              "10", "--threads", "1", "--output-dir", str(tmp_path / "out")]
     outcomes = run_programs(cluster("PartThree", 2, flags, tmp_path))
     assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
-    assert "optimiser adadelta, rate step" in outcomes[0].output
+    assert "optimizer adadelta, learning-rate schedule step:1:0.7" in outcomes[0].output
     folder = tmp_path / "out" / "PartThree"
     rates = [step["learning_rate"] for step in read_events(folder / "metrics_rank1.jsonl", "step")]
     assert rates == pytest.approx([1.0] * 3 + [0.7] * 3)
