@@ -27,9 +27,8 @@ from common.core.failures import UsageError
 from studies.prediction.calibration import Calibration
 from studies.prediction.fitting import calibrate
 from studies.prediction.flags import parse_flags
-from studies.prediction.forms import Level
+from studies.prediction.forms import Level, payload_rate
 from studies.prediction.grid import Cell
-from studies.prediction.rates import payload_rate
 from studies.prediction.simulation import growing, step_of
 from studies.prediction.sources import Source, read_source
 from studies.prediction.tables import (

@@ -1,9 +1,9 @@
 """A grid of cells that never was: planted constants, for what calibrates itself on such."""
 
 from studies.prediction.calibration import Calibration
+from studies.prediction.forms import payload_rate
 from studies.prediction.grid import COMPUTE_ONLY
 from studies.prediction.model import STRATEGIES, Compute, Cost, Gradient, Machine
-from studies.prediction.rates import payload_rate
 
 MACHINE = Machine(cores=2, machines=1)
 SIZES = (1e6, 20e6, 9e6, 4e6, 2e6)  # bytes, in the order of backward

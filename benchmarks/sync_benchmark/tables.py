@@ -3,10 +3,9 @@
 from statistics import median
 
 from common.core.markdown import markdown_table
-from studies.prediction.forms import Link, sent
+from studies.prediction.forms import Link, payload_rate, sent
 from studies.prediction.grid import COMPUTE_ONLY, Cell, exposed
 from studies.prediction.model import STRATEGIES, Gradient
-from studies.prediction.rates import payload_rate
 
 MEGABYTE = 1e6
 

@@ -10,10 +10,9 @@ from statistics import median
 from typing import NamedTuple
 
 from common.core.failures import UsageError
-from studies.prediction.forms import Link
+from studies.prediction.forms import Link, payload_rate
 from studies.prediction.grid import COMPUTE_ONLY, Cell
 from studies.prediction.model import STRATEGIES, Compute, Cost, Gradient, Machine, exposed_seconds
-from studies.prediction.rates import payload_rate
 
 NO_BAR = "not enough data for an error bar"
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from common.core.failures import DataError
 from studies.prediction.calibration import Calibration, measured, variants
 from studies.prediction.error_bars import error_bars
+from studies.prediction.forms import payload_rate
 from studies.prediction.grid import COMPUTE_ONLY, Cell
 from studies.prediction.model import STRATEGIES, Cost, Gradient, Machine, link_seconds
-from studies.prediction.rates import payload_rate
 
 TRIES = 400  # of the overlapped cost, from none to all that was seen where links are fastest
 SLOWDOWNS = np.linspace(1, 2, 51)

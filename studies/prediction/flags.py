@@ -7,7 +7,7 @@ from pathlib import Path
 from common.core.failures import UsageError
 from common.core.setting_types import count
 from common.options.flag_parser import FlagParser
-from studies.prediction.rates import payload_rate
+from studies.prediction.forms import payload_rate
 
 MOST_RANKS = 1 << 14
 EXAMPLES = """examples:

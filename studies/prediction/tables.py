@@ -7,9 +7,9 @@ from typing import NamedTuple
 from common.core.markdown import markdown_table
 from studies.prediction.calibration import NO_BAR, Calibration, Prediction, measured, variants
 from studies.prediction.error_bars import LEAST_CELLS, spread
+from studies.prediction.forms import payload_rate
 from studies.prediction.grid import COMPUTE_ONLY, Cell
 from studies.prediction.model import Machine
-from studies.prediction.rates import payload_rate
 
 
 class Check(NamedTuple):

@@ -22,7 +22,7 @@ from studies.prediction import forms
 from studies.prediction.calibration import relative_errors
 from studies.prediction.error_bars import spread
 from studies.prediction.fitting import calibrate
-from studies.prediction.forms import Level, Link
+from studies.prediction.forms import Level, Link, payload_rate
 from studies.prediction.grid import COMPUTE_ONLY
 from studies.prediction.model import (
     STRATEGIES,
@@ -32,7 +32,6 @@ from studies.prediction.model import (
     Machine,
     exposed_seconds,
 )
-from studies.prediction.rates import payload_rate
 from studies.prediction.tables import (
     bars_in_words,
     checks,
