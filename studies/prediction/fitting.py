@@ -4,8 +4,8 @@
 
 Compute comes from the compute-only steps, as the link's rate does not change them:
 oversubscription * (fixed + image * images), where oversubscription is the number of ranks a
-processor. What averaging adds to that, less the link's part, is the strategy's processor cost.
-Error bars are those of studies/prediction/error_bars.py.
+processor. The communication overhead less the link's part is the strategy's processor cost. Error
+bars are those of studies/prediction/error_bars.py.
 """
 
 from collections.abc import Sequence

@@ -207,7 +207,7 @@ def _kept_waiting(compute: Compute, ready: Sequence[float], through: Sequence[fl
 
 def exposed_seconds(name: str, cost: Cost, gradient: Gradient, compute: Compute, ranks: int,
                     link: Link, machine: Machine) -> float:
-    """What averaging adds to a step of `compute`."""
+    """The communication overhead of a step of `compute`."""
     if ranks == 1:
         return 0.0
     strategy, slower = STRATEGIES[name], machine.oversubscription(ranks)
