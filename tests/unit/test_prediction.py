@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from common.core.failures import DataError, UsageError
+from PartTwo import pipelined
 from PartTwo.lanes import first_of_express
 from studies.prediction import forms
 from studies.prediction.calibration import relative_errors
@@ -31,6 +32,7 @@ from studies.prediction.model import (
     Gradient,
     Machine,
     exposed_seconds,
+    link_seconds,
 )
 from studies.prediction.tables import (
     bars_in_words,
@@ -53,6 +55,11 @@ def test_the_closed_forms_by_hand():
     assert forms.reduce_scatter(1e6, 4, LINK) == pytest.approx(0.004 + 0.015)
     levels = [Level(2, Link(1e-9)), Level(3, LINK)]
     assert forms.hierarchical(6e6, levels) == pytest.approx(2 * 0.003 + 4 * (0.001 + 0.02))
+
+
+def test_the_pipelined_strategy_is_predicted_with_the_chunks_that_it_sends():
+    assert link_seconds(STRATEGIES["gather-scatter-pipelined"], Gradient((4e6,), (1.0,)), COMPUTE,
+                        4, LINK) == forms.pipelined(4e6, 4, LINK, pipelined.CHUNK_BYTES)
 
 
 def test_one_rank_sends_nothing():
