@@ -24,18 +24,15 @@ POWER_START = 12
 Hook = Callable[[GradientSync, GradBucket], Future[Tensor]]
 
 
-def exact(counter: GradientSync, bucket: GradBucket) -> Future[Tensor]:
-    """The mean over all ranks, in the gradients' own format."""
-    _check(bucket)
-    _count(counter, bucket.buffer().numel() * bucket.buffer().element_size())
-    return default_hooks.allreduce_hook(_group(), bucket)
+def counted(hook: Callable, bytes_each: int | None = None) -> Hook:
+    """A hook of torch's, counted and checked, that sends so many bytes for each number.
 
-
-def halved(hook: Callable) -> Hook:
-    """A hook of torch's that sends 2 bytes for each number, counted and checked."""
+    None means as many as the gradients' own format has.
+    """
     def send(counter: GradientSync, bucket: GradBucket) -> Future[Tensor]:
         _check(bucket)
-        _count(counter, 2 * bucket.buffer().numel())
+        row = bucket.buffer()
+        _count(counter, (bytes_each or row.element_size()) * row.numel())
         return hook(_group(), bucket)
     return send
 
@@ -62,9 +59,9 @@ def low_rank() -> Hook:
 
 
 HOOKS: dict[str, Callable[[], Hook]] = {
-    "float32": lambda: exact,
-    "fp16": lambda: halved(default_hooks.fp16_compress_hook),
-    "bf16": lambda: halved(default_hooks.bf16_compress_hook),
+    "float32": lambda: counted(default_hooks.allreduce_hook),
+    "fp16": lambda: counted(default_hooks.fp16_compress_hook, 2),
+    "bf16": lambda: counted(default_hooks.bf16_compress_hook, 2),
     "powersgd": low_rank,
 }
 

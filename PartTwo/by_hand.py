@@ -7,6 +7,7 @@ strategy makes a way to average a model's gradients: PerTensor or Flat.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,7 @@ from torch.optim import Optimizer
 from common.core.collectives import LEADER, ring_bytes, total_bytes, world_size
 from common.step.gradient_check import require_finite
 from common.step.gradient_sync import GradientSync
-from PartTwo.options import SyncOptions
+from PartTwo.strategies import DEFAULTS, SyncOptions
 from PartTwo.wire import Wire
 
 RowMean = Callable[[Tensor], int]
@@ -57,11 +58,10 @@ class PerTensor(GradientSync):
     Each pays for starting up: two collectives for gather/scatter, one for all-reduce.
     """
 
-    def __init__(self, mean: RowMean) -> None:
+    def __init__(self, mean: RowMean, options: SyncOptions = DEFAULTS) -> None:
         self._mean = mean
 
     def average(self, gradients: Sequence[Tensor]) -> None:
-        """Replaces each gradient, in place, by its mean over all ranks. Every rank must call it."""
         require_finite(gradients)
         for gradient in gradients:
             row = gradient.reshape(-1)  # in an order that does not depend on a rank's memory format
@@ -75,21 +75,18 @@ class Flat(GradientSync):
     One start-up cost instead of one a tensor, for two passes over memory (copy in, copy out).
     """
 
-    def __init__(self, mean: RowMean, wire: Wire | None = None) -> None:
+    def __init__(self, mean: RowMean, options: SyncOptions = DEFAULTS) -> None:
         self._mean = mean
-        self._wire = wire or Wire()
+        self._wire = Wire(options.wire)
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Allots the residuals of rounding, where the wire rounds."""
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._wire.expect([sum(parameter.numel() for parameter in trained)], trained[0].detach())
 
     def state(self) -> list[Tensor]:
-        """The residual of rounding, if the wire rounds."""
         return self._wire.residuals()
 
     def average(self, gradients: Sequence[Tensor]) -> None:
-        """Replaces each gradient, in place, by its mean over all ranks. Every rank must call it."""
         require_finite(gradients)
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         payload = self._wire.pack(0, flat)
@@ -100,21 +97,8 @@ class Flat(GradientSync):
             gradient.copy_(mean.view_as(gradient))
 
 
-def gather_scatter_per_tensor(options: SyncOptions) -> PerTensor:
-    """Task one as it is first written."""
-    return PerTensor(gather_scatter)
-
-
-def all_reduce_per_tensor(options: SyncOptions) -> PerTensor:
-    """Task two as it is first written."""
-    return PerTensor(all_reduce)
-
-
-def flat_gather_scatter(options: SyncOptions) -> Flat:
-    """Task one as it should be written."""
-    return Flat(gather_scatter, Wire(options.wire))
-
-
-def flat_all_reduce(options: SyncOptions) -> Flat:
-    """Task two as it should be written."""
-    return Flat(all_reduce, Wire(options.wire))
+# As they are first written, and as they should be; each is called with the SyncOptions.
+gather_scatter_per_tensor = partial(PerTensor, gather_scatter)
+all_reduce_per_tensor = partial(PerTensor, all_reduce)
+flat_gather_scatter = partial(Flat, gather_scatter)
+flat_all_reduce = partial(Flat, all_reduce)

@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 from common.core.collectives import total_bytes
 from common.core.failures import UsageError
 from PartTwo.lanes import first_of_express
-from PartTwo.options import SyncOptions
 from PartTwo.overlapped import Bucket, InFlight, OverlappedAllReduce
+from PartTwo.strategies import SyncOptions
 
 
 class CrossStepAllReduce(OverlappedAllReduce):
@@ -44,10 +44,7 @@ class CrossStepAllReduce(OverlappedAllReduce):
         self._home: dict[Parameter, Bucket] = {}
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Also hooks into every layer's forward, and opens the two lanes. Every rank must call it.
-
-        Raises RanksDisagree when parameters lie otherwise in memory here than on the leader.
-        """
+        """Also hooks into every layer's forward, and opens the two lanes."""
         super().prepare(model, optimizer)
         self._optimizer = optimizer
         self._home = {parameter: bucket for bucket in self._buckets
@@ -63,7 +60,7 @@ class CrossStepAllReduce(OverlappedAllReduce):
         self._lanes = [bulk] * first + [express] * (len(self._buckets) - first)
 
     def average(self, gradients: Sequence[Tensor]) -> None:
-        """Takes the gradients away, to come back as means in time. Every rank must call it."""
+        """Takes the gradients away, to come back as means in time."""
         self.settle()
         self._send_the_rest()
         for bucket, sent in zip(self._buckets, self._sent, strict=True):

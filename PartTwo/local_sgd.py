@@ -15,9 +15,8 @@ from torch.optim import Optimizer
 from common.step.gradient_check import require_finite
 from common.step.gradient_sync import GradientSync
 from PartTwo.by_hand import Flat, all_reduce
-from PartTwo.options import SyncOptions
 from PartTwo.quantised import BITS, QuantisedFlat
-from PartTwo.wire import Wire
+from PartTwo.strategies import SyncOptions
 
 
 class LocalSGD(GradientSync):
@@ -28,13 +27,14 @@ class LocalSGD(GradientSync):
     everywhere, so that the plain mean of the weights is exact for uneven shards: with SGD, with
     momentum or not, and every=1 it is the weights that averaged gradients give. (Adam, Adadelta and
     Muon take no notice of such a weight: with them every rank counts alike.) The optimizer's state
-    stays each rank's own. `mean` averages.
+    stays each rank's own.
     """
 
-    def __init__(self, every: int, iterations: int, mean: GradientSync) -> None:
-        self._iterations = iterations
-        self._rounds = max(1, iterations // every)
-        self._mean = mean
+    def __init__(self, options: SyncOptions) -> None:
+        self._iterations = options.iterations
+        self._rounds = max(1, options.iterations // options.every)
+        self._mean = (QuantisedFlat(BITS[options.wire]) if options.wire in BITS
+                      else Flat(all_reduce, options))
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Takes part in each of the optimizer's steps from now on."""
@@ -85,13 +85,12 @@ class DiLoCo(LocalSGD):
     Its gradient is how far the ranks have come since the last round, in the mean, with the sign
     turned; it is SGD with Nesterov momentum, by the paper with a rate of 0.7 and a momentum of 0.9.
     With 1 and 0 it is local SGD that averages progress instead of weights: the same but for
-    rounding, and `mean` may round more, as progress is small and weights are not.
+    rounding, and the wire may round more, as progress is small and weights are not.
     """
 
-    def __init__(self, every: int, iterations: int, mean: GradientSync, rate: float,
-                 momentum: float) -> None:
-        super().__init__(every, iterations, mean)
-        self._rate, self._momentum = rate, momentum
+    def __init__(self, options: SyncOptions) -> None:
+        super().__init__(options)
+        self._rate, self._momentum = options.rate, options.momentum
         self._begun_at: list[Tensor] = []
         self._velocity: list[Tensor] = []
 
@@ -123,20 +122,8 @@ class DiLoCo(LocalSGD):
         return [*super().state(), *self._begun_at, *self._velocity]
 
 
-def _weight_mean(wire: str) -> Flat:
-    """What averages weights, or progress where `wire` rounds."""
-    return QuantisedFlat(BITS[wire]) if wire in BITS else Flat(all_reduce, Wire(wire))
-
-
 def local_sgd(options: SyncOptions) -> LocalSGD:
     """Local SGD, of the weights themselves or, where the wire rounds, of their progress."""
-    mean = _weight_mean(options.wire)
     if options.wire == "float32":
-        return LocalSGD(options.every, options.iterations, mean)
-    return DiLoCo(options.every, options.iterations, mean, rate=1, momentum=0)
-
-
-def diloco(options: SyncOptions) -> DiLoCo:
-    """DiLoCo with the options' outer optimizer."""
-    return DiLoCo(options.every, options.iterations, _weight_mean(options.wire), options.rate,
-                  options.momentum)
+        return LocalSGD(options)
+    return DiLoCo(options._replace(rate=1.0, momentum=0.0))

@@ -29,8 +29,7 @@ def main() -> None:
     from common.run.resume import open_run
     from common.setup import create_loader, create_training, load_datasets
     from common.training import train
-    from PartTwo.options import SyncOptions
-    from PartTwo.synchronizers import create_synchronizer
+    from PartTwo.strategies import SyncOptions, create_strategy
 
     with process_group(world, settings) as node:
         settings = prepare_runs(PART, settings, node)
@@ -41,7 +40,7 @@ def main() -> None:
         for strategy in settings.sync:
             model, criterion, optimizer = create_training(settings, train_set, node)
             options = SyncOptions.of(settings, strategy, loader.plan.iterations)
-            gradient_sync = create_synchronizer(strategy.name, options)
+            gradient_sync = create_strategy(strategy.name, options)
             gradient_sync.prepare(model, optimizer)
             with open_run(PART, strategy.name, settings, node, loader, model, optimizer,
                           gradient_sync) as run:

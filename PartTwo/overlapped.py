@@ -24,7 +24,7 @@ from common.core.collectives import LEADER, gather_rows, ring_bytes, total_bytes
 from common.core.failures import RanksDisagree
 from common.step.gradient_check import require_finite
 from common.step.gradient_sync import GradientSync
-from PartTwo.options import SyncOptions
+from PartTwo.strategies import SyncOptions
 from PartTwo.wire import Wire
 
 
@@ -139,7 +139,7 @@ class OverlappedAllReduce(GradientSync):
     """
 
     def __init__(self, options: SyncOptions) -> None:
-        self._bucket_bytes = options.bucket_bytes
+        self._bucket_bytes = round(options.bucket_mb * 1e6)
         self._wire = Wire(options.wire)
         self._buckets: list[Bucket] = []
         self._sent: list[InFlight] = []
@@ -164,7 +164,6 @@ class OverlappedAllReduce(GradientSync):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Around a backward pass that only adds to the gradients: nothing leaves."""
         self._is_held = True
         try:
             yield
@@ -172,7 +171,6 @@ class OverlappedAllReduce(GradientSync):
             self._is_held = False
 
     def state(self) -> list[Tensor]:
-        """The residual of each bucket's rounding, if the wire rounds."""
         return self._wire.residuals()
 
     def _take(self, bucket: Bucket, parameter: Parameter) -> None:
@@ -193,10 +191,7 @@ class OverlappedAllReduce(GradientSync):
         self.bytes_sent += ring_bytes(total_bytes([payload]), world_size())
 
     def average(self, gradients: Sequence[Tensor]) -> None:
-        """Waits until every gradient is its mean over all ranks. Every rank must call it.
-
-        `gradients` are those of the prepared model; they live in the buckets already.
-        """
+        """Waits for the means; `gradients` are the model's, and live in the buckets already."""
         self._send_the_rest()
         for bucket, sent in zip(self._buckets, self._sent, strict=True):
             self._receive(bucket, sent)

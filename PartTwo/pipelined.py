@@ -5,6 +5,7 @@ the links require.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -13,8 +14,6 @@ from torch import Tensor
 from common.core.collectives import LEADER, total_bytes, world_size
 from PartTwo.by_hand import Flat
 from PartTwo.lanes import CHUNK_BYTES
-from PartTwo.options import SyncOptions
-from PartTwo.wire import Wire
 
 AHEAD = 8  # chunks that the root is ready to receive while it averages one
 
@@ -43,37 +42,31 @@ def _average_all(chunks: Sequence[Tensor]) -> None:
             work.wait()
             chunk.add_(received)
         chunk.div_(world_size())
-        leaving += [_send(chunk, rank) for rank in others]
+        leaving += [_under_way(dist.isend(chunk, rank)) for rank in others]
         if number + AHEAD < len(chunks):
             arriving.append(_receive_from(others, chunks[number + AHEAD]))
         arriving[number] = []
     _wait(leaving)
 
 
-def _send(tensor: Tensor, rank: int) -> dist.Work:
-    work = dist.isend(tensor, rank)
+def _under_way(work: dist.Work | None) -> dist.Work:
     assert work is not None  # None is for ranks outside of the group
-    return work
-
-
-def _receive(tensor: Tensor, rank: int) -> dist.Work:
-    work = dist.irecv(tensor, rank)
-    assert work is not None
     return work
 
 
 def _receive_from(ranks: Sequence[int], like: Tensor) -> list[tuple[dist.Work, Tensor]]:
     received = [torch.empty_like(like) for _ in ranks]
-    return [(_receive(tensor, rank), tensor) for rank, tensor in zip(ranks, received, strict=True)]
+    return [(_under_way(dist.irecv(tensor, rank)), tensor)
+            for rank, tensor in zip(ranks, received, strict=True)]
 
 
 def _send_and_receive(chunks: Sequence[Tensor]) -> None:
     """Sends every chunk to the root, and takes its mean in the same place once it has left."""
-    leaving = [_send(chunk, LEADER) for chunk in chunks]
+    leaving = [_under_way(dist.isend(chunk, LEADER)) for chunk in chunks]
     arriving = []
     for work, chunk in zip(leaving, chunks, strict=True):
         work.wait()
-        arriving.append(_receive(chunk, LEADER))
+        arriving.append(_under_way(dist.irecv(chunk, LEADER)))
     _wait(arriving)
 
 
@@ -100,11 +93,5 @@ def reduce_scatter_all_gather(row: Tensor) -> int:
     return 2 * (world_size() - 1) * total_bytes([mine])
 
 
-def flat_gather_scatter(options: SyncOptions) -> Flat:
-    """Gather/scatter of all gradients in one row, in chunks."""
-    return Flat(pipelined_gather_scatter, Wire(options.wire))
-
-
-def flat_reduce_scatter(options: SyncOptions) -> Flat:
-    """Reduce-scatter and all-gather of all gradients in one row."""
-    return Flat(reduce_scatter_all_gather, Wire(options.wire))
+flat_gather_scatter = partial(Flat, pipelined_gather_scatter)
+flat_reduce_scatter = partial(Flat, reduce_scatter_all_gather)

@@ -32,7 +32,7 @@ from common.run.state import State
 from common.step.gradient_check import located
 from common.step.gradient_sync import GradientSync
 from PartThree.ddp import OWN_BUFFERS
-from PartTwo.synchronizers import create_synchronizer
+from PartTwo.strategies import create_strategy
 
 TASKS = {"PartOne": "gather-scatter", "PartTwo": "all-reduce"}
 
@@ -121,7 +121,7 @@ def _seam(distribute_flag: bool, task_flag: str) -> GradientSync:
         raise UsageError(f"distribute_flag={distribute_flag} with task_flag={task_flag!r} means "
                          "nothing: use (False, ''), (False, 'PartOne'), (False, 'PartTwo') or "
                          "(True, '')")
-    return create_synchronizer(TASKS[task_flag]) if task_flag else GradientSync()
+    return create_strategy(TASKS[task_flag]) if task_flag else GradientSync()
 
 
 def evaluate_model(model: nn.Module, device: torch.device | str, criterion: nn.Module,

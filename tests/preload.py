@@ -2,13 +2,15 @@
 
 import sklearn.metrics  # noqa: F401
 import torch
-import torch._dynamo  # noqa: F401  the first optimiser imports it: 2 s of every rank
+import torch._dynamo  # noqa: F401  the first optimizer imports it: 2 s of every rank
 import torch.distributed  # noqa: F401
 
 import common.report  # noqa: F401
 import common.setup  # noqa: F401
 import common.training  # noqa: F401
 import PartThree.ddp  # noqa: F401
-import PartTwo.synchronizers  # noqa: F401
+import PartTwo.cross_step  # noqa: F401
+import PartTwo.local_sgd  # noqa: F401
+import PartTwo.pipelined  # noqa: F401
 
 torch.set_num_threads(1)

@@ -9,8 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from common.core.settings import SYNC_NAMES
 from common.step.gradient_sync import GradientSync
 from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, buckets
-from PartTwo.options import SyncOptions
-from PartTwo.synchronizers import create_synchronizer
+from PartTwo.strategies import SyncOptions, create_strategy
 from studies.prediction.grid import COMPUTE_ONLY, DDP_DEFAULT, PART_THREE
 
 
@@ -32,7 +31,7 @@ def alone(model: nn.Module, example: Tensor) -> Wired:
 def by_hand(name: str, wire: str = "float32", bucket_mb: float = 1.0) -> Wiring:
     """A strategy of Part Two."""
     def wire_up(model: nn.Module, example: Tensor) -> Wired:
-        return Wired(model, create_synchronizer(name, SyncOptions(bucket_mb, wire)))
+        return Wired(model, create_strategy(name, SyncOptions(bucket_mb, wire)))
     return wire_up
 
 

@@ -19,5 +19,5 @@ STRATEGIES = {
 # Other algorithms: they average weights now and then, and learn something else than one rank does.
 LOCAL_STRATEGIES = {
     "local-sgd": "PartTwo.local_sgd:local_sgd",
-    "diloco": "PartTwo.local_sgd:diloco",
+    "diloco": "PartTwo.local_sgd:DiLoCo",
 }

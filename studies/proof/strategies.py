@@ -17,8 +17,7 @@ from common.core.strategies import STRATEGIES as BY_HAND
 from common.data.loaders import Batch, Loader
 from common.step.gradient_sync import GradientSync
 from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, buckets
-from PartTwo.options import DEFAULTS, SyncOptions
-from PartTwo.synchronizers import create_synchronizer
+from PartTwo.strategies import DEFAULTS, SyncOptions, create_strategy
 
 
 class Wiring(NamedTuple):
@@ -40,7 +39,7 @@ def alone(model: nn.Module, loader: Loader) -> Wiring:
 def by_hand(name: str, model: nn.Module, loader: Loader,
             options: SyncOptions = DEFAULTS) -> Wiring:
     """Part Two with the synchroniser called `name`."""
-    return Wiring(model, loader, create_synchronizer(name, options))
+    return Wiring(model, loader, create_strategy(name, options))
 
 
 def by_ddp(model: nn.Module, loader: Loader) -> Wiring:

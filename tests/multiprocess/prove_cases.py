@@ -13,7 +13,7 @@ from common.data.datasets import ImageDataset
 from common.data.loaders import Batch, Loader
 from common.options.workloads import Workload
 from common.step.gradient_sync import GradientSync
-from PartTwo.synchronizers import create_synchronizer
+from PartTwo.strategies import create_strategy
 from studies.proof.strategies import Wiring
 from studies.proof.trajectory import Problem
 from tests.small import SmallNet, small_dataset
@@ -49,7 +49,7 @@ class SumInsteadOfMean(GradientSync):
 
 class OneTensorSkipped(GradientSync):
     def average(self, gradients: Sequence[Tensor]) -> None:
-        create_synchronizer("all-reduce").average(gradients[:-1])
+        create_strategy("all-reduce").average(gradients[:-1])
 
 
 class ParametersAveraged(GradientSync):
@@ -57,13 +57,13 @@ class ParametersAveraged(GradientSync):
         self._parameters = list(model.parameters())
 
     def average(self, gradients: Sequence[Tensor]) -> None:
-        create_synchronizer("all-reduce").average([p.data for p in self._parameters])
+        create_strategy("all-reduce").average([p.data for p in self._parameters])
 
 
 class MeanForTheLeaderOnly(GradientSync):
     def average(self, gradients: Sequence[Tensor]) -> None:
         leader = dist.get_rank() == 0
-        create_synchronizer("all-reduce").average(
+        create_strategy("all-reduce").average(
             gradients if leader else [gradient.clone() for gradient in gradients])
 
 
@@ -97,7 +97,7 @@ def mean_for_the_leader_only(model: nn.Module, loader: Loader) -> Wiring:
 
 
 def weights_forced_to_one(model: nn.Module, loader: Loader) -> Wiring:
-    return Wiring(model, EveryShardCountsAlike(loader), create_synchronizer("all-reduce"))
+    return Wiring(model, EveryShardCountsAlike(loader), create_strategy("all-reduce"))
 
 
 BROKEN = {function.__name__: function for function in (

@@ -20,8 +20,7 @@ from common.core.failures import UsageError
 from common.core.progress import PHASES, Progress
 from common.step import phase_timer
 from common.step.phase_timer import PhaseTimer
-from PartTwo.options import SyncOptions
-from PartTwo.synchronizers import create_synchronizer
+from PartTwo.strategies import SyncOptions, create_strategy
 from tests.multiprocess.test_parity import SMALL_BUCKETS, trained
 from tests.ranks import run_ranks
 from tests.runs import Case, end_of, launch, same_bits
@@ -99,7 +98,7 @@ def step(net: nn.Module, used: list[nn.Module], sync, optimizer) -> None:
 def wired(name: str):
     torch.manual_seed(5)
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    sync = create_synchronizer(name, A_PARAMETER_EACH)
+    sync = create_strategy(name, A_PARAMETER_EACH)
     optimizer = torch.optim.SGD(net.parameters(), 0.1, 0.9)
     sync.prepare(net, optimizer)
     return net, sync, optimizer
@@ -167,7 +166,7 @@ class Borrowing(nn.Module):
 
 
 def borrowed_weight(options: SyncOptions) -> str:
-    net, sync = Borrowing(), create_synchronizer(CROSS_STEP, options)
+    net, sync = Borrowing(), create_strategy(CROSS_STEP, options)
     optimizer = torch.optim.SGD(net.parameters())
     sync.prepare(net, optimizer)
     step(net, [net], sync, optimizer)

@@ -24,8 +24,7 @@ from common.core.failures import NonFiniteLoss
 from common.core.strategies import LOCAL_STRATEGIES
 from common.run import checkpoint, checkpoint_folder
 from common.step.gradient_check import located
-from PartTwo.options import SyncOptions
-from PartTwo.synchronizers import create_synchronizer
+from PartTwo.strategies import SyncOptions, create_strategy
 from tests.faults.disturbed import joined, running
 from tests.faults.test_bad_numbers import plant_bad_number
 from tests.multiprocess.test_parity import largest_gap, one_rank, trained  # noqa: F401
@@ -90,7 +89,7 @@ def all_batches(world_size: int) -> Iterator[tuple[int, tuple]]:
 
 def bytes_of(strategy: str, iterations: int) -> int:
     model = nn.ParameterList([torch.ones(600), torch.ones(20, 20)])
-    sync = create_synchronizer(strategy, SyncOptions(every=50, iterations=iterations))
+    sync = create_strategy(strategy, SyncOptions(every=50, iterations=iterations))
     optimizer = SGD(model.parameters())
     sync.prepare(model, optimizer)
     for _ in range(iterations):
@@ -111,7 +110,7 @@ def test_sends_a_fiftieth_at_most(iterations, meetings):
 
 def meet_with_bad_weights() -> str:
     model = nn.Linear(3, 2)
-    sync = create_synchronizer("local-sgd")
+    sync = create_strategy("local-sgd")
     optimizer = SGD(model.parameters())
     sync.prepare(model, optimizer)
     model.weight.data[1, 1] = float("inf")
@@ -127,7 +126,7 @@ def test_bad_weights_come_to_no_meeting():
 
 def state_sizes(strategy: str) -> tuple[int, int]:
     model = small_model()
-    sync = create_synchronizer(strategy, SyncOptions(iterations=5))
+    sync = create_strategy(strategy, SyncOptions(iterations=5))
     optimizer = SGD(model.parameters(), 0.1, 0.9)
     sync.prepare(model, optimizer)
     sum(parameter.sum() for parameter in model.parameters()).backward()

@@ -18,9 +18,8 @@ from common.step.gradient_sync import GradientSync
 from PartThree.comm_hooks import POWER_START, register_comm_hook
 from PartThree.ddp import OWN_BUFFERS, buckets
 from PartTwo import pipelined
-from PartTwo.options import SyncOptions
 from PartTwo.overlapped import Bucket, OverlappedAllReduce, fill_buckets
-from PartTwo.synchronizers import create_synchronizer
+from PartTwo.strategies import SyncOptions, create_strategy
 from PartTwo.wire import Wire
 from tests.ranks import run_ranks
 
@@ -32,7 +31,7 @@ def noise(rank: int, step: int = 0, size: int = 5003) -> Tensor:
 def mean_by(strategy: str, chunk_bytes: int = 1000) -> list[float]:
     pipelined.CHUNK_BYTES = chunk_bytes
     gradient = noise(dist.get_rank())
-    create_synchronizer(strategy).average([gradient])
+    create_strategy(strategy).average([gradient])
     return gradient.tolist()
 
 

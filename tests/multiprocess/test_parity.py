@@ -26,8 +26,7 @@ from common.run.run_log import RunLog
 from common.step.gradient_sync import GradientSync
 from common.training import train
 from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, buckets
-from PartTwo.options import DEFAULTS, SyncOptions
-from PartTwo.synchronizers import create_synchronizer
+from PartTwo.strategies import DEFAULTS, SyncOptions, create_strategy
 from studies.proof.trajectory import Recorder
 from tests.ranks import ROOT, run_ranks
 from tests.small import small_loader, small_model, small_run
@@ -61,7 +60,7 @@ def trained(strategy: str, options: SyncOptions = SMALL_OPTIONS,
         model = DistributedDataParallel(bare, **OWN_BUFFERS, **buckets(SMALL_BUCKETS))
         sync = AveragedInBackward(model, "float32")
     elif strategy != "none":
-        sync = create_synchronizer(strategy, options)
+        sync = create_strategy(strategy, options)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=1e-4)
     sync.prepare(bare, optimizer)
     recorder, loader = EveryStep(optimizer), small_loader(rank, world_size)
@@ -117,9 +116,8 @@ ADDED = """
 from common.core import strategies
 strategies.STRATEGIES["mine"] = "PartTwo.by_hand:flat_all_reduce"
 from common.options.command_line import parse_command_line
-from PartTwo.synchronizers import create_synchronizer
 settings, _ = parse_command_line("PartTwo", ["--num-nodes", "1", "--sync", "mine"])
-print(settings.sync[0], type(create_synchronizer("mine")).__name__)
+print(settings.sync[0], type(create_strategy("mine")).__name__)
 """
 
 
@@ -131,7 +129,7 @@ def test_a_row_is_all_that_a_new_strategy_needs():
 def averaged(strategy: str, gradients: Sequence[Tensor], options: SyncOptions = DEFAULTS):
     """The synchroniser, and the gradients of parameters that lie in memory as `gradients` do."""
     model = nn.ParameterList([nn.Parameter(torch.zeros_like(g)) for g in gradients])
-    sync = create_synchronizer(strategy, options)
+    sync = create_strategy(strategy, options)
     optimizer = torch.optim.SGD(model.parameters())
     sync.prepare(model, optimizer)
     recorder = Recorder(optimizer)

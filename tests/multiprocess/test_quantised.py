@@ -15,9 +15,8 @@ from torch.optim import SGD
 from common.core.collectives import total_bytes
 from common.core.settings import LOCAL_WIRES
 from common.core.strategies import LOCAL_STRATEGIES
-from PartTwo.options import SyncOptions
 from PartTwo.quantised import BITS, BLOCK, QuantisedFlat, decode, encode
-from PartTwo.synchronizers import create_synchronizer
+from PartTwo.strategies import SyncOptions, create_strategy
 from tests.multiprocess.test_messages import noise
 from tests.multiprocess.test_parity import trained
 from tests.ranks import run_ranks
@@ -87,7 +86,7 @@ def test_all_ranks_get_nearly_the_mean_and_in_the_end_nothing_is_lost(bits, rank
 def sent_and_owed(wire: str, every: int, iterations: int) -> tuple[int, int, bool]:
     """Bytes sent in an epoch of local SGD; of the state for checkpoints; is what is owed there?"""
     model = vector(100_000)
-    sync = create_synchronizer("local-sgd", SyncOptions(
+    sync = create_strategy("local-sgd", SyncOptions(
         every=every, wire=wire, iterations=iterations))
     optimizer = SGD(model.parameters(), 0.1)
     sync.prepare(model, optimizer)

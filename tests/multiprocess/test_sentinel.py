@@ -50,17 +50,17 @@ def other_initial_weights() -> None:
 
 
 def one_missed_synchronisation() -> None:
-    from PartTwo import synchronizers
+    from PartTwo import by_hand
 
     plant()
-    average = synchronizers.Flat.average
+    average = by_hand.Flat.average
     calls = []
 
     def all_but_the_sixth(self, gradients) -> None:
         calls.append(1)
         if len(calls) != 6:
             average(self, gradients)
-    synchronizers.Flat.average = all_but_the_sixth
+    by_hand.Flat.average = all_but_the_sixth
 
 
 @pytest.mark.parametrize("fault, ranks, steps, words", [

@@ -1,0 +1,52 @@
+"""From a strategy's name to the object in the seam. Read the strategies in this order.
+
+by_hand.py has the assignment's; pipelined.py takes both apart into messages; overlapped.py hides
+the messages behind backward, and cross_step.py behind the next forward too: each is the answer to
+the one before. Every strategy works in place on a list of tensors and does not know the training
+loop. Last local_sgd.py, which averages weights now and then: another algorithm.
+"""
+
+from datetime import timedelta
+from importlib import import_module
+from typing import NamedTuple
+
+from common.core.failures import UsageError
+from common.core.setting_types import SyncChoice
+from common.core.settings import Settings
+from common.core.strategies import LOCAL_STRATEGIES, STRATEGIES
+from common.step.gradient_sync import GradientSync
+
+
+class SyncOptions(NamedTuple):
+    """What a strategy is made with: see --bucket-mb, --wire and --sync.
+
+    `every` is the least number of steps between synchronisation rounds, which are spread over the
+    `iterations` of an epoch; `rate` and `momentum` are the outer optimizer's; `timeout` is torch's
+    for a collective.
+    """
+
+    bucket_mb: float = 1.0
+    wire: str = "float32"
+    every: int = 50
+    rate: float = 0.7
+    momentum: float = 0.9
+    timeout: timedelta = timedelta(minutes=30)
+    iterations: int = 1
+
+    @classmethod
+    def of(cls, settings: Settings, choice: SyncChoice, iterations: int) -> "SyncOptions":
+        """What the command line says of a strategy, for epochs of `iterations` steps."""
+        return cls(settings.bucket_mb, settings.wire, choice.every, choice.rate, choice.momentum,
+                   timedelta(seconds=settings.collective_timeout), iterations)
+
+
+DEFAULTS = SyncOptions()
+
+
+def create_strategy(name: str, options: SyncOptions = DEFAULTS) -> GradientSync:
+    """A new strategy by its name on the command line; an unknown name is a UsageError."""
+    known = STRATEGIES | LOCAL_STRATEGIES
+    if name not in known:
+        raise UsageError(f"no strategy is called {name!r}; there are: {', '.join(known)}")
+    module, _, maker = known[name].partition(":")
+    return getattr(import_module(module), maker)(options)
