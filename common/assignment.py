@@ -59,9 +59,9 @@ def prepare_model_for_training(
         model: nn.Module, device: torch.device | str, learning_rate: float, momentum: float,
         weight_decay: float, continue_flag: bool, continue_checkpoint_path: str | Path = "",
         distribute_flag: bool = False) -> tuple[nn.Module, nn.Module, Optimizer]:
-    """(model, cross-entropy criterion, SGD optimiser), all on `device`.
+    """(model, cross-entropy criterion, SGD optimizer), all on `device`.
 
-    `continue_flag` restores model and optimiser from a checkpoint; `distribute_flag` wraps the
+    `continue_flag` restores model and optimizer from a checkpoint; `distribute_flag` wraps the
     model in DistributedDataParallel, which every rank of a process group must do together.
     """
     model = model.to(device)
@@ -83,13 +83,12 @@ def train_model(
         log_every: int = 20) -> nn.Module:
     """Trains epochs `start_epoch` to `end_epoch`, both included, and returns the model.
 
-    `train_loader` yields (inputs, targets), this rank's own share, in batches of equal size on all
+    `train_loader` yields (inputs, targets), this rank's own shard, in batches of equal size on all
     ranks. The seam follows from (distribute_flag, task_flag): (False, "") one node, (False,
     "PartOne") gather/scatter, (False, "PartTwo") all-reduce, (True, "") a DDP model;
     `gradient_sync` overrules it. The timing log goes to the file `logs_path` and, as JSON lines,
     in `logs_path`.jsonl; the leader writes every `checkpoint_dir/Epoch_N.pt`. `rank`, when given,
-    stands in the log's lines. Every rank of a process group must
-    call it.
+    stands in the log's lines. Every rank of a process group must call it.
     """
     here = dist.get_rank() if dist.is_initialized() else 0
     node = Node(World(here, world_size()), torch.device(device), torch.get_num_threads())

@@ -93,7 +93,7 @@ def _last_batch(plan: EpochPlan) -> int:
 
 def create_training(settings: Settings, dataset: ImageDataset,
                     node: Node) -> tuple[nn.Module, nn.Module, Optimizer]:
-    """Model, criterion and optimiser. Every rank must call: initial weights must agree.
+    """Model, criterion and optimizer. Every rank must call: initial weights must agree.
 
     The weights depend on the seed alone, so each call gives the same ones.
     """

@@ -68,7 +68,7 @@ def write(path: Path, contents: dict[str, Any]) -> None:
 
 
 def _sealed(contents: dict[str, Any]) -> memoryview:
-    """The bytes of the file. They are as many as the model's and the optimiser's: no copies."""
+    """The bytes of the file. They are as many as the model's and the optimizer's: no copies."""
     buffer = io.BytesIO()
     torch.save(contents, buffer)
     if buffer.getbuffer()[-22:-18] != _END_RECORD:
@@ -152,9 +152,9 @@ def _require_layout(contents: dict[str, Any], path: Path) -> None:
 
 def restore(contents: dict[str, Any], path: Path | str, model: nn.Module,
             optimizer: Optimizer | None = None) -> None:
-    """Puts a checkpoint's weights, buffers and optimiser state into `model` and `optimizer`.
+    """Puts a checkpoint's weights, buffers and optimizer state into `model` and `optimizer`.
 
-    The optimiser keeps its own learning rate, momentum and weight decay: those are settings.
+    The optimizer keeps its own learning rate, momentum and weight decay: those are settings.
     Raises CheckpointError when the checkpoint belongs to another architecture.
     """
     try:
@@ -169,7 +169,7 @@ def restore(contents: dict[str, Any], path: Path | str, model: nn.Module,
         try:
             optimizer.load_state_dict(contents["optimizer_state_dict"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{path} holds the state of another optimiser than this run's "
+            raise CheckpointError(f"{path} holds the state of another optimizer than this run's "
                                   f"{type(optimizer).__name__}") from error
         for group, settings in zip(optimizer.param_groups, chosen, strict=True):
             group.update(settings)
@@ -179,5 +179,5 @@ def _require_optimizer(contents: dict[str, Any], path: Path | str, optimizer: Op
     """SGD would take Adam's state without a word, and train on without a momentum."""
     mine, theirs = type(optimizer).__name__, contents.get("optimizer")
     if theirs not in (None, mine):
-        raise CheckpointError(f"{path} holds the state of {theirs}, and this run's optimiser is "
+        raise CheckpointError(f"{path} holds the state of {theirs}, and this run's optimizer is "
                               f"{mine}")

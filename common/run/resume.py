@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -28,8 +28,7 @@ from common.run.run import Run, ran_on
 from common.run.run_folder import prepare_folder
 from common.run.run_log import RunLog, Totals
 from common.run.save_clock import SaveClock
-from common.run.sentinel import Sentinel
-from common.run.state import State
+from common.run.state import State, summed
 from common.run.tracing import create_tracer
 from common.run.trackers import create_tracker
 from common.step.gradient_check import located
@@ -52,81 +51,68 @@ def open_run(part: str, strategy: str, settings: Settings, node: Node,
     refuse_other_run(settings.output_dir / name, settings, node.world)
     with ExitStack() as stack:
         if settings.dry_run:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dry-run-"))
-            settings = replace(settings, output_dir=Path(folder), resume="no")
-        begin = _begin(settings.output_dir / name, settings, node, loader, model, optimizer,
-                       gradient_sync, ran_on(name, node, settings, model))
-        log = stack.enter_context(_open_log(settings.output_dir / name, settings, node, loader.plan,
-                                            begin))
-        run = _create_run(name, settings, node, loader, model, optimizer, gradient_sync, begin, log)
+            passing = stack.enter_context(tempfile.TemporaryDirectory(prefix="dry-run-"))
+            settings = replace(settings, output_dir=Path(passing), resume="no")
+        folder, every = settings.output_dir / name, settings.checkpoint_every
+        log = RunLog(*log_paths(folder, node.world), node.world, log_every=settings.log_every,
+                     distributed=node.world.size > 1)
+        constants = {"settings": settings.as_json(), "data": loader.dataset.digest,
+                     "ran_on": ran_on(name, node, settings, model)}
+        checkpoints = Checkpoints(folder / "checkpoints", node, log, constants, every.iterations,
+                                  SaveClock(name, every.minutes, node))
+        run = Run(name, settings, node, model, optimizer, gradient_sync, log, checkpoints,
+                  loader.plan.iterations, loader.plan)
+        remarks = _begin(run) + _dropped(loader.plan)
+        stack.enter_context(_logged(run, remarks))
         with located(model, lambda: f"rank {node.world.rank} at {run.position}"):
             yield run
         log.event("end")
         node.progress.log = None
 
 
-class Begin(NamedTuple):
-    """Where a run begins, the checkpoint it comes from, if any, and what is to be said of it."""
+def _begin(run: Run) -> list[str]:
+    """Makes the folder ready, and restores what is to be resumed, in place; remarks on that."""
+    run.node.progress.saved = None
+    run.node.progress.run += 1
+    prepare_folder(run.folder, run.settings, run.node, run.model)
+    source, contents = _find_checkpoint(run.folder, run.settings, run.node)
+    if contents is not None:
+        return _restore(run, contents, source)
+    for path in log_paths(run.folder, run.node.world):  # of a run lost before its first checkpoint
+        path.unlink(missing_ok=True)
+    return []
 
-    state: State
-    checkpoint: Path | None
-    remarks: list[str]
-    ran_on: dict[str, Any]
 
-
-def _begin(folder: Path, settings: Settings, node: Node, loader: InMemoryLoader | WorkerLoader,
-           model: nn.Module, optimizer: Optimizer, gradient_sync: GradientSync,
-           now: dict[str, Any]) -> Begin:
-    """Makes the folder ready, and restores what is to be resumed, in place."""
-    node.progress.saved = None
-    node.progress.run += 1
-    prepare_folder(folder, settings, node, model)
-    source, contents = _find_checkpoint(folder, settings, node)
-    if contents is None:
-        for path in log_paths(folder, node.world):  # of a run lost before its first checkpoint
-            path.unlink(missing_ok=True)
-        return Begin(State(), None, [], now)
-    remarks = _check_settings(contents, settings, loader.dataset.digest)
-    checkpoint.restore(contents, source, model, optimizer)
-    remarks += _restore_ranks(contents.get("rank_state", []), gradient_sync.state(), node)
-    state = State(Position(*contents["position"]), _my_totals(contents.get("totals", []), node),
-                  list(contents.get("validation_losses", [])) * bool(settings.validation.fraction))
-    remarks.append(f"resumed at {state.position} from {source} (bit-exact: "
-                   f"{_exactness(contents, now)})")
-    return Begin(state, Path(source), remarks, now)
+def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
+    settings, constants = run.settings, run.checkpoints.constants
+    remarks = _check_settings(contents, settings, constants["data"])
+    checkpoint.restore(contents, source, run.model, run.optimizer)
+    remarks += _restore_ranks(contents.get("rank_state", []), run.gradient_sync.state(), run.node)
+    validated = contents.get("validation_losses", []) if settings.validation.fraction else []
+    run.state = State(Position(*contents["position"]),
+                      _my_totals(contents.get("totals", []), run.node), list(validated))
+    run.checkpoints.last = source
+    remarks.append(f"resumed at {run.position} from {source} (bit-exact: "
+                   f"{_exactness(contents.get('ran_on', {}), constants['ran_on'])})")
+    return remarks
 
 
 @contextmanager
-def _open_log(folder: Path, settings: Settings, node: Node, plan: EpochPlan,
-              begin: Begin) -> Iterator[RunLog]:
-    node.note_saved(str(begin.checkpoint or ""))
-    text, metrics = log_paths(folder, node.world)
-    tracker = create_tracker(settings.tracker, folder, node.world.is_leader)
-    with RunLog(text, metrics, node.world, begin.state.position, settings.log_every,
-                node.world.size > 1, tracker) as log:
-        node.progress.log = metrics
-        log.begin(world_size=node.world.size, settings=settings.as_json(),
-                  position=begin.state.position, iterations_per_epoch=plan.iterations,
-                  ran_on=begin.ran_on)
-        for remark in begin.remarks + _dropped(plan):
+def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
+    """Around the run: opens its log, its tracker and its tracer."""
+    node, settings, log = run.node, run.settings, run.log
+    node.note_saved(str(run.checkpoints.last or ""))
+    log.start = run.position
+    log.tracker = create_tracker(settings.tracker, run.folder, node.world.is_leader)
+    with log:
+        node.progress.log = log.metrics_path
+        log.begin(world_size=node.world.size, settings=settings.as_json(), position=run.position,
+                  iterations_per_epoch=run.iterations_per_epoch,
+                  ran_on=run.checkpoints.constants["ran_on"])
+        for remark in remarks:
             log.note(remark)
-        yield log
-
-
-def _create_run(name: str, settings: Settings, node: Node, loader: InMemoryLoader | WorkerLoader,
-                model: nn.Module, optimizer: Optimizer, gradient_sync: GradientSync, begin: Begin,
-                log: RunLog) -> Run:
-    folder, plan = settings.output_dir / name, loader.plan
-    constants = {"settings": settings.as_json(), "ran_on": begin.ran_on,
-                 "data": loader.dataset.digest}
-    return Run(
-        name=name, settings=settings, node=node, model=model, optimizer=optimizer,
-        gradient_sync=gradient_sync, log=log, iterations_per_epoch=plan.iterations,
-        checkpoints=Checkpoints(
-            folder / "checkpoints", node, log, constants, settings.checkpoint_every.iterations,
-            SaveClock(name, settings.checkpoint_every.minutes, node), last=begin.checkpoint),
-        sentinel=Sentinel(model, plan, node, settings.check_every),
-        tracer=create_tracer(settings, plan.iterations, folder, node, log), state=begin.state)
+        run.tracer = create_tracer(settings, run.iterations_per_epoch, run.folder, node, log)
+        yield
 
 
 def _dropped(plan: EpochPlan) -> list[str]:
@@ -138,14 +124,14 @@ def _dropped(plan: EpochPlan) -> list[str]:
 
 
 def _find_checkpoint(folder: Path, settings: Settings,
-                     node: Node) -> tuple[str, dict[str, Any] | None]:
+                     node: Node) -> tuple[Path, dict[str, Any] | None]:
     """Where the leader found a sound checkpoint, and its contents; on every rank."""
     path, data = Path(), b""
     if node.world.is_leader:
         path, data = _leaders_checkpoint(folder, settings.resume_from)
-    source = broadcast_bytes(str(path).encode(), node.device).decode()
+    source = Path(broadcast_bytes(str(path).encode(), node.device).decode())
     data = broadcast_bytes(data, node.device)
-    return source, checkpoint.parse(data, Path(source)) if data else None
+    return source, checkpoint.parse(data, source) if data else None
 
 
 def _leaders_checkpoint(folder: Path, resume: str) -> tuple[Path, bytes]:
@@ -178,9 +164,7 @@ def _my_totals(rows: list[list[float]], node: Node) -> Totals:
     """This rank's sums; on another world size the leader carries them all."""
     if len(rows) == node.world.size:
         return Totals(*rows[node.world.rank])
-    if rows and node.world.is_leader:
-        return Totals(*(sum(column) for column in zip(*rows, strict=True)))
-    return Totals()
+    return summed(rows) if rows and node.world.is_leader else Totals()
 
 
 def _restore_ranks(saved: list[list[Tensor]], state: list[Tensor], node: Node) -> list[str]:
@@ -193,8 +177,7 @@ def _restore_ranks(saved: list[list[Tensor]], state: list[Tensor], node: Node) -
     return []
 
 
-def _exactness(contents: dict[str, Any], now: dict[str, Any]) -> str:
-    before = contents.get("ran_on", {})
+def _exactness(before: dict[str, Any], now: dict[str, Any]) -> str:
     changed = [f"{name} was {before.get(name)} and is {now.get(name)}"
                for name in differences(before, now)]
     if changed:

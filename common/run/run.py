@@ -20,12 +20,12 @@ from common.core.precision import Precision
 from common.core.progress import Position
 from common.core.provenance import versions
 from common.core.settings import Settings
-from common.data.epoch_plan import mix
+from common.data.epoch_plan import EpochPlan, mix
 from common.model.convolutions import algorithms
 from common.run.checkpoints import Checkpoints
 from common.run.ending import best_in_words, is_over, last_step, stops_early
 from common.run.run_log import RunLog, Step, Totals
-from common.run.sentinel import NoSentinel, Sentinel
+from common.run.sentinel import Sentinel
 from common.run.state import State, summed
 from common.run.tracing import NoTracer
 from common.step.gradient_sync import GradientSync
@@ -37,7 +37,8 @@ from common.step.schedules import create_schedule
 class Run:
     """A run on one rank, made by `open_run`. `name` is its folder's below --output-dir.
 
-    `model` is the bare one, without DDP around it.
+    `model` is the bare one, without DDP around it. Without a `plan` of its data, as where the
+    loader is somebody else's, replicas are not compared.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Run:
     log: RunLog
     checkpoints: Checkpoints
     iterations_per_epoch: int
-    sentinel: Sentinel | NoSentinel = field(default_factory=NoSentinel)
+    plan: EpochPlan | None = None
     tracer: NoTracer = field(default_factory=NoTracer)
     state: State = field(default_factory=State)
 
@@ -57,7 +58,10 @@ class Run:
         self.folder = self.settings.output_dir / self.name
         self.precision = Precision(self.settings.precision)
         self.schedule = create_schedule(self.settings, self.iterations_per_epoch)
-        self.timer = PhaseTimer(self.node.progress, self.node.wait_for_device, self.tracer.mark)
+        self.sentinel = Sentinel(self.model, self.plan, self.node,
+                                 self.settings.check_every if self.plan else 0)
+        self.timer = PhaseTimer(self.node.progress, self.node.wait_for_device,
+                                lambda phase: self.tracer.mark(phase))
         self.gradient_sync.waiting = partial(self.timer, "sync")
 
     @property

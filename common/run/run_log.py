@@ -23,7 +23,7 @@ from common.core.failures import UsageError
 from common.core.progress import Position, slowest_phase
 from common.core.provenance import processor
 from common.core.world import World
-from common.run.trackers import NoTracker, Tracker
+from common.run.trackers import Tracker
 
 BATCH_LINE = ("Batch Idx: {}, Batch Loss: {:.3f}, Batch Accuracy: {:.3f}, "
               "Batch Duration: {:.3f} seconds")
@@ -81,7 +81,7 @@ class RunLog:
     start: Position = field(default_factory=Position)
     log_every: int = 20
     distributed: bool = False
-    tracker: Tracker = field(default_factory=NoTracker)
+    tracker: Tracker = field(default_factory=Tracker)
     _durations: list[float] = field(default_factory=list)
 
     def __enter__(self) -> "RunLog":

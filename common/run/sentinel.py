@@ -17,20 +17,6 @@ from common.core.progress import Position
 from common.data.epoch_plan import EpochPlan, fingerprint
 
 
-class NoSentinel:
-    """Watches nothing: for loops whose loader has no plan."""
-
-    def is_due(self) -> bool:
-        """Never."""
-        return False
-
-    def note(self, at: Position, indices: np.ndarray | None) -> None:
-        """Nothing to do."""
-
-    def check(self, position: Position) -> None:
-        """Nothing to do."""
-
-
 class Sentinel:
     """Checks when `every` steps have passed, and at the end of an epoch or run; 0 is never.
 
@@ -38,7 +24,8 @@ class Sentinel:
     bytes a tensor: 15 ms for VGG-11, so 0.03 % of the time at one second a step and every=50.
     """
 
-    def __init__(self, model: nn.Module, plan: EpochPlan, node: Node, every: int) -> None:
+    def __init__(self, model: nn.Module, plan: EpochPlan | None, node: Node,
+                 every: int) -> None:
         self._model = model
         self._plan = plan
         self._node = node
@@ -93,6 +80,7 @@ class Sentinel:
                     f"{names[int(different[0])]} (--check-every 0 turns this check off)")
 
     def _plan_of(self, epoch: int) -> EpochPlan:
+        assert self._plan is not None
         if self._plan.epoch != epoch:
             self._plan = self._plan.at(epoch)
         return self._plan

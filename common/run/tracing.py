@@ -109,8 +109,8 @@ def create_tracer(settings: Settings, iterations_per_epoch: int, folder: Path, n
 def window(settings: Settings, iterations_per_epoch: int) -> range:
     """The iterations to trace, counted from the run's start.
 
-    An epoch's first iteration, which starts workers and fills caches, is left out where there are
-    others. Raises UsageError when nothing is left.
+    An epoch's first iteration, which starts workers and fills caches, is not traced where there
+    are others. Raises UsageError when nothing is left.
     """
     assert settings.profile is not None
     epoch, count = settings.profile

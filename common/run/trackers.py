@@ -8,13 +8,13 @@ Another tracker is a class like these and a line in TRACKERS: docs/trackers.md s
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from common.core.failures import UsageError
 
 
-class Tracker(Protocol):
-    """Called by the leader alone, in this order: start once, log often, close once."""
+class Tracker:
+    """Tracks nothing. Called by the leader alone: start once, log often, close once."""
 
     def start(self, settings: Mapping[str, Any]) -> None:
         """The run begins, or goes on; `settings` are plain str, int, float, bool, list and None."""
@@ -26,20 +26,7 @@ class Tracker(Protocol):
         """Nothing comes after this; called also when the run fails."""
 
 
-class NoTracker:
-    """Tracks nothing."""
-
-    def start(self, settings: Mapping[str, Any]) -> None:
-        """Nothing to start."""
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Nothing to log."""
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-class TensorBoard:
+class TensorBoard(Tracker):
     """Scalars and the settings as TensorBoard's event files in `folder`/tensorboard."""
 
     def __init__(self, folder: Path) -> None:
@@ -64,9 +51,9 @@ class TensorBoard:
 
 
 TRACKERS: dict[str, Callable[[Path], Tracker]] = {
-    "none": lambda folder: NoTracker(), "tensorboard": TensorBoard}
+    "none": lambda folder: Tracker(), "tensorboard": TensorBoard}
 
 
 def create_tracker(name: str, folder: Path, is_leader: bool) -> Tracker:
     """A tracker by its name on the command line; none for the other ranks."""
-    return TRACKERS[name](folder) if is_leader else NoTracker()
+    return TRACKERS[name](folder) if is_leader else Tracker()

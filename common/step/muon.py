@@ -5,7 +5,7 @@
 Gradients of such weights are dominated by few directions; Muon replaces the singular values of
 their momentum by about one each and keeps the singular vectors (Jordan and others, "Muon: an
 optimizer for hidden layers in neural networks", 2024). It is a function of the averaged gradient,
-like any optimiser here, so what is promised of one trajectory holds for it.
+like any optimizer here, so what is promised of one trajectory holds for it.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Optimisers and criteria by the names that the workload table and the flags use."""
+"""Optimizers and criteria by the names that the workload table and the flags use."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -36,7 +36,7 @@ def without_smoothing(criterion: nn.Module) -> nn.Module:
 
 
 def create_optimizer(settings: Settings, model: nn.Module) -> Optimizer:
-    """The optimiser that `settings` name, over all parameters of `model`.
+    """The optimizer that `settings` name, over all parameters of `model`.
 
     `momentum` is how much of the past a running mean keeps: SGD's momentum, Adam's first beta,
     Adadelta's rho. "nesterov" is SGD that looks one step of its momentum ahead; "muon" is that,

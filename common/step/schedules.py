@@ -51,7 +51,7 @@ class Schedule:
     def apply(self, optimizer: Any, step: int) -> None:
         """Sets the rate of all parameter groups of `optimizer` for `step`, in place.
 
-        A constant rate is the optimiser's own, and is left alone.
+        A constant rate is the optimizer's own, and is left alone.
         """
         if self.name == "constant" and not self.warmup_epochs:
             return

@@ -1,8 +1,8 @@
 """Averaging behind the next step's forward: the bits of the overlapped all-reduce, only later.
 
 Mutations that turn this red: update all weights at the first layer, or none before `settle`; drop
-`newer` (fresh gradients are applied); drop `settle` from the loop, `save` (see test_resume) or
-`meet`; leave anything out of Run.looks_at_weights; do not set `waiting` in the loop; set the rate
+`newer` (fresh gradients are applied); drop `settle` from Run.finish_step, or a condition there;
+drop it from Checkpoints.save (see test_resume); do not set `waiting` in Run; set the rate
 before the waiting weights are updated; look for the bucket instead of the parameter in
 CrossStepAllReduce._take; keep gradients in `_aside`; let everything travel on one lane.
 """

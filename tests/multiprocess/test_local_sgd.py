@@ -1,11 +1,10 @@
-"""Ranks that train by themselves and meet now and then: other algorithms, and right ones.
+"""Ranks that train by themselves, with a synchronisation round now and then: other algorithms.
 
-Mutations that turn this red, in local_sgd: drop `_mean.average` in meet; `>=` for `>`; `-(-n // H)`
-for `n // H` meetings; leave out `or is_last`; drop `_require_finite`; drop the second add to
-`gradient`, or the copy back, in DiLoCo; take `_met` in prepare; leave the weights, the optimiser's
-state, or `_met`, out of local_state. In run: give after_step True for `together` (false alarms), or
-False (no alarm); drop `together and` (ranks save apart); `return False` in is_last_step. In report:
-the last step's bytes for all, or `if False` in _why_losses_differ.
+Mutations that turn this red, in local_sgd: drop `_mean.average` in _round; `>=` for `>`; `-(-n //
+H)` for `n // H` rounds; drop `require_finite`; drop the second add to `progress`, or the copy back,
+in DiLoCo; take `_begun_at` in prepare; leave the weights, the optimizer's state, or `_begun_at`,
+out of `state`. In Run.finish_step: True for `agree` (false alarms, ranks save apart), or False (no
+alarm); drop `settle`, or `or self._is_over(done)`. In report: the last step's bytes for all.
 """
 
 import json
@@ -38,18 +37,18 @@ EPOCHS = 2
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_meeting_after_every_step_is_averaging_gradients(world_size, one_rank):  # noqa: F811
+def test_a_round_after_every_step_is_averaging_gradients(world_size, one_rank):  # noqa: F811
     """Also with momentum, as SGD's is linear; shards are uneven on three and four ranks."""
     for _, weights in run_ranks(world_size, trained, "local-sgd",
                                 SyncOptions(every=1, iterations=5)):
         assert largest_gap(weights, one_rank[1]) < TOLERANCE
 
 
-@pytest.mark.parametrize("every, meets_after", [(2, (2, 4)), (3, (4,)), (50, (4,))])
+@pytest.mark.parametrize("every, rounds_after", [(2, (2, 4)), (3, (4,)), (50, (4,))])
 @pytest.mark.parametrize("strategy", LOCAL_STRATEGIES)
-def test_does_what_the_paper_says(strategy, every, meets_after):
+def test_does_what_the_paper_says(strategy, every, rounds_after):
     """In epochs of five iterations, one of them short."""
-    expected = as_in_the_paper(3, meets_after, 1.0 if strategy == "local-sgd" else 0.7,
+    expected = as_in_the_paper(3, rounds_after, 1.0 if strategy == "local-sgd" else 0.7,
                                0.0 if strategy == "local-sgd" else 0.9)
     found = run_ranks(3, trained, strategy, SyncOptions(every=every, iterations=5))
     for _, weights in found:
@@ -57,9 +56,9 @@ def test_does_what_the_paper_says(strategy, every, meets_after):
         assert all(torch.equal(a, b) for a, b in zip(weights, found[0][1], strict=True))
 
 
-def as_in_the_paper(world_size: int, meets_after: tuple[int, ...], rate: float,
+def as_in_the_paper(world_size: int, rounds_after: tuple[int, ...], rate: float,
                     momentum: float) -> list[Tensor]:
-    """Two epochs of all ranks in one process, with torch's own optimiser for the outer steps."""
+    """Two epochs of all ranks in one process, with torch's own optimizer for the outer steps."""
     outer_model = small_model()
     outer = SGD(outer_model.parameters(), rate, momentum, nesterov=momentum > 0)
     models = [small_model() for _ in range(world_size)]
@@ -70,7 +69,7 @@ def as_in_the_paper(world_size: int, meets_after: tuple[int, ...], rate: float,
             loss = nn.functional.cross_entropy(model.train()(batch.inputs), batch.targets)
             (loss * batch.weight).backward()
             optimizer.step()
-        if iteration in meets_after:
+        if iteration in rounds_after:
             for common, *own in zip(outer_model.parameters(),
                                     *(model.parameters() for model in models), strict=True):
                 common.grad = common.detach() - torch.stack([p.detach() for p in own]).mean(dim=0)
@@ -99,28 +98,29 @@ def bytes_of(strategy: str, iterations: int) -> int:
     return sync.bytes_sent
 
 
-@pytest.mark.parametrize("iterations, meetings", [(196, 3), (200, 4)])
-def test_sends_a_fiftieth_at_most(iterations, meetings):
+@pytest.mark.parametrize("iterations, rounds", [(196, 3), (200, 4)])
+def test_sends_a_fiftieth_at_most(iterations, rounds):
     counted = [run_ranks(4, bytes_of, name, iterations)[1]
                for name in ("all-reduce", *LOCAL_STRATEGIES)]
     once = 4 * 1000 * 3 // 2
-    assert counted == [iterations * once, meetings * once, meetings * once]
+    assert counted == [iterations * once, rounds * once, rounds * once]
     assert 50 * counted[1] <= counted[0]
 
 
-def meet_with_bad_weights() -> str:
+def step_to_a_bad_weight(bad: float) -> str:
     model = nn.Linear(3, 2)
     sync = create_strategy("local-sgd")
     optimizer = SGD(model.parameters())
     sync.prepare(model, optimizer)
-    model.weight.data[1, 1] = float("inf")
+    model.weight.data[1, 1] = bad
     with pytest.raises(NonFiniteLoss) as raised, located(model, lambda: "rank 0 at epoch 1"):
         optimizer.step()
     return str(raised.value)
 
 
-def test_bad_weights_come_to_no_meeting():
-    [said] = run_ranks(1, meet_with_bad_weights)
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_a_bad_weight_is_named_before_a_round_averages_it(bad):
+    [said] = run_ranks(1, step_to_a_bad_weight, bad)
     assert said.startswith("the weight weight became infinite or not a number on rank 0 at epoch 1")
 
 
@@ -146,8 +146,8 @@ def test_remembers_weights_and_momentum_and_the_outer_ones():
 @pytest.mark.parametrize("kill_at", [6, 13])
 @pytest.mark.parametrize("strategy, wire", [
     ("local-sgd", "float32"), ("diloco", "float32"), ("local-sgd", "int4"), ("diloco", "bf16")])
-def test_a_killed_run_resumes_bit_for_bit_from_between_meetings(strategy, wire, kill_at, tmp_path):
-    """Meetings after iterations 3, 6 and 9 of an epoch; saved after steps 4, 8, 9, 12, ..."""
+def test_a_killed_run_resumes_bit_for_bit_from_between_rounds(strategy, wire, kill_at, tmp_path):
+    """Rounds after iterations 3, 6 and 9 of an epoch; saved after steps 4, 8, 9, 12, ..."""
     case = Case(strategy, 3, "memory", 4, kill_at)
     flags = ["--sync", f"{strategy}:3", "--wire", wire]
     folders = [tmp_path / name for name in ("whole", "resumed")]
@@ -192,7 +192,7 @@ def test_a_sound_run_is_left_alone_by_the_sentinel_and_labelled(tmp_path):
 
 
 def plant_a_nudge(at: int) -> None:
-    """From iteration `at` on, this rank leaves meetings with a weight that is off by a little."""
+    """From iteration `at` on, this rank leaves a round with a weight that is off by a little."""
     from PartTwo import local_sgd
 
     plant()
@@ -205,7 +205,7 @@ def plant_a_nudge(at: int) -> None:
     local_sgd.LocalSGD._after_step = nudge
 
 
-def test_a_rank_that_leaves_a_meeting_with_other_weights_is_named_there(tmp_path):
+def test_a_rank_that_leaves_a_round_with_other_weights_is_named_there(tmp_path):
     outcomes = run(tmp_path, "--sync", "local-sgd:3", "--check-every", "2",
                    plants={2: partial(plant_a_nudge, 5)})
     for outcome in outcomes:
@@ -231,7 +231,7 @@ def plant_a_slow_start() -> None:
 
 
 def test_ranks_save_together_though_the_leader_is_far_behind(tmp_path):
-    """45 iterations an epoch, meetings after 15, 30 and 45: the clock is looked at there."""
+    """45 iterations an epoch, rounds after 15, 30 and 45: the clock is looked at there."""
     outcomes = run(tmp_path, "--batch-size", "2", "--sync", "local-sgd:15",
                    "--checkpoint-every", "1e-6min", "--epochs", "1", ranks=2,
                    plants={0: plant_a_slow_start})
@@ -242,8 +242,8 @@ def test_ranks_save_together_though_the_leader_is_far_behind(tmp_path):
             "Epoch_1_Iteration_30.pt", "Epoch_1.pt"]
 
 
-def test_the_run_ends_with_a_meeting_wherever_it_ends(tmp_path):
-    """The last check compares all weights; nobody has met before."""
+def test_the_run_ends_with_a_round_wherever_it_ends(tmp_path):
+    """The last check compares all weights; no round came before."""
     outcomes = run(tmp_path, "--max-iterations", "7")
     assert [outcome.code for outcome in outcomes] == [0, 0, 0], outcomes
     log = tmp_path / FOLDERS["local-sgd"] / "metrics_rank0.jsonl"

@@ -1,10 +1,10 @@
 """Strategies that send messages of their own, rounded formats, and DDP's hooks.
 
-Mutations that turn this red: average in another order in PipelinedGatherScatter (received first,
-then the chunk); let _reduce_scatter take the sum of the first slices; drop `wanted.sub_` in
-Wire.pack (errors pile up); drop `add_(row)` (nothing is sent); let OverlappedAllReduce send a
-bucket when it is full and not in its turn; drop `_require_equal_layout`; drop `bucket.fill()`;
-drop `_recall` from _opened; count 4 bytes a number in `halved`.
+Mutations that turn this red: average in another order in pipelined_gather_scatter (received first,
+then the chunk); let reduce_scatter_all_gather sum the first slices; drop `wanted.sub_` in Wire.pack
+(errors pile up); drop `add_(row)` (nothing is sent); let OverlappedAllReduce send a bucket when it
+is full and not in its turn; drop `_require_equal_layout`; drop `bucket.fill()`; drop the residual
+from `state`; count 4 bytes a number in `counted`.
 """
 
 import pytest

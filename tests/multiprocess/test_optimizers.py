@@ -1,4 +1,4 @@
-"""Optimisers and schedules by flag: resumed bit for bit, and never mixed up.
+"""Optimizers and schedules by flag: resumed bit for bit, and never mixed up.
 
 Mutations that turn this red: count the schedule's steps from the start of the process; leave
 "epochs" or "schedule" out of Settings.trajectory, or the defaults out of _check_settings; drop
@@ -81,7 +81,7 @@ def test_more_epochs_are_no_other_settings_where_the_rate_does_not_depend_on_the
 def test_another_optimizers_state_is_refused_even_when_changes_are_accepted(tmp_path):
     run(tmp_path, "--optimizer", "adam", "--max-iterations", "2")
     said = run(tmp_path, "--resume", "auto:changed", code=4)
-    assert "holds the state of Adam, and this run's optimiser is SGD" in said
+    assert "holds the state of Adam, and this run's optimizer is SGD" in said
 
 
 def test_restore_names_both_optimizers(tmp_path):

@@ -38,7 +38,7 @@ SMALL_OPTIONS = SyncOptions(SMALL_BUCKETS)
 
 
 class EveryStep(Recorder):
-    """Keeps the gradients of each step that the optimiser met."""
+    """Keeps the gradients of each step that the optimizer was given."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         super().__init__(optimizer)
@@ -116,6 +116,7 @@ ADDED = """
 from common.core import strategies
 strategies.STRATEGIES["mine"] = "PartTwo.by_hand:flat_all_reduce"
 from common.options.command_line import parse_command_line
+from PartTwo.strategies import create_strategy
 settings, _ = parse_command_line("PartTwo", ["--num-nodes", "1", "--sync", "mine"])
 print(settings.sync[0], type(create_strategy("mine")).__name__)
 """
@@ -127,7 +128,7 @@ def test_a_row_is_all_that_a_new_strategy_needs():
 
 
 def averaged(strategy: str, gradients: Sequence[Tensor], options: SyncOptions = DEFAULTS):
-    """The synchroniser, and the gradients of parameters that lie in memory as `gradients` do."""
+    """The strategy, and the gradients of parameters that lie in memory as `gradients` do."""
     model = nn.ParameterList([nn.Parameter(torch.zeros_like(g)) for g in gradients])
     sync = create_strategy(strategy, options)
     optimizer = torch.optim.SGD(model.parameters())

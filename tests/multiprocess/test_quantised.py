@@ -1,9 +1,9 @@
 """Averages in 4 and 8 bits: small messages, equal replicas, and nothing lost for good.
 
 Mutations that turn this red, in quantised: 2 ** (bits - 1) for `largest_code`; swap the halves of
-a byte in decode; `& 15` without `^ 8`; `= row` for `+= row` (nothing owed), or the same for the
-mean; count `outgoing` instead of `mine`; leave either debt out of local_state. In synchronizers:
-drop `_inner.prepare`, or the inner strategy's local_state; another rate or momentum in _local_sgd.
+a byte in decode; `& 15` without `^ 8`; `= row` for `+= row` (no residual), or the same for the
+mean; count `outgoing` instead of `mine`; leave either residual out of `state`. In local_sgd:
+drop `_mean.prepare`, or `_mean.state`; another rate or momentum in `local_sgd`.
 """
 
 import pytest
@@ -76,15 +76,15 @@ def test_all_ranks_get_nearly_the_mean_and_in_the_end_nothing_is_lost(bits, rank
     found = run_ranks(ranks, averaged, bits, steps, size)
     assert all(each == found[0] for each in found)
     last, total = (torch.tensor(numbers) for numbers in found[0][:2])
-    error, owed = last - means[-1], total - sum(means)
+    error, residual = last - means[-1], total - sum(means)
     largest = 2 * 4.5 / LARGEST_CODE[bits]  # two roundings at both ends, of numbers up to 4.5
     assert 0 < float(error.abs().max()) < largest
-    assert 0 < float(owed.abs().max()) < largest  # two, not sixty
-    assert float(owed.norm()) < 1.5 * float(error.norm())
+    assert 0 < float(residual.abs().max()) < largest  # two, not sixty
+    assert float(residual.norm()) < 1.5 * float(error.norm())
 
 
-def sent_and_owed(wire: str, every: int, iterations: int) -> tuple[int, int, bool]:
-    """Bytes sent in an epoch of local SGD; of the state for checkpoints; is what is owed there?"""
+def sent_and_kept(wire: str, every: int, iterations: int) -> tuple[int, int, bool]:
+    """Bytes sent in an epoch of local SGD; of the state for checkpoints; is a residual there?"""
     model = vector(100_000)
     sync = create_strategy("local-sgd", SyncOptions(
         every=every, wire=wire, iterations=iterations))
@@ -96,21 +96,21 @@ def sent_and_owed(wire: str, every: int, iterations: int) -> tuple[int, int, boo
             parameter.data += noise(0, iteration, 100_000)
         optimizer.step()
     state = sync.state()
-    owed = [tensor for tensor in state if 0 < float(tensor.abs().max()) < 1]
-    return sync.bytes_sent, total_bytes(state), bool(owed)
+    residuals = [tensor for tensor in state if 0 < float(tensor.abs().max()) < 1]
+    return sync.bytes_sent, total_bytes(state), bool(residuals)
 
 
 @pytest.mark.parametrize("wire, every", [("float32", 50), ("bf16", 25), ("int8", 13),
                                          ("int4", 7)])
 def test_sends_a_fiftieth_of_all_reduces_bytes(wire, every):
     iterations = 196
-    for sent, _, owes in run_ranks(4, sent_and_owed, wire, every, iterations):
+    for sent, _, has_residual in run_ranks(4, sent_and_kept, wire, every, iterations):
         assert 0.75 < 50 * sent / (iterations * 2 * 3 / 4 * 400_000) <= 1
-        assert owes == (wire != "float32")
+        assert has_residual == (wire != "float32")
 
 
 def test_a_checkpoint_has_the_weights_where_they_met_and_what_rounding_owes():
-    [(_, state, _)] = run_ranks(1, sent_and_owed, "int4", 7, 7)
+    [(_, state, _)] = run_ranks(1, sent_and_kept, "int4", 7, 7)
     padded = -(-100_000 // BLOCK) * BLOCK
     assert state == 4 * (2 * 100_000 + 2 * padded) + 8  # and the steps of the epoch
 

@@ -2,7 +2,7 @@
 
 Mutations that turn this red: leave the momentum out of restore; start the epoch anew in
 InMemoryLoader.batches; forget `totals`; do not call rebuild_buckets in PartThree/main.py; save no
-rank_state, or the leader's for all; drop `_recall` from _opened.
+rank_state, or the leader's for all; drop `_restore_ranks`; drop `settle` from Checkpoints.save.
 """
 
 import random

@@ -1,7 +1,7 @@
 """Schedules are torch's, as pure functions of the step; warm-up is a straight line.
 
 Mutations that turn this red: count steps from 1; LAST_DIVISOR 1e3; drop the warm-up from the
-cosine's or the line's length; apply a constant rate to an optimiser with two groups.
+cosine's or the line's length; apply a constant rate to an optimizer with two groups.
 """
 
 import pytest
