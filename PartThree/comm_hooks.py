@@ -69,8 +69,8 @@ HOOKS: dict[str, Callable[[], Hook]] = {
 def register_comm_hook(replica: nn.Module, name: str, counter: GradientSync) -> None:
     """Has `replica` average with the hook `name`, and `counter` count the bytes.
 
-    The hook raises NotFinite when this rank's own gradient is not finite: in the mean nobody could
-    tell which rank's it was. Call before the first backward pass, on every rank.
+    The hook raises NotFinite when this rank's own gradient is not finite. Call before the first
+    backward pass, on every rank.
     """
     replica.register_comm_hook(counter, HOOKS[name]())  # type: ignore[operator]
 

@@ -3,9 +3,9 @@
     python3 PartTwo/main.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0 --sync cross-step-all-reduce
 
 Forward needs the first layer's new weights first and the last layer's last; backward has the last
-layer's gradient first. So nobody has to wait at the end of a step: each layer's weights are updated
+layer's gradient first. So no rank waits at the end of a step: each layer's weights are updated
 just before the next forward calls it. The first layers' gradients, which are ready last and needed
-first, must not queue behind the others: they have a lane of their own (priorities by layer:
+first, must not queue behind the rest: they have a lane of their own (priorities by layer:
 Jayarajan et al., 2019, arXiv:1905.03960; Peng et al., ByteScheduler, SOSP 2019). The arithmetic is
 that of the overlapped all-reduce, in the same order: it learns the same, bit for bit.
 """

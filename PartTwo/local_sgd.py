@@ -26,7 +26,7 @@ class LocalSGD(GradientSync):
     last at its end. Each rank's loss is weighted by its shard's part of the global batch, here as
     everywhere, so that the plain mean of the weights is exact for uneven shards: with SGD, with
     momentum or not, and every=1 it is the weights that averaged gradients give. (Adam, Adadelta and
-    Muon take no notice of such a weight: with them every rank counts alike.) The optimizer's state
+    Muon ignore such a weight: with them every rank counts alike.) The optimizer's state
     stays each rank's own.
     """
 
@@ -60,7 +60,6 @@ class LocalSGD(GradientSync):
             self._steps.zero_()
 
     def _synchronise(self) -> None:
-        """Raises NotFinite: in the mean nobody could tell which rank's weights it came from."""
         with self.waiting():
             require_finite(self._weights, "the weight")
             self._round()

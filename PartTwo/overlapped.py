@@ -66,15 +66,11 @@ class Bucket:
         self._missing.discard(parameter)
 
     def fill(self) -> None:
-        """Takes zeros for the gradients that backward did not compute: others may have them."""
+        """Takes zeros for gradients that backward did not compute here: other ranks may have."""
         for parameter in self._missing:
             window = self._windows.get(parameter)
             parameter.grad = torch.zeros_like(parameter) if window is None else window.zero_()
         self._missing.clear()
-
-    def require_finite(self) -> None:
-        """Raises NotFinite: in the mean nobody could tell which rank's gradient it was."""
-        require_finite([p.grad for p in self.parameters if p.grad is not None])
 
     def empty(self) -> None:
         """Awaits the next step's gradients."""
@@ -182,7 +178,7 @@ class OverlappedAllReduce(GradientSync):
 
     def _send(self, bucket: Bucket) -> None:
         if not bucket.row.is_cuda:
-            bucket.require_finite()
+            require_finite([p.grad for p in bucket.parameters if p.grad is not None])
         number = len(self._sent)
         payload = self._wire.pack(number, bucket.row)
         work = dist.all_reduce(payload, op=dist.ReduceOp.SUM, group=self._lanes[number],

@@ -19,7 +19,7 @@ class Wire:
     nothing is lost.
     """
 
-    def __init__(self, format: str = "float32") -> None:
+    def __init__(self, format: str) -> None:
         self._format = FORMATS[format]
         self._residuals: list[Tensor] = []
 

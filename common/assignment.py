@@ -1,4 +1,4 @@
-"""The course's documented functions, with its names and parameter orders, over our own.
+"""The course's documented functions: its names and parameter orders, this project's code.
 
     from common import prepare_model_for_training, train_model
 """
@@ -117,8 +117,8 @@ def _precision_of(model: nn.Module) -> Precision:
 
 def _seam(distribute_flag: bool, task_flag: str) -> GradientSync:
     if task_flag not in ("", *TASKS) or (distribute_flag and task_flag):
-        raise UsageError(f"distribute_flag={distribute_flag} with task_flag={task_flag!r} means "
-                         "nothing: use (False, ''), (False, 'PartOne'), (False, 'PartTwo') or "
+        raise UsageError(f"distribute_flag={distribute_flag} with task_flag={task_flag!r} cannot "
+                         "be meant: use (False, ''), (False, 'PartOne'), (False, 'PartTwo') or "
                          "(True, '')")
     return create_strategy(TASKS[task_flag]) if task_flag else GradientSync()
 

@@ -62,7 +62,7 @@ def _convolutions(settings: Settings, node: Node) -> list[str]:
 
 
 def _not_the_default(settings: Settings) -> list[str]:
-    """What the rows say of settings that are not the default."""
+    """The settings that are not the default, as their rows word them."""
     said = textwrap.wrap(", ".join(settings.said()), 96)
     if settings.local_sync:
         said.append(f"{' and '.join(map(str, settings.local_sync))}: another algorithm than "

@@ -68,7 +68,7 @@ def forward(model: nn.Module, criterion: nn.Module, part: Batch, run: Run,
             trained: Totals) -> Tensor:
     """The mean loss over the part's samples, a scalar; adds their sums to `trained`.
 
-    Raises NotFinite: in the mean nobody could tell which rank's loss it was.
+    Raises NotFinite where the loss is not finite.
     """
     with run.precision.autocast(part.inputs.device):
         outputs = model(part.inputs)

@@ -2,7 +2,7 @@
 
     python3 scripts/prove.py --workload digits-vgg11 --batch-size 35 --steps 10 --samples 130
 
-The same global batches go through one rank, and through every synchroniser and DDP on 1, 2, 3 and 4
+The same global batches go through one rank, and through every strategy and DDP on 1, 2, 3 and 4
 local ranks, in float64 and float32, by the training loop of the three parts. Ends with status 0
 when every difference is within its bound (see studies/proof/comparison.py), with 1 when one is not.
 `--strategies local-sgd,diloco` measures how far these get away: they are other algorithms, "not

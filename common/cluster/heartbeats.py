@@ -1,4 +1,4 @@
-"""What one rank has heard of all ranks, and which of them it holds for lost or stuck."""
+"""What one rank has heard of all ranks, and which of them it considers lost or stuck."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -75,7 +75,7 @@ class Heartbeats:
         return {rank for rank, pulse in self._pulses.items() if pulse.heard < since}
 
     def lost_rank(self, names: Sequence[str]) -> PeerLost | None:
-        """Which rank is lost or stuck, if any; where all are stuck, a shorter silence tells."""
+        """Which rank is lost or stuck, if any; where one is stuck, a shorter silence suffices."""
         stuck = self._stuck_rank(names)
         if stuck or self.collective_failed:
             return self._silent_rank(names, SILENCE_AFTER_ERROR_SECONDS) or stuck

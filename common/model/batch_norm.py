@@ -31,7 +31,7 @@ class _GlobalStatistics(AnyBatchNorm):
     In training every rank of `process_group` (None: the default group) must call forward, and then
     backward, of the same layers in the same order, with any number of samples, also none.
     The input's gradient is that of the *sum* of all ranks' losses. The gradients of weight and bias
-    are this rank's part: the gradient synchroniser averages them with all other gradients.
+    are this rank's part: the strategy in the seam averages them with all other gradients.
     Mutates the running buffers as nn.BatchNorm on the joined batch. In eval mode, or alone, it is
     nn.BatchNorm. Raises ValueError on every rank if all hold fewer than two values per channel.
     """

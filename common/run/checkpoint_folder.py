@@ -1,4 +1,4 @@
-"""The folder that checkpoints stand in: their names, which is the newest, which may go.
+"""The folder of checkpoints: their names, which is the newest, which may be deleted.
 
     outputs/PartOne/checkpoints/   Epoch_1.pt  Epoch_2_Iteration_40.pt  best.pt
 """

@@ -24,7 +24,7 @@ def prepare_runs(part: str, settings: Settings, node: Node) -> Settings:
 
     `part` is the main's name. Those of a fresh run stay "auto": the rule needs the model.
     Every rank must call; all get the same. Raises UsageError where a folder of `part` holds another
-    run and, on the leader, for a file of convolutions that is none.
+    run and, on the leader, for an unusable file of convolutions.
     """
     refuse_other_runs(part, settings, node.world)
     if is_tuned(settings.convolutions) and node.world.is_leader:

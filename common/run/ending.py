@@ -1,6 +1,6 @@
-"""When a run ends: by its settings, or for want of progress on the validation set.
+"""When a run ends: by its settings, or when the validation loss no longer improves.
 
-The history stands in the checkpoint, so a resumed run stops where the other would have.
+The history is in the checkpoint, so a resumed run stops where the uninterrupted one would.
 
     python3 PartOne/main.py --workload spiral-mlp --validation 0.15:3:0.01
 """
@@ -23,29 +23,24 @@ def best_in_words(epoch: int, losses: Sequence[float]) -> str:
 
 
 def should_stop(losses: Sequence[float], patience: int, min_delta: float) -> bool:
-    """Whether the last `patience` epochs went by without progress; `losses` has one an epoch.
+    """Whether the last `patience` epochs brought no progress; `losses` has one an epoch.
 
-    Progress is a loss smaller by more than `min_delta` than the one at the last progress.
+    Progress is a loss smaller by more than `min_delta` than the one at the last progress. A
+    patience of 0 never ends.
     """
     mark, waited = float("inf"), 0
     for loss in losses:
         waited = 0 if loss < mark - min_delta else waited + 1
         mark = loss if waited == 0 else mark
-        if waited >= patience:
+        if 0 < patience <= waited:
             return True
     return False
 
 
-def stops_early(settings: Settings, losses: Sequence[float]) -> bool:
-    """Whether the validation losses so far, one an epoch, end the run."""
-    rule = settings.validation
-    return bool(rule.patience) and should_stop(losses, rule.patience, rule.gain)
-
-
 def is_over(settings: Settings, position: Position, losses: Sequence[float]) -> bool:
     """Whether nothing is left to train on at `position`, with these validation losses so far."""
-    limit = 1 if settings.dry_run else settings.max_iterations
-    return (position.epoch > settings.epochs or stops_early(settings, losses)
+    limit, rule = 1 if settings.dry_run else settings.max_iterations, settings.validation
+    return (position.epoch > settings.epochs or should_stop(losses, rule.patience, rule.gain)
             or (limit is not None and position.step >= limit))
 
 

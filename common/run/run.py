@@ -23,7 +23,7 @@ from common.core.settings import Settings
 from common.data.epoch_plan import EpochPlan, mix
 from common.model.convolutions import algorithms
 from common.run.checkpoints import Checkpoints
-from common.run.ending import best_in_words, is_over, last_step, stops_early
+from common.run.ending import best_in_words, is_over, last_step, should_stop
 from common.run.run_log import RunLog, Step, Totals
 from common.run.sentinel import Sentinel
 from common.run.state import State, summed
@@ -135,10 +135,10 @@ class Run:
         The leader's mean loss counts for all, so that all decide alike whether to stop.
         """
         row = torch.tensor([loss], dtype=torch.float64, device=self.node.device)
-        losses = self.state.validation_losses
+        losses, rule = self.state.validation_losses, self.settings.validation
         losses.append(float(gather_rows(row)[0]))
         self.log.validation(epoch, losses[-1], accuracy, **entries)
-        if stops_early(self.settings, losses):
+        if should_stop(losses, rule.patience, rule.gain):
             self.log.note(f"stopped early after epoch {epoch}; "
                           f"{best_in_words(epoch, losses)}, kept in {self.checkpoints.best}")
 

@@ -1,4 +1,4 @@
-"""Watches over the promise while a run goes on: equal replicas, and every sample exactly once.
+"""Checks during a run that replicas are equal and that every sample is used exactly once.
 
 Every N steps the ranks exchange one row of whole numbers each: a checksum of every parameter, and a
 fingerprint of the samples they have trained on. The first rank and tensor that differ are named.

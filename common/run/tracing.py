@@ -57,7 +57,7 @@ class Tracer(NoTracer):
     def before_step(self, step: int) -> None:
         """Starts the profiler when the window begins, or a resumed run begins within it."""
         if self._profiler is None and step in self._window:
-            os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it talks on standard error
+            os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it prints to standard error
             activities = [ProfilerActivity.CPU]
             if self._node.device.type == "cuda":
                 activities.append(ProfilerActivity.CUDA)

@@ -27,7 +27,7 @@ def require_finite(tensors: Sequence[Tensor], what: str = "the gradient of",
 
     `parameters`, one a tensor, say which they belong to where `.grad` does not. One pass
     over memory, 1.3 ms for VGG-11 on two cores; only when the norm is not finite are the tensors
-    looked at one by one. The norm may overflow where no tensor does: that is no fault.
+    looked at one by one. The norm may overflow where no tensor does: that is no error.
     """
     if not tensors or bool(get_total_norm(tensors).isfinite()):
         return

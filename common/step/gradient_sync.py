@@ -16,8 +16,8 @@ from common.step.gradient_check import require_finite
 class GradientSync:
     """Replaces each gradient by its mean over all ranks; this one is for one rank.
 
-    Every rank must call every method. Whoever sends a gradient checks it first: in the mean nobody
-    could tell which rank's was not finite.
+    Every rank must call every method. A gradient is checked before it is sent: the mean would not
+    show which rank's was not finite.
     """
 
     replicas_agree = True
@@ -40,7 +40,7 @@ class GradientSync:
         """Replaces each gradient, in place, by its mean over all ranks.
 
         Every rank passes the same number of tensors, of the same shapes and dtypes, in the same
-        order; a rank that does not call it leaves the others waiting. Raises NotFinite, before
+        order; a rank that does not call it leaves the other ranks waiting. Raises NotFinite, before
         anything is sent. A strategy that updates later takes the gradients from their parameters,
         so that optimizer.step() finds nothing to do.
         """

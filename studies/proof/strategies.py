@@ -38,7 +38,7 @@ def alone(model: nn.Module, loader: Loader) -> Wiring:
 
 def by_hand(name: str, model: nn.Module, loader: Loader,
             options: SyncOptions = DEFAULTS) -> Wiring:
-    """Part Two with the synchroniser called `name`."""
+    """Part Two with the strategy called `name`."""
     return Wiring(model, loader, create_strategy(name, options))
 
 

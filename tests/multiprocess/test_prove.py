@@ -74,7 +74,7 @@ def test_they_agree_in_float32_and_with_frozen_statistics_too(which, references)
 
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_synchroniser_is_caught(name, world_size, references):
+def test_a_broken_strategy_is_caught(name, world_size, references):
     reference = references["float64", "synchronised"]
     [case] = judged(reference, {name: BROKEN[name]}, [world_size])
     assert case.beyond, case.gaps
