@@ -27,7 +27,7 @@ from common.run.ending import best_in_words, is_over, last_step, should_stop
 from common.run.run_log import RunLog, Step, Totals
 from common.run.sentinel import Sentinel
 from common.run.state import State, summed
-from common.run.tracing import NoTracer
+from common.run.tracing import Tracer
 from common.step.gradient_sync import GradientSync
 from common.step.phase_timer import PhaseTimer
 from common.step.schedules import create_schedule
@@ -51,7 +51,6 @@ class Run:
     checkpoints: Checkpoints
     iterations_per_epoch: int
     plan: EpochPlan | None = None
-    tracer: NoTracer = field(default_factory=NoTracer)
     state: State = field(default_factory=State)
 
     def __post_init__(self) -> None:
@@ -60,6 +59,7 @@ class Run:
         self.schedule = create_schedule(self.settings, self.iterations_per_epoch)
         self.sentinel = Sentinel(self.model, self.plan, self.node,
                                  self.settings.check_every if self.plan else 0)
+        self.tracer = Tracer(range(0), self.folder, "", self.node, self.log)
         self.timer = PhaseTimer(self.node.progress, self.node.wait_for_device,
                                 lambda phase: self.tracer.mark(phase))
         self.gradient_sync.waiting = partial(self.timer, "sync")

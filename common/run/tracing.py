@@ -1,8 +1,6 @@
 """--profile: a Chrome trace of a few iterations on every rank, and all ranks' in one file.
 
     python3 PartThree/main.py ... --profile 1:5       # then open traces/trace_all*.json.gz
-
-A run without --profile has a NoTracer, which costs nothing.
 """
 
 import os
@@ -24,25 +22,12 @@ from common.run.run_log import RunLog
 SHOWN_OPERATORS = 10
 
 
-class NoTracer:
-    """Marks nothing and writes nothing."""
-
-    def mark(self, name: str) -> AbstractContextManager:
-        """Names what happens in the block."""
-        return nullcontext()
-
-    def before_step(self, step: int) -> None:
-        """Nothing to start."""
-
-    def after_step(self, step: int) -> None:
-        """Nothing to write."""
-
-
-class Tracer(NoTracer):
+class Tracer:
     """Traces the iterations in `window` on this rank and writes them when the last has ended.
 
     `window` counts the run's iterations from 0 and is equal on all ranks, which must all call
-    `after_step`: they hand their traces to each other. Files go to `folder`.
+    `after_step`: they hand their traces to each other. Files go to `folder`. An empty window costs
+    nothing.
     """
 
     def __init__(self, window: range, folder: Path, suffix: str, node: Node, log: RunLog) -> None:
@@ -52,7 +37,7 @@ class Tracer(NoTracer):
 
     def mark(self, name: str) -> AbstractContextManager:
         """Names what happens in the block, in the trace."""
-        return record_function(name)
+        return record_function(name) if self._profiler else nullcontext()
 
     def before_step(self, step: int) -> None:
         """Starts the profiler when the window begins, or a resumed run begins within it."""
@@ -96,23 +81,22 @@ class Tracer(NoTracer):
 
 
 def create_tracer(settings: Settings, iterations_per_epoch: int, folder: Path, node: Node,
-                  log: RunLog) -> NoTracer:
+                  log: RunLog) -> Tracer:
     """What --profile asks for. Raises UsageError when the run has no such iterations."""
-    if settings.profile is None or settings.dry_run:
-        return NoTracer()
-    loader = settings.loader
+    loader, (epoch, _) = settings.loader, settings.profile or (0, 0)
     workers = f"_{loader.workers}workers" if loader.name == "workers" else ""
     return Tracer(window(settings, iterations_per_epoch), folder / "traces",
-                  f"_epoch{settings.profile[0]}{workers}", node, log)
+                  f"_epoch{epoch}{workers}", node, log)
 
 
 def window(settings: Settings, iterations_per_epoch: int) -> range:
-    """The iterations to trace, counted from the run's start.
+    """The iterations to trace, counted from the run's start; none without --profile.
 
     An epoch's first iteration, which starts workers and fills caches, is not traced where there
     are others. Raises UsageError when nothing is left.
     """
-    assert settings.profile is not None
+    if settings.profile is None or settings.dry_run:
+        return range(0)
     epoch, count = settings.profile
     begin = (epoch - 1) * iterations_per_epoch + int(iterations_per_epoch > 1)
     end = min(begin + count, min(epoch, settings.epochs) * iterations_per_epoch,

@@ -15,7 +15,7 @@ from common.core.progress import PHASES
 from common.core.settings import Settings
 from common.core.trace_file import unpack_trace
 from common.reporting.timeline import overlap, phase_is
-from common.run.tracing import NoTracer, create_tracer, window
+from common.run.tracing import window
 from tests.multiprocess.test_parts import launch
 from tests.ranks import cluster, run_programs
 from tests.workload import SMALL, plant
@@ -44,7 +44,7 @@ def test_a_window_that_never_comes_is_a_usage_error(profile, limit):
 
 
 def test_without_the_flag_nothing_is_traced():
-    assert type(create_tracer(settings(), 10, None, None, None)) is NoTracer
+    assert not window(settings(), 10)
 
 
 def on_two_disks(folder, *flags: str):
