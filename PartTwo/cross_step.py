@@ -19,8 +19,9 @@ from torch.optim import Optimizer
 
 from common.core.collectives import total_bytes
 from common.core.failures import UsageError
+from PartTwo.buckets import Bucket
 from PartTwo.lanes import first_of_express
-from PartTwo.overlapped import Bucket, InFlight, OverlappedAllReduce
+from PartTwo.overlapped import InFlight, OverlappedAllReduce
 from PartTwo.strategies import SyncOptions
 
 

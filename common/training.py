@@ -16,7 +16,7 @@ from common.data.loaders import Batch, Loader
 from common.evaluation import evaluate
 from common.model.dropout import DropoutPlan
 from common.run.run import Run
-from common.run.run_log import Totals
+from common.run.state import Totals
 from common.step.accumulation import micro_batches
 from common.step.gradient_check import NotFinite
 from common.step.gradient_sync import GradientSync

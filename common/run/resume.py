@@ -26,9 +26,9 @@ from common.run.checkpoints import Checkpoints
 from common.run.other_runs import log_paths, refuse_other_run, run_name
 from common.run.run import Run, ran_on
 from common.run.run_folder import prepare_folder
-from common.run.run_log import RunLog, Totals
+from common.run.run_log import RunLog
 from common.run.save_clock import SaveClock
-from common.run.state import State, summed
+from common.run.state import State, Totals, summed
 from common.run.tracing import create_tracer
 from common.run.trackers import create_tracker
 from common.step.gradient_check import located

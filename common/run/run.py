@@ -24,9 +24,9 @@ from common.data.epoch_plan import EpochPlan, mix
 from common.model.convolutions import algorithms
 from common.run.checkpoints import Checkpoints
 from common.run.ending import best_in_words, is_over, last_step, should_stop
-from common.run.run_log import RunLog, Step, Totals
+from common.run.run_log import RunLog, Step
 from common.run.sentinel import Sentinel
-from common.run.state import State, summed
+from common.run.state import State, Totals, summed
 from common.run.tracing import Tracer
 from common.step.gradient_sync import GradientSync
 from common.step.phase_timer import PhaseTimer

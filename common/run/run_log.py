@@ -23,6 +23,7 @@ from common.core.failures import UsageError
 from common.core.progress import Position, slowest_phase
 from common.core.provenance import processor
 from common.core.world import World
+from common.run.state import Totals
 from common.run.trackers import Tracker
 
 BATCH_LINE = ("Batch Idx: {}, Batch Loss: {:.3f}, Batch Accuracy: {:.3f}, "
@@ -30,26 +31,6 @@ BATCH_LINE = ("Batch Idx: {}, Batch Loss: {:.3f}, Batch Accuracy: {:.3f}, "
 VALIDATION_LINE = "Epoch: {}, Validation Loss: {:.3f}, Validation Accuracy: {:.3f}"
 EPOCH_LINE = ("Epoch: {}, Train Loss: {:.3f}, Train Accuracy: {:.3f}, "
               "Avg Batch Duration: {:.3f} seconds, Epoch Duration: {:.3f} seconds")
-
-
-@dataclass
-class Totals:
-    """Sums over the samples of an epoch so far: means come from these, never from batch means."""
-
-    loss: float = 0.0
-    correct: float = 0
-    samples: float = 0
-
-    def add(self, other: "Totals") -> None:
-        """Adds the sums over other samples."""
-        self.loss += other.loss
-        self.correct += other.correct
-        self.samples += other.samples
-
-    def means(self) -> tuple[float, float]:
-        """(mean loss, accuracy) per sample; not a number before the first sample."""
-        count = self.samples or float("nan")
-        return self.loss / count, self.correct / count
 
 
 @dataclass(frozen=True)

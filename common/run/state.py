@@ -7,7 +7,26 @@ import torch
 from common.cluster.process_group import Node
 from common.core.collectives import gather_rows
 from common.core.progress import Position
-from common.run.run_log import Totals
+
+
+@dataclass
+class Totals:
+    """Sums over the samples of an epoch so far: means come from these, never from batch means."""
+
+    loss: float = 0.0
+    correct: float = 0
+    samples: float = 0
+
+    def add(self, other: "Totals") -> None:
+        """Adds the sums over other samples."""
+        self.loss += other.loss
+        self.correct += other.correct
+        self.samples += other.samples
+
+    def means(self) -> tuple[float, float]:
+        """(mean loss, accuracy) per sample; not a number before the first sample."""
+        count = self.samples or float("nan")
+        return self.loss / count, self.correct / count
 
 
 @dataclass

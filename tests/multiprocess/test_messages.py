@@ -18,7 +18,8 @@ from common.step.gradient_sync import GradientSync
 from PartThree.comm_hooks import POWER_START, register_comm_hook
 from PartThree.ddp import OWN_BUFFERS, buckets
 from PartTwo import pipelined
-from PartTwo.overlapped import Bucket, OverlappedAllReduce, fill_buckets
+from PartTwo.buckets import Bucket, fill_buckets
+from PartTwo.overlapped import OverlappedAllReduce
 from PartTwo.strategies import SyncOptions, create_strategy
 from PartTwo.wire import Wire
 from tests.ranks import run_ranks

@@ -13,7 +13,8 @@ from common.core.world import World
 from common.evaluation import Evaluation
 from common.report import confusion_matrix, generate_eval_report
 from common.run import run_log
-from common.run.run_log import RunLog, Step, Totals
+from common.run.run_log import RunLog, Step
+from common.run.state import Totals
 from common.step.phase_timer import PhaseTimer
 
 

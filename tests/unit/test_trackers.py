@@ -16,7 +16,8 @@ from common.core.failures import UsageError
 from common.core.progress import Position
 from common.core.world import World
 from common.run import trackers
-from common.run.run_log import RunLog, Totals
+from common.run.run_log import RunLog
+from common.run.state import Totals
 from tests.ranks import ROOT
 from tests.unit.test_records import step
 
