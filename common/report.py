@@ -108,8 +108,8 @@ def summarise(run: Run, result: Evaluation) -> dict:
     mean = statistics.fmean(durations) if durations else None
     return {
         "test_loss": result.loss, "test_accuracy": result.accuracy,
-        "mirrored_test_accuracy": result.mirrored_accuracy, "test_samples":
-        len(result.truth), "iterations": len(steps), "mean_iteration_seconds": mean,
+        "mirrored_test_accuracy": result.mirrored_accuracy,
+        "test_samples": len(result.truth), "iterations": len(steps), "mean_iteration_seconds": mean,
         "median_iteration_seconds": statistics.median(durations) if durations else None,
         "stdev_iteration_seconds": statistics.stdev(durations) if len(durations) > 1 else 0.0,
         "images_per_second": run.settings.batch_size / mean if mean else None,
