@@ -11,16 +11,17 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from concurrent import futures
 from datetime import timedelta
 from typing import TypeVar
 
 from torch.distributed import TCPStore
 
 from common.cluster.addresses import listen
+from common.cluster.board import REMARK_SECONDS
 from common.core.failures import PeerLost, UsageError, first_line
 from common.core.world import World
 
-REMARK_SECONDS = 3.0
 RETRY_SECONDS = 0.2
 REPLY_SECONDS = 2.0
 STORE_TIMEOUT = timedelta(seconds=10)
@@ -102,21 +103,19 @@ def before(deadline: float, action: Callable[[], Result], place: str) -> Result:
 
     The thread of an action that never ends is left behind; it does not keep the process alive.
     """
-    results: list[Result] = []
-    errors: list[BaseException] = []
+    future: futures.Future[Result] = futures.Future()
 
     def act() -> None:
         try:
-            results.append(action())
+            future.set_result(action())
         except BaseException as error:
-            errors.append(error)
+            future.set_exception(error)
 
-    thread = threading.Thread(target=act, name="store", daemon=True)
-    thread.start()
-    thread.join(max(0.0, deadline - time.monotonic()))
-    if results:
-        return results[0]
-    if errors and not isinstance(errors[0], RuntimeError):
-        raise errors[0]
-    how = f"failed: {first_line(errors[0])}" if errors else "no longer"
+    threading.Thread(target=act, name="store", daemon=True).start()
+    try:
+        return future.result(max(0.0, deadline - time.monotonic()))
+    except futures.TimeoutError:
+        how = "no longer"
+    except RuntimeError as error:
+        how = f"failed: {first_line(error)}"
     raise PeerLost(f"the store at {place} answered, and then {how}: has rank 0 ended there?")

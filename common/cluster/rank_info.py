@@ -4,13 +4,11 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import torch
-
+from common.cluster.devices import count_gpus
 from common.core.failures import RanksDisagree
-from common.core.provenance import code_digest, versions
+from common.core.provenance import code_digest, lines_of, versions
 from common.core.setting_row import differences
 from common.core.settings import Settings
 from common.core.world import World
@@ -40,19 +38,13 @@ class RankInfo:
     def of_this_process(cls, world: World, settings: Settings, interface: str,
                         address: str) -> "RankInfo":
         """The info of this process."""
-        return cls(world.rank, socket.gethostname(), os.getpid(), address, interface,
-                   _machine_id(), len(os.sched_getaffinity(0)), torch.cuda.device_count(),
-                   versions(), code_digest(), settings.shared())
+        host, boot = socket.gethostname(), lines_of("/proc/sys/kernel/random/boot_id")
+        return cls(world.rank, host, os.getpid(), address, interface, boot[0] if boot else host,
+                   len(os.sched_getaffinity(0)), count_gpus(), versions(), code_digest(),
+                   settings.shared())
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.host}"
-
-
-def _machine_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return socket.gethostname()
 
 
 def on_same_machine(ranks: Sequence[RankInfo], rank: int) -> list[int]:
