@@ -4,8 +4,8 @@ Whatever happens to a save, a complete checkpoint loads afterwards; whatever is 
 it is refused by name, and none of its code runs.
 
 Mutations that turn this red: write to `path` instead of `partial`; drop `_verify` from parse; load
-with weights_only=False; raise at once in Run.save; drop `_require_layout`; delete instead of
-`.aside` in prune; drop remove_partial_files or require_space from resume.
+with weights_only=False; raise at once in Checkpoints.save; drop `_require_layout`; delete instead
+of `.aside` in prune; drop remove_partial_files or require_space from prepare_folder.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What a run has settled at its start a resumed run keeps.
+"""What a run chose at its start, a resumed run keeps.
 
 Mutations that turn this red: leave out `replace` in prepare_runs; believe it for another model;
 let _convolutions_of_the_run_to_resume believe any type; peek without `except`.

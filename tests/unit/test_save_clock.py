@@ -1,10 +1,10 @@
-"""Saving by the clock: one rank has the watch, and all save after the same step.
+"""Saving by the clock: the leader has the clock, and all save after the same step.
 
 tests/multiprocess/test_parts.py saves so in the literal mains.
 
 Mutations that turn this red: post the key of this step instead of the next that all look at; let
-every rank decide; do not start anew in `saved`, or do not call it in Run.save; leave the run's name
-out of the key.
+every rank decide; do not start anew in `saved`, or do not call it in Checkpoints.save; leave the
+run's name out of the key.
 """
 
 import pytest
