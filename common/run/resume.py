@@ -90,7 +90,7 @@ def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
     remarks += _restore_ranks(contents.get("rank_state", []), run.gradient_sync.state(), run.node)
     validated = contents.get("validation_losses", []) if settings.validation.fraction else []
     run.state = State(Position(*contents["position"]),
-                      _my_totals(contents.get("totals", []), run.node), list(validated))
+                      _my_totals(contents.get("totals", []), run.node), validated)
     run.checkpoints.last = source
     remarks.append(f"resumed at {run.position} from {source} (bit-exact: "
                    f"{_exactness(contents.get('ran_on', {}), constants['ran_on'])})")

@@ -1,10 +1,10 @@
 """Validation and early stopping: one decision, the same on any number of ranks, and after a kill.
 
-Mutations that turn this red: each rank its own loss in Run.note_validation; leave evaluate's sum over
-ranks out; validate on the training set, or train on what is held out; write every epoch or none to
-best.pt, or leave it on replace; drop validation_losses from the checkpoint; keep the validation
-lines that a killed run wrote too far; leave the seed out of the split; leave the model in
-evaluation mode.
+Mutations that turn this red: each rank its own loss in Run.note_validation; leave evaluate's sum
+over ranks out; validate on the training set, or train on what is held out; write every epoch or
+none to best.pt, or leave it on replace; drop validation_losses from the checkpoint; keep the
+validation lines that a killed run wrote too far; leave the seed out of the split; leave the model
+in evaluation mode.
 """
 
 import json
