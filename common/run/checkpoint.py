@@ -22,7 +22,8 @@ from common.core.failures import CheckpointError, first_line
 from common.core.progress import Position
 
 FORMAT = 2
-_LAYOUT = {"position": list, "model_state_dict": dict, "optimizer_state_dict": dict}
+_LAYOUT = {"position": list, "model_state_dict": dict, "optimizer": str,
+           "optimizer_state_dict": dict}
 _END_RECORD = b"PK\x05\x06"
 _MARK = b"sha256:"
 _TRAILER = len(_MARK) + 64
@@ -163,21 +164,20 @@ def restore(contents: dict[str, Any], path: Path | str, model: nn.Module,
         raise CheckpointError(f"{path} holds another architecture than this run's "
                               f"{type(model).__name__}") from error
     if optimizer is not None:
-        _require_optimizer(contents, path, optimizer)
-        chosen = [{k: v for k, v in group.items() if k != "params"}
-                  for group in optimizer.param_groups]
-        try:
-            optimizer.load_state_dict(contents["optimizer_state_dict"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{path} holds the state of another optimizer than this run's "
-                                  f"{type(optimizer).__name__}") from error
-        for group, settings in zip(optimizer.param_groups, chosen, strict=True):
-            group.update(settings)
+        _restore_optimizer(contents, path, optimizer)
 
 
-def _require_optimizer(contents: dict[str, Any], path: Path | str, optimizer: Optimizer) -> None:
-    """SGD would take Adam's state without a word, and train on without a momentum."""
-    mine, theirs = type(optimizer).__name__, contents.get("optimizer")
-    if theirs not in (None, mine):
+def _restore_optimizer(contents: dict[str, Any], path: Path | str, optimizer: Optimizer) -> None:
+    mine, theirs = type(optimizer).__name__, contents["optimizer"]
+    if theirs != mine:  # SGD would accept Adam's state, and train on without a momentum
         raise CheckpointError(f"{path} holds the state of {theirs}, and this run's optimizer is "
                               f"{mine}")
+    chosen = [{k: v for k, v in group.items() if k != "params"}
+              for group in optimizer.param_groups]
+    try:
+        optimizer.load_state_dict(contents["optimizer_state_dict"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} holds the state of another {mine} than this run's, with "
+                              "other parameters") from error
+    for group, settings in zip(optimizer.param_groups, chosen, strict=True):
+        group.update(settings)

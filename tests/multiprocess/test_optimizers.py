@@ -2,7 +2,7 @@
 
 Mutations that turn this red: count the schedule's steps from the start of the process; leave
 "epochs" or "schedule" out of Settings.trajectory, or the defaults out of _check_settings; drop
-_require_optimizer from restore; ignore --momentum for Adam.
+the comparison in _restore_optimizer; ignore --momentum for Adam.
 """
 
 from functools import partial
