@@ -50,8 +50,11 @@ def load_image_folder(split: str, data_dir: Path, size: int = 32) -> ImageDatase
     return whole.part(_fifth(split, len(whole)))
 
 
-def load_digits(split: str) -> ImageDataset:
-    """scikit-learn's 1,797 digits, 8x8 grey, enlarged to 32x32x3; a fixed fifth is the test set."""
+def load_digits(split: str, data_dir: Path | None = None) -> ImageDataset:
+    """scikit-learn's 1,797 digits, 8x8 grey, enlarged to 32x32x3; a fixed fifth is the test set.
+
+    They come with scikit-learn, whatever `data_dir` is.
+    """
     rows = _read_digits()
     chosen = _fifth(split, len(rows))  # not in order: the writers follow one another
     grey = np.round(rows[chosen, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
@@ -85,11 +88,11 @@ def _fifth(split: str, samples: int) -> np.ndarray:
 SPIRAL_POINTS, SPIRAL_TEST_POINTS, SPIRAL_SEED, SPIRAL_NOISE = 10_000, 1_500, 42, 0.2
 
 
-def load_spirals(split: str) -> ImageDataset:
+def load_spirals(split: str, data_dir: Path | None = None) -> ImageDataset:
     """10,000 points on two interleaved spirals with noise, of which 1,500 are the test set.
 
     Points are float32, as images of one pixel: (n, 1, 1, 2). Each arm makes one turn, at a distance
-    of 2 pi from the other at most; the noise has a standard deviation of 0.2.
+    of 2 pi from the other at most; the noise has a standard deviation of 0.2. `data_dir` is unused.
     """
     generator = np.random.default_rng(SPIRAL_SEED)
     labels = np.arange(SPIRAL_POINTS) % 2

@@ -4,7 +4,7 @@
 """
 
 from argparse import SUPPRESS
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +12,7 @@ from common.core.settings import GROUPS, Launch, Settings, SyncChoice
 from common.core.world import World, detect_world
 from common.options.checks import check
 from common.options.flag_parser import FlagParser, ShowAll
-from common.options.recipes import RECIPES, find_recipe
-from common.options.workloads import WORKLOADS, find_workload
+from common.options.workloads import TABLES, find_recipe, find_workload
 
 EXAMPLES = """examples:
   python3 PartOne/main.py --workload digits-vgg11
@@ -31,7 +30,6 @@ PARTS = {
 # What stands in the seam where there is nothing to choose.
 SEAMS = {"PartOne": "none", "PartThree": "ddp"}
 PROGRAMS = {"Preflight": "scripts/preflight.py"}
-TABLES: dict[str, Mapping[str, Any]] = {"workload": WORKLOADS, "recipe": RECIPES}
 
 
 def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tuple[Settings, World]:

@@ -80,7 +80,8 @@ class FlagParser(argparse.ArgumentParser):
 
     def _no_flag(self, flag: str) -> str:
         name = _plain(flag) if len(flag) == 2 or flag.startswith("--") else _plain(f"-{flag}")
-        hint = self._other_name(name) or self._near_name(name)
+        close = get_close_matches(name, self.flags, 1, LIKE_A_FLAG)
+        hint = self._other_name(name) or (f"did you mean {close[0]}?" if close else "")
         return f"there is no flag {flag} here: {hint}" if hint else (
             f"there is no flag {flag} {HELP}")
 
@@ -90,9 +91,9 @@ class FlagParser(argparse.ArgumentParser):
             return f"did you mean {name}?"
         if self._parts_with is None:
             return ""
-        if sentence := other_names.sentence(name):
+        if sentence := other_names.SENTENCE_OF.get(name):
             return sentence
-        ours = other_names.counterpart(name)
+        ours = other_names.COUNTERPARTS.get(name)
         needed = ours.split()[0] if ours else name
         called = f"in this program it is called {ours}"
         if needed in self.flags:
@@ -102,10 +103,6 @@ class FlagParser(argparse.ArgumentParser):
         have = f"only {' and '.join(parts)} {'has' if len(parts) == 1 else 'have'}"
         return f"{called}, which {have}" if ours else f"{have} it"
 
-    def _near_name(self, name: str) -> str:
-        close = get_close_matches(name, self.flags, 1, LIKE_A_FLAG)
-        return f"did you mean {close[0]}?" if close else ""
-
     def _value_hint(self, error: argparse.ArgumentError) -> str:
         """What a wrong value was to be, from the flag's own choices; or nothing."""
         flag = error.argument_name or ""
@@ -113,10 +110,8 @@ class FlagParser(argparse.ArgumentParser):
         if not wrong:
             return ""
         word = _plain(wrong[1])
-        if sentence := other_names.value_sentence(flag, word):
-            return f"; {sentence}"
-        if same := other_names.same_value(word, choices):
-            return f"; in this program it is called {same}"
+        if answer := other_names.other_value(flag, word, choices):
+            return f"; {answer}"
         close = _near_values(word, choices)
         return f"; did you mean {' or '.join(close)}?" if close else ""
 

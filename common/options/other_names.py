@@ -156,28 +156,14 @@ VALUE_SENTENCES = {
 RELATIVES = ("adamw", "nadam", "radam", "adamax", "sgdw", "adan", "adagrad")  # not misspelt
 
 
-def counterpart(flag: str) -> str:
-    """This program's name for what other programs call `flag`; "" where there is none."""
-    return _FLAGS.get(flag, "")
+COUNTERPARTS = {name: ours for ours, names in NAMES.items() for name in names.split()}
+SENTENCE_OF = {name: text for names, text in SENTENCES.items() for name in names.split()}
 
 
-def sentence(flag: str) -> str:
-    """What this program does instead of having such a flag; "" where nothing is known of it."""
-    return _SENTENCES.get(flag, "")
-
-
-def same_value(word: str, choices: Iterable[str]) -> str:
-    """The choice that other programs call `word`; "" where there is none."""
+def other_value(flag: str, word: str, choices: Iterable[str]) -> str:
+    """Why `flag` has no value that others call `word`, or its name among `choices` here; or ""."""
     names = next((group for group in VALUES if word in group), ())
-    return next((choice for choice in choices if choice in names), "")
-
-
-def value_sentence(flag: str, word: str) -> str:
-    """Why `flag` has no value that others call `word`; "" where nothing is known of it."""
-    names = next((group for group in VALUES if word in group), (word,))
-    return next((VALUE_SENTENCES[flag, name] for name in names if (flag, name) in VALUE_SENTENCES),
-                "")
-
-
-_FLAGS = {name: ours for ours, names in NAMES.items() for name in names.split()}
-_SENTENCES = {name: text for names, text in SENTENCES.items() for name in names.split()}
+    answers = [VALUE_SENTENCES[flag, name] for name in names or (word,)
+               if (flag, name) in VALUE_SENTENCES]
+    answers += [f"in this program it is called {name}" for name in choices if name in names]
+    return answers[0] if answers else ""

@@ -1,12 +1,15 @@
-"""The workload table: data set, model, and the defaults that go with them. A workload is a row.
+"""Workloads, which are a data set, a model and defaults; and recipes, which are other defaults.
 
-    python3 PartOne/main.py --workload digits-vgg11
+Each is a row. A recipe overrides the workload's defaults, and any flag overrides the recipe. Rows
+name their data and models so that reading the tables imports no torch.
 
-Rows name their data and models in functions, so that reading the table imports no torch.
+    python3 PartOne/main.py --workload digits-vgg11 --recipe record --precision bf16
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,110 +42,89 @@ class Workload:
     has_batch_norm: bool = True
 
 
-def _cifar10(split: str, data_dir: Path):
-    from common.data.datasets import load_cifar10
-
-    return load_cifar10(split, data_dir)
-
-
-def _digits(split: str, data_dir: Path):
-    from common.data.datasets import load_digits
-
-    return load_digits(split)
+def _lazy(place: str, **more: Any) -> Callable[..., Any]:
+    """A function that imports `place`, "module:callable", only when it is called."""
+    return partial(_import_and_call, place, **more)
 
 
-def _mnist(split: str, data_dir: Path):
-    from common.data.mnist import load_mnist
-
-    return load_mnist(split, data_dir)
-
-
-def _spirals(split: str, data_dir: Path):
-    from common.data.datasets import load_spirals
-
-    return load_spirals(split)
+def _import_and_call(place: str, *arguments: Any, **more: Any) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)(*arguments, **more)
 
 
-def _image_folder(split: str, data_dir: Path):
-    from common.data.datasets import load_image_folder
-
-    return load_image_folder(split, data_dir)
-
-
-def _vgg11(classes: int):
-    from common.model.vgg11 import VGG11
-
-    return VGG11(classes)
-
-
-def _vgg11_for_a_small_rate(classes: int):
-    from common.model.vgg11 import VGG11
-
-    return VGG11(classes, last_scale=1.0)
-
-
-def _mnist_mlp(classes: int):
-    from common.model.small_models import MnistMlp
-
-    return MnistMlp(classes)
-
-
-def _mnist_cnn(classes: int):
-    from common.model.small_models import MnistCnn
-
-    return MnistCnn(classes)
-
-
-def _spiral_mlp(classes: int):
-    from common.model.small_models import SpiralMlp
-
-    return SpiralMlp(classes)
-
-
+_LOAD_MNIST = _lazy("common.data.mnist:load_mnist")
+_LOAD_FOLDER = _lazy("common.data.datasets:load_image_folder")
+_VGG11_FOR_A_SMALL_RATE = _lazy("common.model.vgg11:VGG11", last_scale=1.0)
 _CIFAR10_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
 _CIFAR10_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
 
 _ROWS = (
     Workload(
-        "cifar10-vgg11", _cifar10, _vgg11, _CIFAR10_MEAN, _CIFAR10_STD, flip=True,
+        "cifar10-vgg11", _lazy("common.data.datasets:load_cifar10"),
+        _lazy("common.model.vgg11:VGG11"), _CIFAR10_MEAN, _CIFAR10_STD, flip=True,
     ),
     Workload(  # a six is no mirrored six: no flip
-        "digits-vgg11", _digits, _vgg11_for_a_small_rate, (0.305,) * 3, (0.376,) * 3,
+        "digits-vgg11", _lazy("common.data.datasets:load_digits"), _VGG11_FOR_A_SMALL_RATE,
+        (0.305,) * 3, (0.376,) * 3,
         {"batch_size": 64, "epochs": 3, "learning_rate": 0.01, "crop_padding": 1},
     ),
     Workload(
-        "mnist-mlp", _mnist, _mnist_mlp, (0.1307,), (0.3081,),
+        "mnist-mlp", _LOAD_MNIST, _lazy("common.model.small_models:MnistMlp"), (0.1307,), (0.3081,),
         {"batch_size": 32, "epochs": 5, "learning_rate": 0.001, "weight_decay": 0.0,
          "optimizer": "adam", "crop_padding": 0, "log_every": 100},
         has_convolutions=False, has_batch_norm=False,
     ),
     Workload(
-        "mnist-cnn", _mnist, _mnist_cnn, (0.1307,), (0.3081,),
+        "mnist-cnn", _LOAD_MNIST, _lazy("common.model.small_models:MnistCnn"), (0.1307,), (0.3081,),
         {"batch_size": 64, "epochs": 14, "learning_rate": 1.0, "weight_decay": 0.0,
          "optimizer": "adadelta", "schedule": ScheduleChoice("step", epochs=1, factor=0.7),
          "crop_padding": 0},
         criterion="negative-log-likelihood", has_batch_norm=False,
     ),
     Workload(  # 128 points a batch: 32 each on four ranks; 15 % of all validate, 15 % test
-        "spiral-mlp", _spirals, _spiral_mlp, (0.0, 0.0), (8.4, 8.4),
+        "spiral-mlp", _lazy("common.data.datasets:load_spirals"),
+        _lazy("common.model.small_models:SpiralMlp"), (0.0, 0.0), (8.4, 8.4),
         {"batch_size": 128, "epochs": 50, "learning_rate": 0.001, "weight_decay": 0.0,
          "optimizer": "adam", "validation": Validation(0.15 / 0.85, patience=3, gain=0.01),
          "crop_padding": 0},
         has_convolutions=False, has_batch_norm=False,
     ),
     Workload(
-        "image-folder", _image_folder, _vgg11_for_a_small_rate, _CIFAR10_MEAN, _CIFAR10_STD,
+        "image-folder", _LOAD_FOLDER, _VGG11_FOR_A_SMALL_RATE, _CIFAR10_MEAN, _CIFAR10_STD,
         {"batch_size": 64, "epochs": 10, "learning_rate": 0.01}, flip=True,
     ),
 )
 WORKLOADS = {row.name: row for row in _ROWS}
 
 
+RECIPES: Mapping[str, Mapping[str, Any]] = {
+    # The assignment's numbers, or those of the workload.
+    "course": {},
+    # For VGG-11 on CIFAR-10, in few epochs; what has been tried is in docs/one_node.md.
+    "record": {
+        "epochs": 9, "batch_size": 512, "learning_rate": 0.12, "optimizer": "muon",
+        "schedule": ScheduleChoice("linear"), "momentum": 0.8, "weight_decay": 5e-4,
+        "decay_on": "weights",
+        "label_smoothing": 0.1, "flips": "alternating", "crop_padding": 2, "init": "whitened",
+    },
+}
+TABLES: Mapping[str, Mapping[str, Any]] = {"workload": WORKLOADS, "recipe": RECIPES}
+
+
 def find_workload(name: str) -> Workload:
     """The row called `name`; an unknown name is a UsageError that lists the known ones."""
-    if name not in WORKLOADS:
-        raise UsageError(f"no workload is called {name!r}; there are: {', '.join(WORKLOADS)}")
-    return WORKLOADS[name]
+    return _find("workload", name)
+
+
+def find_recipe(name: str) -> Mapping[str, Any]:
+    """The defaults of the recipe called `name`, by setting; UsageError for an unknown name."""
+    return _find("recipe", name)
+
+
+def _find(kind: str, name: str) -> Any:
+    if name not in TABLES[kind]:
+        raise UsageError(f"no {kind} is called {name!r}; there are: {', '.join(TABLES[kind])}")
+    return TABLES[kind][name]
 
 
 def create_augment(settings: Settings) -> "Augment":

@@ -13,8 +13,7 @@ from common.core.failures import UsageError
 from common.core.settings import Settings
 from common.model.vgg11 import VGG11
 from common.options.command_line import parse_command_line
-from common.options.recipes import RECIPES, find_recipe
-from common.options.workloads import create_augment
+from common.options.workloads import RECIPES, create_augment, find_recipe
 from common.step.optimizers import create_criterion, create_optimizer, without_smoothing
 from tests.small import small_model
 
