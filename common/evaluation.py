@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from common.core.collectives import share_leaders_buffers, sum_over_ranks
+from common.core.console import counted
 from common.core.failures import NonFiniteLoss
-from common.core.long_waits import counted
 from common.core.precision import Precision
 from common.core.progress import Progress
 from common.data.augment import Augment

@@ -1,6 +1,6 @@
 """What every main does first, before torch is imported."""
 
-from common.core.long_waits import tell_long_waits
+from common.core.console import tell_long_waits
 from common.core.settings import Settings
 from common.core.world import World
 from common.options.command_line import parse_command_line

@@ -20,7 +20,7 @@ use_environment(__name__, ["matplotlib", "jinja2"])
 import argparse
 
 from common.cluster.program import run_program
-from common.core.files import writing
+from common.core.failures import writing
 from common.reporting.recorded_run import find_runs
 
 NAME = "comparison"

@@ -20,7 +20,7 @@ import argparse
 import json
 
 from common.cluster.program import run_program
-from common.core.files import writing
+from common.core.failures import writing
 from common.core.progress import PHASES
 from common.reporting.merged_steps import Steps, merge, read_steps, straggler
 

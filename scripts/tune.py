@@ -22,8 +22,7 @@ import json
 from collections.abc import Sequence
 
 from common.cluster.program import run_program
-from common.core.failures import UsageError
-from common.core.files import writing
+from common.core.failures import UsageError, writing
 from common.core.setting_types import count
 from common.core.settings import Settings
 from common.options.command_line import parse_command_line

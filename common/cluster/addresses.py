@@ -60,10 +60,7 @@ def choose_interface(wanted: str | None, master: str, port: int) -> tuple[str, s
                              f"has {', '.join(sorted(addresses))}")
         return wanted, addresses[wanted]
     address = local_address_towards(master, port)
-    if address.startswith("127."):
-        return "lo", address
-    names = [name for name, other in addresses.items() if other == address]
-    return (names[0] if names else "lo"), address
+    return next((name for name, other in addresses.items() if other == address), "lo"), address
 
 
 def listen(address: str, port: int) -> socket.socket:

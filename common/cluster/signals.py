@@ -29,8 +29,8 @@ def listen_for_signals(stop: Stop) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in EXIT_CODES:
-        signal.signal(number, _do_nothing)
+    for number in EXIT_CODES:  # only signals that have a handler are written to the pipe
+        signal.signal(number, lambda number, frame: None)
     # Blocked meanwhile: a child that still has the handlers would write to this process's pipe.
     os.register_at_fork(
         before=functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK, EXIT_CODES),
@@ -68,10 +68,6 @@ def _read(reader: int, stop: Stop) -> None:
                                  daemon=True).start()
             elif time.monotonic() - first > SAME_SIGNAL_SECONDS:
                 end_process("a second signal: ended at once", EXIT_CODES[signal.Signals(number)])
-
-
-def _do_nothing(number: int, frame: object) -> None:
-    """Python writes to the wake-up pipe only for signals that have a handler."""
 
 
 def _forget_signals() -> None:

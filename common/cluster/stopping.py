@@ -21,6 +21,7 @@ class Stop:
 
     `in_group` is true while a watch runs, which agrees with the other ranks on the boundary;
     `is_over` once all ranks have done everything. `wake` is set when a signal comes.
+    `needs_saving` says whether steps were taken since the last checkpoint.
     """
 
     def __init__(self) -> None:
@@ -30,24 +31,20 @@ class Stop:
         self.wake = threading.Event()
         self._change = threading.Condition()
         self._passed = 0
-        self._unsaved = False
+        self.needs_saving = False
         self._passed_when_frozen: int | None = None
         self._target: int | None = None
         self._done = False
 
     def begin_step(self) -> None:
-        """From now on there is something to save. Main thread only, as the next four."""
+        """From now on there is something to save. Main thread only, as the next three."""
         with self._change:
-            self._unsaved = True
+            self.needs_saving = True
 
     def saved(self) -> None:
         """A checkpoint was written or at least tried; call it on every rank, at the same step."""
         with self._change:
-            self._unsaved = False
-
-    @property
-    def needs_saving(self) -> bool:
-        return self._unsaved
+            self.needs_saving = False
 
     def boundary(self) -> bool:
         """Counts a boundary; true at the one where all ranks stop. May wait about a second.
@@ -84,7 +81,7 @@ class Stop:
         """
         with self._change:
             self._passed_when_frozen = self._passed
-            return self._passed + int(self._unsaved)
+            return self._passed + int(self.needs_saving)
 
     def stop_at(self, boundary: int) -> None:
         """All ranks stop at `boundary`, which must not be before what any rank's `freeze` said."""

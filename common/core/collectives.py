@@ -3,7 +3,6 @@
 Tensors must live on the device that the backend works on; every rank must call each of them.
 """
 
-
 from collections.abc import Iterable
 
 import torch

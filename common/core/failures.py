@@ -1,5 +1,9 @@
 """What can go wrong: one exception each, with the exit code that a script can act on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class Failure(Exception):
     """An expected failure. Its text is the one sentence that the user reads, without traceback."""
@@ -58,3 +62,12 @@ class Verdict(Failure):
 def first_line(error: BaseException) -> str:
     """What an exception of another library says, cut to its first line."""
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Around the writing of `path`: raises UsageError, in a sentence, where that fails."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error

@@ -5,19 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.core import setting_types as types
 from common.core.setting_row import Rows, setting
-from common.core.setting_types import (
-    ENDING_SCHEDULES,
-    LOCAL_SYNC_NAMES,
-    SCHEDULES,
-    ScheduleChoice,
-    Validation,
-    count,
-    fraction,
-    not_negative,
-    positive,
-    whole,
-)
 
 PRECISIONS = ("float32", "bf16", "float64")
 OPTIMIZERS = ("sgd", "nesterov", "adam", "adadelta", "muon")
@@ -27,12 +16,12 @@ LEARN = "what is learned (defaults depend on --workload and --recipe)"
 
 def _has_an_end(settings: Mapping[str, Any]) -> bool:
     """Whether the learning rate of every step depends on the number of epochs."""
-    return settings["schedule"].split(":")[0] in ENDING_SCHEDULES
+    return settings["schedule"].split(":")[0] in types.ENDING_SCHEDULES
 
 
 def local_choices(choices: list[str]) -> list[str]:
     """The strategies that let each rank train alone for a while, with their numbers."""
-    return [choice for choice in choices if choice.split(":")[0] in LOCAL_SYNC_NAMES]
+    return [choice for choice in choices if choice.split(":")[0] in types.LOCAL_SYNC_NAMES]
 
 
 def is_local(settings: Mapping[str, Any]) -> bool:
@@ -53,35 +42,35 @@ class LearningSettings(Rows):
         Path("outputs"), "folder of all results (default: outputs)", DATA, parse=Path,
         per_node=True, common=True)
     epochs: int = setting(
-        1, "number of passes over the training set", LEARN, parse=count, learned=_has_an_end,
+        1, "number of passes over the training set", LEARN, parse=types.count, learned=_has_an_end,
         common=True)
     batch_size: int = setting(
         256, "global batch size, divided among the ranks", LEARN, details="; an epoch's last batch "
         "is dropped where it has fewer than 16 samples, or fewer than a quarter of a smaller batch",
-        parse=count, learned=True, common=True)
+        parse=types.count, learned=True, common=True)
     learning_rate: float = setting(
-        0.1, "peak learning rate", LEARN, parse=positive, learned=True, common=True)
+        0.1, "peak learning rate", LEARN, parse=types.positive, learned=True, common=True)
     momentum: float = setting(
-        0.9, "momentum of SGD and Muon, first beta of Adam, rho of Adadelta", LEARN, parse=fraction,
-        learned=True)
+        0.9, "momentum of SGD and Muon, first beta of Adam, rho of Adadelta", LEARN,
+        parse=types.fraction, learned=True)
     weight_decay: float = setting(
-        1e-4, "weight decay (L2 penalty)", LEARN, parse=not_negative, learned=True)
+        1e-4, "weight decay (L2 penalty)", LEARN, parse=types.not_negative, learned=True)
     recipe: str = setting(
         "course", "named defaults (default: course)", LEARN, banner="recipe {}", common=True)
     max_iterations: int | None = setting(
-        None, "stop after N iterations (the course's timing: 40)", LEARN, parse=count,
+        None, "stop after N iterations (the course's timing: 40)", LEARN, parse=types.count,
         learned=is_local, common=True)
     optimizer: str = setting(
         "sgd", f"optimizer: {', '.join(OPTIMIZERS)}", LEARN, choices=OPTIMIZERS, learned=True,
         banner="optimizer {}", common=True)
-    schedule: ScheduleChoice = setting(
-        ScheduleChoice("constant"), "learning-rate schedule: constant, cosine, linear, one-cycle, "
-        "step", LEARN, details=". NAME:W adds W epochs of linear warm-up, which in one-cycle are "
-        "its rise; step:EPOCHS:FACTOR:W multiplies by FACTOR (default: 0.1) every EPOCHS (default: "
-        "1) epochs", parse=ScheduleChoice.parse, choices=SCHEDULES, metavar="NAME[:...]",
-        learned=True, banner="learning-rate schedule {}", common=True)
+    schedule: types.ScheduleChoice = setting(
+        types.ScheduleChoice("constant"), "learning-rate schedule: constant, cosine, linear, "
+        "one-cycle, step", LEARN, details=". NAME:W adds W epochs of linear warm-up, which in "
+        "one-cycle are its rise; step:EPOCHS:FACTOR:W multiplies by FACTOR (default: 0.1) every "
+        "EPOCHS (default: 1) epochs", parse=types.ScheduleChoice.parse, choices=types.SCHEDULES,
+        metavar="NAME[:...]", learned=True, banner="learning-rate schedule {}", common=True)
     seed: int = setting(
-        1, "random seed of weights, order and augmentation", LEARN, parse=whole, learned=True,
+        1, "random seed of weights, order and augmentation", LEARN, parse=types.whole, learned=True,
         common=True)
     precision: str = setting(
         "float32", "arithmetic: float32 (default), bf16, float64", LEARN, choices=PRECISIONS,
@@ -90,32 +79,32 @@ class LearningSettings(Rows):
         "local", "batch norm: local (default) or synchronised", LEARN, details="; local takes "
         "statistics over each rank's shard, synchronised over the global batch",
         choices=("local", "synchronised"), learned=True, common=True)
-    validation: Validation = setting(
-        Validation(), "fraction of the training set held out to validate", LEARN, details=" after "
-        "every epoch; X:N or X:N:GAIN stops early, after N epochs without a validation loss lower "
-        "by more than GAIN (default: 0)", parse=Validation.parse, metavar="X[:...]", learned=True,
-        compared=lambda plain: plain.split(":")[0], banner="validation on {} of the training set",
-        common=True)
+    validation: types.Validation = setting(
+        types.Validation(), "fraction of the training set held out to validate", LEARN,
+        details=" after every epoch; X:N or X:N:GAIN stops early, after N epochs without a "
+        "validation loss lower by more than GAIN (default: 0)", parse=types.Validation.parse,
+        metavar="X[:...]", learned=True, compared=lambda plain: plain.split(":")[0],
+        banner="validation on {} of the training set", common=True)
     accumulate: int = setting(
         1, "accumulate gradients over K micro-batches in each step, which saves memory (default: "
-        "1)", LEARN, parse=count, metavar="K", banner="{} micro-batches a step, each with "
+        "1)", LEARN, parse=types.count, metavar="K", banner="{} micro-batches a step, each with "
         "batch-norm statistics of its own")
     decay_on: str = setting(
         "all", "parameters with weight decay: all, or weights without biases and batch norm", LEARN,
         choices=("all", "weights"), learned=True, banner="weight decay on {}")
     label_smoothing: float = setting(
-        0.0, "label smoothing of the training loss", LEARN, parse=fraction, learned=True,
+        0.0, "label smoothing of the training loss", LEARN, parse=types.fraction, learned=True,
         banner="label smoothing {}")
     flips: str = setting(
         "random", "horizontal flips: random, or alternating from epoch to epoch", LEARN,
         choices=("random", "alternating"), learned=True, banner="{} flips")
     crop_padding: int = setting(
-        4, "padding of the random crop, in pixels", LEARN, parse=whole, learned=True, banner="crop "
-        "padding {}")
+        4, "padding of the random crop, in pixels", LEARN, parse=types.whole, learned=True,
+        banner="crop " "padding {}")
     cutout: int = setting(
         0, "Cutout: mask a random N x N square of each image (default: 0, none)", LEARN,
-        parse=whole, learned=True, banner="cutout {}")
+        parse=types.whole, learned=True, banner="cutout {}")
     init: str = setting(
         "plain", "initial weights: plain (PyTorch's), or whitened: PCA-whitened first layer, "
-        "Dirac-initialised others", LEARN, choices=("plain", "whitened"), learned=True, banner="{} "
-        "initial weights")
+        "Dirac-initialised others", LEARN, choices=("plain", "whitened"), learned=True,
+        banner="{} " "initial weights")

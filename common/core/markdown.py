@@ -9,8 +9,5 @@ from collections.abc import Iterable, Sequence
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]], texts: int = 1) -> str:
     """The table's lines; the first `texts` columns hold text, the others numbers."""
     ruler = "|---" * texts + "|--:" * (len(head) - texts) + "|"
-    return "\n".join([_line(head), ruler, *map(_line, rows)])
-
-
-def _line(cells: Sequence[object]) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
+    first, *lines = [f"| {' | '.join(map(str, cells))} |" for cells in (head, *rows)]
+    return "\n".join([first, ruler, *lines])

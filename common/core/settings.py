@@ -7,29 +7,10 @@ Filled at the edge by common/options/command_line.py.
 
 from dataclasses import dataclass
 
-from common.core.learning_settings import (
-    DATA,
-    LEARN,
-    LearningSettings,
-    is_local,
-    local_choices,
-)
+from common.core import setting_types as types
+from common.core.learning_settings import DATA, LEARN, LearningSettings, is_local, local_choices
 from common.core.setting_row import CLUSTER, Rows, setting
-from common.core.setting_types import (
-    LOADERS,
-    LOCAL_SYNC_NAMES,
-    SYNC_NAMES,
-    Interval,
-    LoaderChoice,
-    SyncChoice,
-    convolutions,
-    count,
-    epoch_and_iterations,
-    integer,
-    positive,
-    sync_list,
-    whole,
-)
+from common.core.setting_types import LOADERS, LOCAL_SYNC_NAMES, SYNC_NAMES, Interval, SyncChoice
 
 LOCAL_WIRES = ("int8", "int4")  # formats of the strategies that average weights, not gradients
 WIRES = ("float32", "bf16", "fp16", *LOCAL_WIRES, "powersgd")
@@ -50,13 +31,13 @@ class Launch(Rows):
         None, "address of rank 0's machine", JOIN, metavar="IP", short="-M", parts=CLUSTER,
         common=True)
     num_nodes: int | None = setting(
-        None, "number of ranks", JOIN, parse=integer, short="-N", parts=CLUSTER, common=True)
+        None, "number of ranks", JOIN, parse=types.integer, short="-N", parts=CLUSTER, common=True)
     rank: int | None = setting(
-        None, "rank of this process, from 0 to N-1", JOIN, parse=integer, metavar="R", short="-R",
-        parts=CLUSTER, common=True)
+        None, "rank of this process, from 0 to N-1", JOIN, parse=types.integer, metavar="R",
+        short="-R", parts=CLUSTER, common=True)
     master_port: int | None = setting(
         None, "port of the rendezvous on rank 0 (default: MASTER_PORT or 29500)", JOIN,
-        parse=integer, metavar="PORT", parts=CLUSTER)
+        parse=types.integer, metavar="PORT", parts=CLUSTER)
     token: str | None = setting(
         None, "any word that tells this job's ranks from another job's on the same port; it is not "
         "a password (default: RUN_TOKEN, or none)", JOIN, metavar="WORD", parts=CLUSTER)
@@ -71,16 +52,16 @@ class Settings(LearningSettings):
         "auto", "compute device: auto (default), cpu or cuda", NODE,
         choices=("auto", "cpu", "cuda"), per_node=True, common=True)
     threads: int | None = setting(
-        None, "intra-op threads (default: cores / ranks here)", NODE, parse=count, per_node=True,
-        common=True)
+        None, "intra-op threads (default: cores / ranks here)", NODE, parse=types.count,
+        per_node=True, common=True)
     convolutions: str = setting(
         "auto", "algorithms of 3x3 convolutions on a CPU: auto chooses by a rule (default), "
         "library uses PyTorch's, FILE.json holds those that scripts/tune.py measured", NODE,
-        parse=convolutions)
-    loader: LoaderChoice = setting(
-        LoaderChoice("memory"), "data loader: memory (default), or workers:N, PyTorch's DataLoader "
-        "with N processes (default: 2)", NODE, parse=LoaderChoice.parse, choices=LOADERS,
-        per_node=True)
+        parse=types.convolutions)
+    loader: types.LoaderChoice = setting(
+        types.LoaderChoice("memory"), "data loader: memory (default), or workers:N, PyTorch's "
+        "DataLoader with N processes (default: 2)", NODE, parse=types.LoaderChoice.parse,
+        choices=LOADERS, per_node=True)
     interface: str | None = setting(
         None, "network interface (default: the one that reaches rank 0)", JOIN, parts=CLUSTER,
         per_node=True)
@@ -89,7 +70,7 @@ class Settings(LearningSettings):
         "its own, else gloo", JOIN, choices=("auto", "gloo", "nccl"), parts=CLUSTER)
     timeout: float = setting(
         60.0, "seconds without progress after which a rank counts as stuck; twice as many for "
-        "joining, five times for the first step (default: 60)", JOIN, parse=positive,
+        "joining, five times for the first step (default: 60)", JOIN, parse=types.positive,
         metavar="SECONDS", parts=CLUSTER)
     resume: str = setting(
         "no", "run in the output folder: no (default: refuse), auto (continue) or replace; or "
@@ -100,15 +81,16 @@ class Settings(LearningSettings):
         "0 is never (default: 10min)", RUN, parse=Interval.parse, metavar="HOW", common=True)
     check_every: int = setting(
         50, "iterations between checks that all replicas agree, 0 is never (default: 50)", RUN,
-        parse=whole)
+        parse=types.whole)
     log_every: int = setting(
-        20, "iterations between log lines (default: the workload's, mostly 20)", RUN, parse=count)
+        20, "iterations between log lines (default: the workload's, mostly 20)", RUN,
+        parse=types.count)
     tta: bool = setting(
         False, "test-time augmentation: also evaluate the mean of each image and its mirror image",
         RUN, parse=bool)
     profile: tuple[int, int] | None = setting(
         None, "trace the first N iterations (default: 5) of an epoch, for Perfetto", RUN,
-        parse=epoch_and_iterations, metavar="EPOCH[:N]")
+        parse=types.epoch_and_iterations, metavar="EPOCH[:N]")
     tracker: str = setting(
         "none", "experiment tracker of rank 0: none (default) or tensorboard", RUN,
         choices=("none", "tensorboard"), per_node=True)
@@ -119,7 +101,7 @@ class Settings(LearningSettings):
         "other (default: gather-scatter,all-reduce)", SEAM, details=". They average gradients: "
         f"{', '.join(SYNC_NAMES)}; or, rarely, weights: local-sgd:H at least every H steps "
         "(default: 50), diloco:H:RATE:MOMENTUM with an outer Nesterov optimizer (default: "
-        "50:0.7:0.9)", parse=sync_list, choices=SYNC_NAMES + LOCAL_SYNC_NAMES,
+        "50:0.7:0.9)", parse=types.sync_list, choices=SYNC_NAMES + LOCAL_SYNC_NAMES,
         metavar="NAME[,NAME]", parts=("PartTwo", "Preflight"), learned=is_local,
         compared=local_choices, common=True)
     parallel: str = setting(
@@ -132,7 +114,7 @@ class Settings(LearningSettings):
         parts=CLUSTER, learned=True, banner="gradients sent in {}", common=True)
     bucket_mb: float = setting(
         1.0, "bucket size of all-reduces that overlap with backward, in MB (default: 1)", SEAM,
-        parse=positive, metavar="MB", parts=CLUSTER, banner="buckets of {:g} MB")
+        parse=types.positive, metavar="MB", parts=CLUSTER, banner="buckets of {:g} MB")
 
     @property
     def collective_timeout(self) -> float:

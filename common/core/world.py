@@ -6,7 +6,7 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.core.failures import UsageError
 
@@ -61,17 +61,14 @@ def detect_world(
         world = World()
     port = master_port if master_port is not None else _number(
         environment, "MASTER_PORT", DEFAULT_PORT)
-    return _checked(World(world.rank, world.size, world.master_address, port, world.source,
-                          world.store_is_served, world.attempt,
-                          token or environment.get("RUN_TOKEN", "")))
+    return _checked(replace(world, master_port=port,
+                            token=token or environment.get("RUN_TOKEN", "")))
 
 
 def _from_flags(master_ip: str | None, num_nodes: int | None, rank: int | None) -> World:
     given = {"--master-ip": master_ip, "--num-nodes": num_nodes, "--rank": rank}
     missing = [flag for flag, value in given.items() if value is None]
-    if num_nodes == 1:
-        return World(rank or 0, 1, master_ip or DEFAULT_MASTER, source="flags")
-    if num_nodes is None or missing:
+    if num_nodes is None or (missing and num_nodes != 1):
         present = [flag for flag, value in given.items() if value is not None]
         raise UsageError(f"{' and '.join(present)} given without {' and '.join(missing)}: "
                          "a node needs all three (or none, under torchrun or srun)")

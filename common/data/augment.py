@@ -24,16 +24,11 @@ class Augment:
     std: tuple[float, ...]
     may_flip: bool = False
 
-    @property
-    def padding(self) -> int:
-        """The pixels by which each image is padded before it is cropped."""
-        return self.settings.crop_padding
-
     def __call__(self, images: Tensor, top: Tensor, left: Tensor, flip: Tensor, row: Tensor,
                  column: Tensor) -> Tensor:
         """Augments each image by its own entries, as EpochPlan.augmentation has them."""
         count, height, width, _ = images.shape
-        pad = self.padding
+        pad = self.settings.crop_padding
         padded = torch.nn.functional.pad(images, (0, 0, pad, pad, pad, pad))
         # All windows of all images, as a view: taking one an image copies whole rows of pixels.
         windows = padded.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from common.core.console import counted
 from common.core.failures import DataError, first_line
-from common.core.long_waits import counted
 from common.data.dataset_cache import Arrays, ImageDataset, cached, make_dataset
 from common.data.epoch_plan import EpochPlan
 

@@ -60,7 +60,6 @@ class InMemoryLoader:
         return self.augment.normalise(torch.from_numpy(self.dataset.images[:2]).to(self.device))
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
-        """This rank's batches of `epoch` from `first_iteration` to the end."""
         for shard in shards(self, epoch, first_iteration):
             # numpy copies an image in one piece, torch a byte at a time: 15 times as long
             images = torch.from_numpy(self.dataset.images[shard.indices]).to(self.device)
@@ -69,7 +68,7 @@ class InMemoryLoader:
             yield Batch(self.augment(images, *how), labels, shard.weight, shard.indices)
 
 
-class WorkerLoader:
+class WorkerLoader(torch.utils.data.Dataset):
     """The same batches, one sample at a time, in `workers` processes of torch's DataLoader.
 
     Slower, and worth watching in a trace: that is the lesson. Workers hold no random state; each
@@ -84,13 +83,11 @@ class WorkerLoader:
         self.example = loader.example
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
-        """This rank's batches of `epoch` from `first_iteration` to the end."""
         planned = list(shards(self._loader, epoch, first_iteration))
         requests = [list(zip(shard.indices.tolist(), *(a.tolist() for a in shard.augmentation),
                              strict=True)) for shard in planned]
-        samples = _Samples(self._loader.dataset, self._loader.augment)
         # A generator of its own: else the loader would draw from the one that dropout draws from.
-        fetched = DataLoader(samples, batch_sampler=requests, num_workers=self._workers,
+        fetched = DataLoader(self, batch_sampler=requests, num_workers=self._workers,
                              generator=torch.Generator(), worker_init_fn=_die_with_parent,
                              multiprocessing_context="fork" if self._workers else None)
         device = self._loader.device
@@ -98,24 +95,17 @@ class WorkerLoader:
             inputs = inputs.to(device, memory_format=torch.channels_last)
             yield Batch(inputs, targets.to(device), shard.weight, shard.indices)
 
+    def __getitem__(self, request: tuple[int, int, int, bool, int, int]) -> tuple[Tensor, int]:
+        """One augmented sample per request: (index, top, left, flip, row, column). For workers."""
+        index, *how = request
+        image = torch.from_numpy(self.dataset.images[index:index + 1])
+        inputs = self._loader.augment(image, *(torch.tensor([part]) for part in how))
+        return inputs[0], int(self.dataset.labels[index])
+
 
 def _die_with_parent(worker: int) -> None:
     """Ends this worker when its rank is killed; otherwise it would wait indefinitely."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-class _Samples(torch.utils.data.Dataset):
-    """One augmented sample per request: (index, top, left, flip, row, column)."""
-
-    def __init__(self, dataset: ImageDataset, augment: Augment) -> None:
-        self._dataset = dataset
-        self._augment = augment
-
-    def __getitem__(self, request: tuple[int, int, int, bool, int, int]) -> tuple[Tensor, int]:
-        index, *how = request
-        image = torch.from_numpy(self._dataset.images[index:index + 1])
-        inputs = self._augment(image, *(torch.tensor([part]) for part in how))
-        return inputs[0], int(self._dataset.labels[index])
 
 
 class Shard(NamedTuple):
@@ -132,7 +122,8 @@ def shards(loader: InMemoryLoader, epoch: int, first_iteration: int = 0) -> Iter
     for iteration in range(first_iteration, plan.iterations):
         indices = plan.shard(iteration, loader.rank, loader.world_size)
         weight = len(indices) * loader.world_size / len(plan.batch(iteration))
-        yield Shard(indices, plan.augmentation(indices, loader.augment.padding), weight)
+        padding = loader.augment.settings.crop_padding
+        yield Shard(indices, plan.augmentation(indices, padding), weight)
 
 
 class PlainLoader:

@@ -31,9 +31,13 @@ def split_in_two(model: nn.Module, first: torch.device, second: torch.device) ->
     """
     layers = [layer for layer in model.modules() if not list(layer.children())]
     later = layers[_cut(layers):]
+
+    def move(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(each.to(second) if isinstance(each, Tensor) else each for each in inputs)
+
     for layer in later:
         layer.to(second)
-        layer.register_forward_pre_hook(lambda _, inputs: _moved(inputs, second))
+        layer.register_forward_pre_hook(move)
     model.register_forward_hook(lambda _, inputs, output: output.to(first))
     return len(later)
 
@@ -47,7 +51,3 @@ def _cut(layers: list[nn.Module]) -> int:
         if before > half:
             return min(max(number, 1), len(layers) - 1)
     return len(layers) - 1
-
-
-def _moved(inputs: tuple[Any, ...], device: torch.device) -> tuple[Any, ...]:
-    return tuple(each.to(device) if isinstance(each, Tensor) else each for each in inputs)

@@ -30,7 +30,8 @@ class VGG11(nn.Module):
         self.features = nn.Sequential(*_layers())
         self.classifier = nn.Linear(512, classes)
         self.apply(_initialise)
-        _last_batch_norm(self).weight.data.fill_(last_scale)
+        last = [layer for layer in self.features if isinstance(layer, nn.BatchNorm2d)][-1]
+        last.weight.data.fill_(last_scale)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.classifier(self.features(images).flatten(1))
@@ -56,7 +57,3 @@ def _initialise(layer: nn.Module) -> None:
         nn.init.normal_(layer.weight, std=0.01)
     if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is not None:
         nn.init.zeros_(layer.bias)
-
-
-def _last_batch_norm(model: nn.Module) -> nn.BatchNorm2d:
-    return [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d)][-1]

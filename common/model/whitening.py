@@ -30,16 +30,13 @@ def initialise(model: nn.Module, dataset: ImageDataset) -> None:
     if not convolutions or convolutions[0].in_channels != channels:
         raise UsageError("--init whitened needs a model that begins with a convolution of the "
                          f"images' {channels} channels: leave it out")
-    _whiten(convolutions[0], dataset.images)
-    for layer in convolutions[1:]:
+    first, *others = convolutions
+    filters = principal_patches(dataset.images, first.kernel_size[0])[:first.out_channels // 2]
+    both = torch.from_numpy(np.concatenate([filters, -filters]))
+    first.weight.data[:len(both)] = both.to(first.weight).view(-1, *first.weight.shape[1:])
+    for layer in others:
         passed = min(layer.in_channels, layer.out_channels)
         nn.init.dirac_(layer.weight.data[:passed])
-
-
-def _whiten(layer: nn.Conv2d, images: np.ndarray) -> None:
-    filters = principal_patches(images, layer.kernel_size[0])[:layer.out_channels // 2]
-    both = torch.from_numpy(np.concatenate([filters, -filters]))
-    layer.weight.data[:len(both)] = both.to(layer.weight).view(-1, *layer.weight.shape[1:])
 
 
 def principal_patches(images: np.ndarray, size: int) -> np.ndarray:

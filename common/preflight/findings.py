@@ -59,7 +59,10 @@ def slow_link(findings: Findings) -> PeerLost | None:
 
     Pairs with one address are excluded: what passes between them uses no cable.
     """
-    rates, ranks = _rates_between_machines(findings), findings.ranks
+    ranks = findings.ranks
+    rates = {(a, b): link.bandwidth for a, row in enumerate(findings.links)
+             for b, link in enumerate(row)
+             if link.bandwidth is not None and ranks[a].address != ranks[b].address}
     best: dict[tuple[str, int], float] = {}
     for (a, b), rate in rates.items():
         for end in (("sends", a), ("receives", b)):
@@ -78,13 +81,6 @@ def slow_link(findings: Findings) -> PeerLost | None:
                             f"{in_megabits(rate)} Mbit/s, though both reach other ranks at "
                             f"{in_megabits(able)} Mbit/s or more")
     return None
-
-
-def _rates_between_machines(findings: Findings) -> dict[tuple[int, int], float]:
-    ranks = findings.ranks
-    return {(a, b): link.bandwidth for a, row in enumerate(findings.links)
-            for b, link in enumerate(row)
-            if link.bandwidth is not None and ranks[a].address != ranks[b].address}
 
 
 def remarks(findings: Findings) -> list[str]:

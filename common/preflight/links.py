@@ -10,6 +10,7 @@ of the other ranks by a schedule in which each rank takes part in one probe at a
 import contextlib
 import select
 import socket
+import socketserver
 import struct
 import threading
 import time
@@ -19,6 +20,7 @@ from statistics import median
 PINGS = 20
 CONNECT_SECONDS = 2.0
 STALL_SECONDS = 2.0
+POLL_SECONDS = 0.05
 WARM_UP_SECONDS = 0.1  # a rate limiter lets its first burst through at full speed
 BLOCK = 1 << 18
 _PING, _STREAM = b"p", b"s"
@@ -43,39 +45,31 @@ class Link:
         return self.round_trip is not None
 
 
-class LinkServer:
+class LinkServer(socketserver.ThreadingTCPServer):
     """Answers probes on an ephemeral port of `address` from threads of its own, until the end.
 
     It replies the time of day to a ping and counts the bytes of a stream; it keeps nothing.
     """
 
+    daemon_threads = True
+    request_queue_size = 128
+
     def __init__(self, address: str) -> None:
-        self._listener = socket.create_server((address, 0), backlog=128)
-        self.port: int = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._accept, daemon=True)
+        super().__init__((address, 0), _answer)  # type: ignore[arg-type]
+        self.port: int = self.server_address[1]
 
     def __enter__(self) -> "LinkServer":
-        self._thread.start()
+        threading.Thread(target=self.serve_forever, args=(POLL_SECONDS,), daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
-        self._listener.close()
-        self._thread.join(timeout=2)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=_answer, args=(connection,), daemon=True).start()
+        self.shutdown()
+        self.server_close()
 
 
-def _answer(connection: socket.socket) -> None:
+def _answer(connection: socket.socket, *_: object) -> None:
     """Serves one caller until it closes the connection or stops sending."""
-    with connection, contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
         _prepare(connection)
         while request := connection.recv(1):
             if request == _PING:

@@ -59,7 +59,7 @@ def gateway(destination: str) -> str | None:
     """The first hop of the route to an IPv4 address; None on a direct route."""
     if destination.startswith("127."):
         return None
-    target = _number(destination)
+    (target,) = struct.unpack("=I", socket.inet_aton(destination))
     best, hop = -1, 0
     for line in lines_of("/proc/net/route")[1:]:
         fields = line.split()
@@ -68,10 +68,6 @@ def gateway(destination: str) -> str | None:
         if target & mask == network and mask.bit_count() > best:
             best, hop = mask.bit_count(), through
     return socket.inet_ntoa(struct.pack("=I", hop)) if hop else None
-
-
-def _number(address: str) -> int:
-    return struct.unpack("=I", socket.inet_aton(address))[0]
 
 
 def memory() -> tuple[int, int]:

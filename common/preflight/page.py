@@ -23,13 +23,9 @@ def page(findings: Findings) -> str:
                           ("links", _links(findings)), ("all-reduce", _all_reduce(findings)),
                           ("remarks", ["  " + remark for remark in remarks(findings)])):
         lines += ["", heading, *body] if body else []
-    return "\n".join([*lines, "", _verdict(findings)])
-
-
-def _verdict(findings: Findings) -> str:
-    if findings.problems:
-        return f"not ready: {findings.problems[0]}"
-    return f"ready: start the run with the same flags on all {findings.world.size} ranks"
+    verdict = (f"not ready: {findings.problems[0]}" if findings.problems else
+               f"ready: start the run with the same flags on all {world.size} ranks")
+    return "\n".join([*lines, "", verdict])
 
 
 def _ranks(findings: Findings) -> list[str]:

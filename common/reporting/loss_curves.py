@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from common.core.failures import DataError
-from common.core.files import writing
+from common.core.failures import DataError, writing
 from common.core.markdown import markdown_table
 from common.core.spread import half_interval
 from common.reporting.figure_style import legend_below, line, new_figure, svg

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
-from common.core.files import writing
+from common.core.failures import writing
 from common.reporting.figure_style import MARKS, legend_below, line, new_figure, svg
 from studies.prediction.simulation import AVERAGING, Cluster, Work, efficiency
 from studies.prediction.tables import Check, errors_in_words

@@ -9,9 +9,7 @@ import time
 
 import pytest
 
-from common.core import long_waits
-from common.core.console import console
-from common.core.long_waits import counted, tell_long_waits
+from common.core.console import console, counted, tell_long_waits
 from common.core.progress import FINISHED, Progress
 from common.core.world import World
 
@@ -19,8 +17,8 @@ from common.core.world import World
 @pytest.fixture
 def progress(monkeypatch):
     """Where a run is, in whose telling a tenth of a second is a long wait."""
-    monkeypatch.setattr(long_waits, "SILENCE_SECONDS", 0.1)
-    monkeypatch.setattr(long_waits, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("common.core.console.SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr("common.core.console.LOOK_SECONDS", 0.01)
     progress = Progress()
     yield progress
     progress.phase = FINISHED

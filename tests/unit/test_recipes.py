@@ -73,8 +73,8 @@ def test_decay_on_weights_spares_biases_and_batch_norm():
 
 
 def test_crop_padding_overrides_the_workloads_and_may_be_none():
-    assert create_augment(settings()).padding == 4
-    assert create_augment(settings("--crop-padding", "0")).padding == 0
+    assert create_augment(settings()).settings.crop_padding == 4
+    assert create_augment(settings("--crop-padding", "0")).settings.crop_padding == 0
 
 
 def test_nesterov_is_torchs():

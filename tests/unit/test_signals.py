@@ -1,7 +1,7 @@
 """The agreement on where to stop, in one process: any rank may be anywhere within a step.
 
 Mutations that turn this red: `min` for `max` in StopAgreement._choose_target; no
-`+ int(self._unsaved)` in Stop.freeze; no wait in Stop.boundary; drop `or stop.is_over` from
+`+ int(self.needs_saving)` in Stop.freeze; no wait in Stop.boundary; drop `or stop.is_over` from
 request_stop.
 """
 
