@@ -6,6 +6,7 @@
 import errno
 import fcntl
 import ipaddress
+import os
 import socket
 import struct
 from collections.abc import Callable
@@ -65,26 +66,21 @@ def choose_interface(wanted: str | None, master: str, port: int) -> tuple[str, s
 
 def listen(address: str, port: int) -> socket.socket:
     """A socket that listens on this one address only, for the store to use. Leader only."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((address, port))
+        return socket.create_server((address, port), backlog=1024)
     except OSError as error:
-        listener.close()
-        raise UsageError(_why_not_bound(address, port, error)) from None
-    listener.listen(1024)
-    return listener
+        raise UsageError(_why_not_bound(address, port, error.errno or 0)) from None
 
 
-def _why_not_bound(address: str, port: int, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
+def _why_not_bound(address: str, port: int, number: int) -> str:
+    if number == errno.EADDRINUSE:
         return (f"port {port} on {address} is in use, by another run or another program: choose "
                 "another --master-port on every node")
-    if error.errno == errno.EADDRNOTAVAIL:
+    if number == errno.EADDRNOTAVAIL:
         mine = ", ".join(sorted(interface_addresses().values()))
         return (f"{address} is no address of {socket.gethostname()} (it has {mine}): rank 0 must "
                 "run on the machine that --master-ip names")
-    return f"cannot listen on {address}:{port}: {error.strerror}"
+    return f"cannot listen on {address}:{port}: {os.strerror(number)}"
 
 
 def warn_of_public_address(address: str, say: Callable[[str], None]) -> None:

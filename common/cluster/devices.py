@@ -15,7 +15,6 @@ KEPT_BYTES = 2**31 - 1
 
 
 def count_gpus() -> int:
-    """The GPUs that torch sees on this machine."""
     return torch.cuda.device_count()
 
 

@@ -70,7 +70,6 @@ class Heartbeats:
         self._listened = now
 
     def silent_ranks(self) -> set[int]:
-        """The ranks that have not been heard of for two seconds."""
         since = time.monotonic() - SILENCE_AFTER_ERROR_SECONDS
         return {rank for rank, pulse in self._pulses.items() if pulse.heard < since}
 
@@ -101,15 +100,13 @@ class Heartbeats:
         if seconds < self._limit(pulse.progress):
             return None
         place = pulse.progress.place()
-        if pulse.progress.phase in COLLECTIVE and self._all_are_at(pulse.progress):
+        places = [each.progress.order() for each in self._pulses.values()]
+        all_are_here = len(places) > 1 and len(set(places)) == 1
+        if pulse.progress.phase in COLLECTIVE and all_are_here:
             return PeerLost(f"all ranks wait for each other {place} for {seconds:.0f} s: the "
                             "network between them fails")
         return PeerLost(f"{names[rank]} is stuck {place} for {seconds:.0f} s (--timeout allows "
                         "more)")
-
-    def _all_are_at(self, progress: Progress) -> bool:
-        return len(self._pulses) > 1 and all(
-            pulse.progress.order() == progress.order() for pulse in self._pulses.values())
 
     def _limit(self, here: Progress) -> float:
         if here.phase == FINISHED or here.epoch == 0:

@@ -17,15 +17,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store
 
-from common.cluster import addresses, rendezvous
+from common.cluster import addresses, devices, rendezvous
 from common.cluster.board import Board
-from common.cluster.devices import (
-    choose_backend,
-    choose_device,
-    count_gpus,
-    keep_freed_memory,
-    use_threads,
-)
+from common.cluster.devices import keep_freed_memory, use_threads
 from common.cluster.rank_info import RankInfo, gpus_suffice, on_same_machine, require_one_run
 from common.cluster.stopping import Stop, process_stop
 from common.cluster.watch import Watch
@@ -86,7 +80,7 @@ class Node:
 def one_node(settings: Settings) -> Iterator[Node]:
     """The node of Part One, which needs no other: no store, no process group, no port."""
     keep_freed_memory()
-    device = choose_device(settings.device, 0, count_gpus() > 0)
+    device = devices.choose_device(settings.device, 0, devices.count_gpus() > 0)
     yield Node(World(), device, use_threads(settings.threads, ranks_here=1),
                progress=process_progress(), stop=process_stop())
 
@@ -134,8 +128,8 @@ def form_group(board: Board, ranks: Sequence[RankInfo], settings: Settings,
     world = board.world
     neighbours, enough_gpus = on_same_machine(ranks, world.rank), gpus_suffice(ranks)
     keep_freed_memory()
-    device = choose_device(settings.device, neighbours.index(world.rank), enough_gpus)
-    backend = choose_backend(settings.backend, settings.device, enough_gpus)
+    device = devices.choose_device(settings.device, neighbours.index(world.rank), enough_gpus)
+    backend = devices.choose_backend(settings.backend, settings.device, enough_gpus)
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         os.environ.setdefault(variable, ranks[world.rank].interface)
     try:

@@ -66,7 +66,6 @@ class Watch:
                 learn_saved(self._board.store, self._progress)
 
     def _beat(self) -> None:
-        """Posts, listens and judges, twice a second, until stopped."""
         try:
             board = Board(self._connect(), self._board.world)
             while not self._pause():

@@ -30,8 +30,6 @@ def is_local(settings: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class LearningSettings(Rows):
-    """The settings that say what is learned from which data."""
-
     workload: str = setting(
         "cifar10-vgg11", "data set and model (default: cifar10-vgg11)", DATA, learned=True,
         common=True)

@@ -22,7 +22,6 @@ class Position(NamedTuple):
     step: int = 0
 
     def after_one_more(self, iterations_per_epoch: int) -> "Position":
-        """The position one global batch on."""
         if self.iteration + 1 == iterations_per_epoch:
             return Position(self.epoch + 1, 0, self.step + 1)
         return Position(self.epoch, self.iteration + 1, self.step + 1)

@@ -36,7 +36,6 @@ def lines_of(path: str) -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """The versions that results depend on."""
     import numpy
     import torch
 

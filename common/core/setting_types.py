@@ -93,10 +93,6 @@ class SyncChoice(Named):
     forms = {**dict.fromkeys(SYNC_NAMES, {}), "local-sgd": {"every": count},
              "diloco": {"every": count, "rate": positive, "momentum": fraction}}
 
-    @property
-    def is_local(self) -> bool:
-        return self.name in LOCAL_SYNC_NAMES
-
 
 @dataclass(frozen=True)
 class ScheduleChoice(Named):

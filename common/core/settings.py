@@ -123,8 +123,7 @@ class Settings(LearningSettings):
 
     @property
     def local_sync(self) -> tuple[SyncChoice, ...]:
-        """The strategies that let each rank train alone for a while."""
-        return tuple(choice for choice in self.sync if choice.is_local)
+        return tuple(choice for choice in self.sync if choice.name in LOCAL_SYNC_NAMES)
 
     @property
     def resume_from(self) -> str:
@@ -133,5 +132,4 @@ class Settings(LearningSettings):
 
     @property
     def accepts_changes(self) -> bool:
-        """Whether a run is to be continued with other settings."""
         return self.resume.endswith(ACCEPTS_CHANGES)

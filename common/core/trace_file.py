@@ -25,7 +25,6 @@ def unpack_trace(data: bytes) -> Trace:
 
 
 def pack_trace(trace: Trace) -> bytes:
-    """What a .json.gz file holds."""
     return gzip.compress(json.dumps(trace).encode(), compresslevel=3)
 
 

@@ -46,7 +46,6 @@ class ImageDataset:
 
 
 def make_dataset(images: np.ndarray, labels: np.ndarray, class_names: list[str]) -> ImageDataset:
-    """The data set of these arrays, with its digest."""
     digest = hashlib.sha256(json.dumps([list(images.shape), class_names]).encode())
     digest.update(np.ascontiguousarray(images).data)
     digest.update(np.ascontiguousarray(labels).data)
@@ -66,7 +65,9 @@ def cached(data_dir: Path, name: str, source: Path, read: Callable[[], Arrays]) 
             dataset, state = _read_unchanged(source, read)
             cache = folder / f"{name}-{state}"
             _write_cache(dataset, cache)
-            _drop_other_caches(folder, name, keep=cache)
+            for other in folder.glob(f"{name}-*"):
+                if other != cache and len(other.name) == len(cache.name):
+                    shutil.rmtree(other, ignore_errors=True)
     return _open_cache(cache)
 
 
@@ -146,12 +147,6 @@ def _write_cache(dataset: ImageDataset, cache: Path) -> None:
                         f"{error.strerror}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def _drop_other_caches(folder: Path, name: str, keep: Path) -> None:
-    for other in folder.glob(f"{name}-*"):
-        if other != keep and len(other.name) == len(keep.name):
-            shutil.rmtree(other, ignore_errors=True)
 
 
 def _open_cache(cache: Path) -> ImageDataset:

@@ -47,7 +47,7 @@ def load_image_folder(split: str, data_dir: Path, size: int = 32) -> ImageDatase
                         f"and test/, or {data_dir}/<class>/*.jpg")
     whole = cached(data_dir, f"folder-all-{size}", data_dir,
                    lambda: _read_image_folder(data_dir, size))
-    return whole.part(_fifth(split, len(whole)))
+    return whole.part(_chosen(split, len(whole), len(whole) // 5))
 
 
 def load_digits(split: str, data_dir: Path | None = None) -> ImageDataset:
@@ -56,7 +56,8 @@ def load_digits(split: str, data_dir: Path | None = None) -> ImageDataset:
     They come with scikit-learn, whatever `data_dir` is.
     """
     rows = _read_digits()
-    chosen = _fifth(split, len(rows))  # not in order: the writers follow one another
+    # not in order: the writers follow one another
+    chosen = _chosen(split, len(rows), len(rows) // 5)
     grey = np.round(rows[chosen, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     enlarged = grey.repeat(4, axis=1).repeat(4, axis=2)[..., None].repeat(3, axis=3)
     return make_dataset(enlarged, rows[chosen, -1].astype(np.int64), list("0123456789"))
@@ -79,10 +80,10 @@ def _read_digits() -> np.ndarray:
     return np.hstack([digits.data, digits.target[:, None]])
 
 
-def _fifth(split: str, samples: int) -> np.ndarray:
-    """A fixed random fifth of the samples for "test", the others for "train"; int64."""
+def _chosen(split: str, samples: int, tested: int) -> np.ndarray:
+    """`tested` fixed random ones of the samples for "test", the others for "train"; int64."""
     order = EpochPlan(samples, 1).order
-    return order[:samples // 5] if split == "test" else order[samples // 5:]
+    return order[:tested] if split == "test" else order[tested:]
 
 
 SPIRAL_POINTS, SPIRAL_TEST_POINTS, SPIRAL_SEED, SPIRAL_NOISE = 10_000, 1_500, 42, 0.2
@@ -102,8 +103,7 @@ def load_spirals(split: str, data_dir: Path | None = None) -> ImageDataset:
     points += SPIRAL_NOISE * generator.standard_normal(points.shape)
     # Rounded, since libraries differ in a cosine's last bit, and nodes compare digests.
     images = np.round(points, 4).astype(np.float32).reshape(-1, 1, 1, 2)
-    order = EpochPlan(SPIRAL_POINTS, 1).order
-    chosen = order[:SPIRAL_TEST_POINTS] if split == "test" else order[SPIRAL_TEST_POINTS:]
+    chosen = _chosen(split, SPIRAL_POINTS, SPIRAL_TEST_POINTS)
     return make_dataset(images[chosen], labels[chosen].astype(np.int64), ["one", "other"])
 
 

@@ -51,7 +51,6 @@ class EpochPlan:
     alternating_flips: bool = False
 
     def at(self, epoch: int) -> "EpochPlan":
-        """The plan of another epoch of the same run."""
         return replace(self, epoch=epoch)
 
     @cached_property

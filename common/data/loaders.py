@@ -139,7 +139,6 @@ class PlainLoader:
 
     @property
     def iterations(self) -> int:
-        """The number of batches of an epoch."""
         return len(self._iterable)  # type: ignore[arg-type]
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:

@@ -15,13 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 
-from common.core.torch_private import (
-    AnyBatchNorm,
-    batch_norm_sums,
-    batch_statistics,
-    change_class,
-    require_dimensions,
-)
+from common.core import torch_private
+from common.core.torch_private import AnyBatchNorm
 from common.model.pooling import PooledBatchNorm2d, max_pool
 
 
@@ -42,7 +37,7 @@ class _GlobalStatistics(AnyBatchNorm):
         together = dist.is_initialized() and dist.get_world_size(self.process_group) > 1
         if not (self.training and together):
             return super().forward(input)
-        require_dimensions(self, input)
+        torch_private.require_dimensions(self, input)
         with torch.no_grad():
             count, mean, squares = global_statistics(input, self.process_group)
             if count < 2:
@@ -101,7 +96,7 @@ def synchronize_batch_norm(model: nn.Module) -> nn.Module:
     objects. Subclasses of nn.BatchNorm are left alone: their forward may be their own.
     """
     for layer in model.modules():
-        change_class(layer, _SYNCHRONIZED.get(type(layer), type(layer)))
+        torch_private.change_class(layer, _SYNCHRONIZED.get(type(layer), type(layer)))
     return model
 
 
@@ -147,7 +142,7 @@ def local_statistics(input: Tensor) -> tuple[int, Tensor, Tensor]:
     table = channels_last.reshape(len(input), -1) if channels_last.is_contiguous() else input
     # for bfloat16 input the buffers, otherwise unused, make the kernel count in float32
     buffer = input.new_zeros(table.shape[1], dtype=torch.promote_types(input.dtype, torch.float32))
-    mean, variance = batch_statistics(table, buffer, buffer.clone(), 0.0)
+    mean, variance = torch_private.batch_statistics(table, buffer, buffer.clone(), 0.0)
     means, variances = (s.double().view(-1, channels) for s in (mean, variance))
     counts = means.new_full((len(means), 1), input.numel() // means.numel())
     return input.numel() // channels, *combine(counts, means, counts * variances)
@@ -192,7 +187,8 @@ def _gradient_sums(gradient: Tensor, input: Tensor, statistics: Tensor, eps: flo
     """This rank's sums per channel of gradient and of gradient * normalised input; (2, C)."""
     if input.numel() == 0:  # here the kernel would divide by zero and end the process
         return torch.zeros_like(statistics)
-    of_weight, of_bias = batch_norm_sums(gradient, input, statistics[0], statistics[1], eps)
+    mean, variance = statistics
+    of_weight, of_bias = torch_private.batch_norm_sums(gradient, input, mean, variance, eps)
     return torch.stack([of_bias, of_weight])
 
 

@@ -41,7 +41,6 @@ class Tuned(NamedTuple):
 
     @classmethod
     def here(cls, choices: dict[str, str]) -> "Tuned":
-        """These choices, as measured by this process."""
         return cls(processor(), instruction_sets(), str(torch.__version__),
                    torch.get_num_threads(), choices)
 

@@ -12,7 +12,7 @@ from common.core.settings import GROUPS, Launch, Settings, SyncChoice
 from common.core.world import World, detect_world
 from common.options.checks import check
 from common.options.flag_parser import FlagParser, ShowAll
-from common.options.workloads import TABLES, find_recipe, find_workload
+from common.options.workloads import TABLES, find_row, find_workload
 
 EXAMPLES = """examples:
   python3 PartOne/main.py --workload digits-vgg11
@@ -50,7 +50,7 @@ def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tup
 def _settings(part: str, flags: dict[str, Any]) -> Settings:
     """What was not given comes from the recipe, else from the workload, else from the row."""
     workload = find_workload(flags.get("workload", Settings.workload))
-    recipe = find_recipe(flags.get("recipe", Settings.recipe))
+    recipe = find_row("recipe", flags.get("recipe", Settings.recipe))
     fixed = {"sync": (SyncChoice(SEAMS[part]),)} if part in SEAMS else {}
     settings = Settings(**{**fixed, **workload.defaults, **recipe, **flags})
     return replace(settings, data_dir=settings.data_dir.expanduser(),
@@ -72,6 +72,5 @@ def _parser(part: str) -> FlagParser:
 
 
 def _parts_with(flag: str) -> list[str]:
-    """The names, in words, of the parts that have the flag."""
     names = {"PartOne": "Part One", "PartTwo": "Part Two", "PartThree": "Part Three"}
     return [name for part, name in names.items() if flag in _parser(part).flags]

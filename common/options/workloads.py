@@ -95,8 +95,6 @@ _ROWS = (
     ),
 )
 WORKLOADS = {row.name: row for row in _ROWS}
-
-
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     # The assignment's numbers, or those of the workload.
     "course": {},
@@ -104,8 +102,8 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "record": {
         "epochs": 9, "batch_size": 512, "learning_rate": 0.12, "optimizer": "muon",
         "schedule": ScheduleChoice("linear"), "momentum": 0.8, "weight_decay": 5e-4,
-        "decay_on": "weights",
-        "label_smoothing": 0.1, "flips": "alternating", "crop_padding": 2, "init": "whitened",
+        "decay_on": "weights", "label_smoothing": 0.1, "flips": "alternating", "crop_padding": 2,
+        "init": "whitened",
     },
 }
 TABLES: Mapping[str, Mapping[str, Any]] = {"workload": WORKLOADS, "recipe": RECIPES}
@@ -113,15 +111,11 @@ TABLES: Mapping[str, Mapping[str, Any]] = {"workload": WORKLOADS, "recipe": RECI
 
 def find_workload(name: str) -> Workload:
     """The row called `name`; an unknown name is a UsageError that lists the known ones."""
-    return _find("workload", name)
+    return find_row("workload", name)
 
 
-def find_recipe(name: str) -> Mapping[str, Any]:
-    """The defaults of the recipe called `name`, by setting; UsageError for an unknown name."""
-    return _find("recipe", name)
-
-
-def _find(kind: str, name: str) -> Any:
+def find_row(kind: str, name: str) -> Any:
+    """The Workload, or the recipe's defaults by setting; `kind` is a key of TABLES."""
     if name not in TABLES[kind]:
         raise UsageError(f"no {kind} is called {name!r}; there are: {', '.join(TABLES[kind])}")
     return TABLES[kind][name]

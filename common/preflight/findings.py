@@ -109,6 +109,4 @@ def measurements(findings: Findings) -> dict:
 
 def clock_ahead(findings: Findings, rank: int) -> float:
     """Seconds by which a rank's clock is ahead of the leader's; 0 where it is not known."""
-    if not findings.links or rank == 0:
-        return 0.0
-    return findings.links[0][rank].clock_ahead or 0.0
+    return (findings.links[0][rank].clock_ahead or 0.0) if findings.links else 0.0

@@ -18,9 +18,11 @@ def page(findings: Findings) -> str:
              f"{world.source}), master {world.master_address}:{world.master_port}, "
              f"{findings.settings.workload}, "
              f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}"]
+    speeds = [f"  over {findings.backend}; bandwidths as nccl-tests defines them",
+              *speed_table(findings.speeds)] if findings.speeds else []
     for heading, body in (("ranks", _ranks(findings)), ("machines", _machines(findings)),
                           ("software and data", _software(findings)),
-                          ("links", _links(findings)), ("all-reduce", _all_reduce(findings)),
+                          ("links", _links(findings)), ("all-reduce", speeds),
                           ("remarks", ["  " + remark for remark in remarks(findings)])):
         lines += ["", heading, *body] if body else []
     verdict = (f"not ready: {findings.problems[0]}" if findings.problems else
@@ -81,13 +83,6 @@ def _matrix(findings: Findings, title: str, cell: Callable[[Link], str]) -> list
                             for b, link in enumerate(row))]
             for a, row in enumerate(findings.links)]
     return [title, *table(["", *(f"rank {rank}" for rank in range(len(rows)))], rows)]
-
-
-def _all_reduce(findings: Findings) -> list[str]:
-    if not findings.speeds:
-        return []
-    return [f"  over {findings.backend}; bandwidths as nccl-tests defines them",
-            *speed_table(findings.speeds)]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

@@ -13,7 +13,7 @@ from common.core.failures import UsageError
 from common.core.settings import Settings
 from common.model.vgg11 import VGG11
 from common.options.command_line import parse_command_line
-from common.options.workloads import RECIPES, create_augment, find_recipe
+from common.options.workloads import RECIPES, create_augment, find_row
 from common.step.optimizers import create_criterion, create_optimizer, without_smoothing
 from tests.small import small_model
 
@@ -47,7 +47,7 @@ def test_flags_override_the_recipe_and_the_recipe_the_workload():
 
 def test_an_unknown_recipe_is_one_sentence():
     with pytest.raises(UsageError, match="no recipe is called 'cake'; there are: course, record"):
-        find_recipe("cake")
+        find_row("recipe", "cake")
     with pytest.raises(UsageError, match="did you mean record?"):
         settings("--recipe", "recrod")
 
