@@ -44,8 +44,10 @@ class StopAgreement:
         if time.monotonic() > self._deadline:
             return Verdict(f"{why}, and {stopping.GRACE_SECONDS:.0f} s were too short for all "
                            "ranks to save", code)
-        if self._target is None:
-            self._choose_target(board)
+        boundaries = board.posted("boundary") if self._target is None else {}
+        if len(boundaries) == board.world.size:
+            self._target = max(boundaries.values())
+            self._stop.stop_at(self._target)
         if self._stop.is_done():
             board.post("stopped", True)
             if len(board.posted("stopped")) == board.world.size:
@@ -65,9 +67,3 @@ class StopAgreement:
         self._deadline = time.monotonic() + stopping.GRACE_SECONDS
         board.post("boundary", self._stop.freeze())
         return True
-
-    def _choose_target(self, board: Board) -> None:
-        boundaries = board.posted("boundary")
-        if len(boundaries) == board.world.size:
-            self._target = max(boundaries.values())
-            self._stop.stop_at(self._target)

@@ -43,16 +43,11 @@ class Progress:
     epoch: int = 0
     iteration: int = 0
     phase: str = "start"
-    has_stepped: bool = False
-    """True once a first step has ended: from then on a rank may stay less long in one place."""
-    run: int = 0
-    """Counts the runs of this process: Part Two has one a strategy, and epochs start anew."""
-    saved: str | None = None
-    """The leader's last good checkpoint: "" when there is none yet, None before a run begins."""
-    log: Path | None = None
-    """The open run's JSON lines, where a failure is to be noted too."""
-    mark: str = ""
-    """What error lines begin with, where ranks share a terminal."""
+    has_stepped: bool = False  # from then on a rank may stay less long in one place
+    run: int = 0  # counts this process's runs: Part Two has one a strategy, and epochs start anew
+    saved: str | None = None  # the leader's last checkpoint; "" for none yet, None before a run
+    log: Path | None = None  # the open run's JSON lines, where a failure is to be noted too
+    mark: str = ""  # what error lines begin with, where ranks share a terminal
 
     def place(self) -> str:
         """In words: "at epoch 1 iteration 137", or "during start"."""

@@ -13,9 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def processor() -> str:
     """The model name of the processor."""
-    names = [line.partition(":")[2].strip() for line in lines_of("/proc/cpuinfo")
-             if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines_of("/proc/cpuinfo")
+                 if line.startswith("model name")), platform.machine())
 
 
 def instruction_sets() -> str:

@@ -50,7 +50,9 @@ def merge_traces(by_rank: Mapping[int, Trace]) -> Trace:
                    _meta(rank, PHASE_TRACK, "thread_sort_index", sort_index=-1),
                    *_thread_names(rank, by_rank[rank])]
         for event in events:
-            track = PHASE_TRACK if _is_phase(event) else event["tid"]
+            # A GPU's trace shows besides when a phase's work ran; the track is the host's.
+            is_phase = event["name"] in PHASES and event.get("cat") != "gpu_user_annotation"
+            track = PHASE_TRACK if is_phase else event["tid"]
             merged.append({**event, "pid": rank, "tid": track, "ts": event["ts"] - start})
     return {"schemaVersion": 1, "displayTimeUnit": "ms", "traceEvents": merged}
 
@@ -61,11 +63,6 @@ def _on_the_wall(trace: Trace) -> Iterator[Event]:
     for event in trace["traceEvents"]:
         if event["ph"] == "X" and event.get("cat") != "Trace":
             yield {**event, "ts": event["ts"] + base}
-
-
-def _is_phase(event: Event) -> bool:
-    """A phase as the host saw it; a GPU's trace shows when its work ran besides."""
-    return event["name"] in PHASES and event.get("cat") != "gpu_user_annotation"
 
 
 def _thread_names(rank: int, trace: Trace) -> Iterator[Event]:

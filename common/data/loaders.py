@@ -126,6 +126,7 @@ def shards(loader: InMemoryLoader, epoch: int, first_iteration: int = 0) -> Iter
         yield Shard(indices, plan.augmentation(indices, padding), weight)
 
 
+@dataclass(frozen=True)
 class PlainLoader:
     """Any iterable of (inputs, targets), such as a DataLoader, in the training loop's terms.
 
@@ -133,19 +134,18 @@ class PlainLoader:
     promise of one trajectory is the caller's to keep.
     """
 
-    def __init__(self, iterable: Iterable[tuple[Tensor, Tensor]], device: torch.device) -> None:
-        self._iterable = iterable
-        self._device = device
+    iterable: Iterable[tuple[Tensor, Tensor]]
+    device: torch.device
 
     @property
     def iterations(self) -> int:
-        return len(self._iterable)  # type: ignore[arg-type]
+        return len(self.iterable)  # type: ignore[arg-type]
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
         """All batches of the iterable; `epoch` is passed to a sampler that has set_epoch."""
-        sampler = getattr(self._iterable, "sampler", None)
+        sampler = getattr(self.iterable, "sampler", None)
         if sampler is not None and hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
-        for iteration, (inputs, targets) in enumerate(self._iterable):
+        for iteration, (inputs, targets) in enumerate(self.iterable):
             if iteration >= first_iteration:
-                yield Batch(inputs.to(self._device), targets.to(self._device))
+                yield Batch(inputs.to(self.device), targets.to(self.device))

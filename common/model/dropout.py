@@ -23,10 +23,8 @@ class SampleDropout(nn.Module):
     def __init__(self, probability: float) -> None:
         super().__init__()
         self.probability = probability
-        self.draw: tuple[int, int, int] | None = None
-        """(seed, epoch, this layer's number)."""
-        self.indices = np.empty(0, np.int64)
-        """The sample of each row of the next input."""
+        self.draw: tuple[int, int, int] | None = None  # (seed, epoch, this layer's number)
+        self.indices = np.empty(0, np.int64)  # the sample of each row of the next input
 
     def forward(self, inputs: Tensor) -> Tensor:
         if not self.training:

@@ -27,7 +27,15 @@ class VGG11(nn.Module):
 
     def __init__(self, classes: int = 10, last_scale: float = LAST_SCALE) -> None:
         super().__init__()
-        self.features = nn.Sequential(*_layers())
+        layers: list[nn.Module] = []
+        channels = 3
+        for width, pooled in LAYOUT:
+            # Pooling before the ReLU gives the same numbers and a ReLU a quarter of the size.
+            layers += [nn.Conv2d(channels, width, 3, padding=1),
+                       PooledBatchNorm2d(width) if pooled else nn.BatchNorm2d(width),
+                       nn.ReLU(inplace=True)]
+            channels = width
+        self.features = nn.Sequential(*layers)
         self.classifier = nn.Linear(512, classes)
         self.apply(_initialise)
         last = [layer for layer in self.features if isinstance(layer, nn.BatchNorm2d)][-1]
@@ -35,18 +43,6 @@ class VGG11(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.classifier(self.features(images).flatten(1))
-
-
-def _layers() -> list[nn.Module]:
-    layers: list[nn.Module] = []
-    channels = 3
-    for width, pooled in LAYOUT:
-        # Pooling before the ReLU gives the same numbers and a ReLU a quarter of the size.
-        layers += [nn.Conv2d(channels, width, 3, padding=1),
-                   PooledBatchNorm2d(width) if pooled else nn.BatchNorm2d(width),
-                   nn.ReLU(inplace=True)]
-        channels = width
-    return layers
 
 
 def _initialise(layer: nn.Module) -> None:

@@ -1,6 +1,6 @@
 """The agreement on where to stop, in one process: any rank may be anywhere within a step.
 
-Mutations that turn this red: `min` for `max` in StopAgreement._choose_target; no
+Mutations that turn this red: `min` for `max` in StopAgreement.advance; no
 `+ int(self.needs_saving)` in Stop.freeze; no wait in Stop.boundary; drop `or stop.is_over` from
 request_stop.
 """
