@@ -14,11 +14,6 @@ DATA = "data and results"
 LEARN = "what is learned (defaults depend on --workload and --recipe)"
 
 
-def _has_an_end(settings: Mapping[str, Any]) -> bool:
-    """Whether the learning rate of every step depends on the number of epochs."""
-    return settings["schedule"].split(":")[0] in types.ENDING_SCHEDULES
-
-
 def local_choices(choices: list[str]) -> list[str]:
     """The strategies that let each rank train alone for a while, with their numbers."""
     return [choice for choice in choices if choice.split(":")[0] in types.LOCAL_SYNC_NAMES]
@@ -40,8 +35,9 @@ class LearningSettings(Rows):
         Path("outputs"), "folder of all results (default: outputs)", DATA, parse=Path,
         per_node=True, common=True)
     epochs: int = setting(
-        1, "number of passes over the training set", LEARN, parse=types.count, learned=_has_an_end,
-        common=True)
+        1, "number of passes over the training set", LEARN, parse=types.count, common=True,
+        # where the learning rate of every step depends on it
+        learned=lambda plain: plain["schedule"].split(":")[0] in types.ENDING_SCHEDULES)
     batch_size: int = setting(
         256, "global batch size, divided among the ranks", LEARN, details="; an epoch's last batch "
         "is dropped where it has fewer than 16 samples, or fewer than a quarter of a smaller batch",
