@@ -1,7 +1,4 @@
-"""How fast the process group all-reduces, by message size, in the units of NVIDIA's nccl-tests.
-
-Used by scripts/preflight.py and by --dry-run.
-"""
+"""How fast the process group all-reduces, by message size, in the units of NVIDIA's nccl-tests."""
 
 import time
 from typing import NamedTuple

@@ -18,10 +18,7 @@ def world_size() -> int:
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
-    """Replaces `tensor`, in place, by its sum over all ranks, and returns it. Every rank must call.
-
-    With one rank, or without a process group, the tensor is its own sum.
-    """
+    """Replaces `tensor`, in place, by its sum over all ranks; returns it. Every rank must call."""
     if world_size() > 1:
         dist.all_reduce(tensor)
     return tensor

@@ -9,8 +9,6 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Precision:
-    """`name` is "float32", "bf16" or "float64"."""
-
     name: str = "float32"
 
     @property

@@ -1,7 +1,4 @@
-"""What a preflight found, and what follows from it: pure functions, the same answer on every rank.
-
-Which link is broken or slow is decided here, from the tables that all ranks share.
-"""
+"""What a preflight found and what follows from it: pure functions, equal answers on every rank."""
 
 from dataclasses import asdict, dataclass, field
 from statistics import median
