@@ -29,7 +29,6 @@ from math import inf
 from typing import Any, NamedTuple
 
 from common.core.settings import LOCAL_SYNC_NAMES, Settings
-from common.reporting.words import join
 
 EARLY = 10  # iterations in which rounding and faults can be distinguished
 FIRST = {"float32": 3e-4, "float64": 5e-13, "bf16": 1.5e-3}  # of the loss, before any update
@@ -153,18 +152,26 @@ def sentences(runs: Sequence[Learned]) -> list[str]:
 def _alike(runs: Sequence[Learned]) -> list[list[Learned]]:
     groups: list[list[Learned]] = []
     for run in runs:
-        group = next((group for group in groups if explanation(group[0], run)[0] == ROUNDING), None)
-        if group is None:
-            groups.append([run])
+        for group in groups:
+            if explanation(group[0], run)[0] == ROUNDING:
+                group.append(run)
+                break
         else:
-            group.append(run)
+            groups.append([run])
     return groups
+
+
+def join(words: Sequence[str]) -> str:
+    """One, two and three."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _sentence(found: Difference, head: str, names: Sequence[str], base: Learned) -> str:
     they, s = join(names), "s" * (len(names) == 1)
     does, flags = "does" if s else "do", join(found.flags)
-    apart = f"their losses differ by {_early(found.gaps)}"
+    apart = f"their losses differ by {found.gaps[0]:.1g} in the first iteration"
+    if len(found.gaps) > 1:
+        apart += f" and {max(found.gaps):.1g} at most in the first {len(found.gaps)}"
     if found.cause == EQUAL:
         return f"{they} learn{s} what {head} learns: in the first {len(found.gaps)} iterations " \
                "their losses are equal, bit for bit"
@@ -186,10 +193,3 @@ def _sentence(found: Difference, head: str, names: Sequence[str], base: Learned)
             f"explains it: their losses differ by {found.gaps[step]:.1g} in iteration {step + 1}, "
             f"and their settings leave room for {found.allowed[step]:.1g}; "
             "scripts/prove.py finds which way of averaging is wrong")
-
-
-def _early(gaps: Sequence[float]) -> str:
-    if len(gaps) == 1:
-        return f"{gaps[0]:.1g} in the first iteration"
-    return (f"{gaps[0]:.1g} in the first iteration and {max(gaps):.1g} at most in the first "
-            f"{len(gaps)}")

@@ -17,13 +17,13 @@ MORE, FEWER = line(2)["color"], PHASES["sync"]["facecolor"]
 DEEPEST = 0.7  # opacity of a cell: its number stays legible on light paper and on dark
 
 
-def confusion(run: RecordedRun) -> Figure | None:
-    """The confusion matrix on the test set; the title names the most frequent mistake."""
-    if not (names := _classes(run)):
-        return None
-    matrix = _matrix(run)
-    return _drawn(f"{label(run)}: {_worst_mistake(matrix, names)}", matrix, names,
-                  "number: test images", "d")
+def confusion(runs: Runs) -> Figure | None:
+    """The first run's that has one, on the test set; the title names the most frequent mistake."""
+    for run in filter(_classes, runs):
+        matrix, names = _matrix(run), _classes(run)
+        return _drawn(f"{label(run)}: {_worst_mistake(matrix, names)}", matrix, names,
+                      "number: test images", "d")
+    return None
 
 
 def differences(runs: Runs) -> Figure | None:
@@ -55,8 +55,7 @@ def _matrix(run: RecordedRun) -> np.ndarray:
     return np.array(run.last("evaluation")["confusion_matrix"])
 
 
-def _drawn(title: str, matrix: np.ndarray, names: Sequence[str], unit: str,
-           form: str) -> Figure:
+def _drawn(title: str, matrix: np.ndarray, names: Sequence[str], unit: str, form: str) -> Figure:
     """A number in each cell but zeros. Cells let the paper through, so that ink stays legible."""
     figure, (axes,) = new_figure(title, 4.9)
     axes.grid(False)

@@ -63,8 +63,7 @@ def new_figure(title: str, height: float = 3.2, panels: int = 1) -> tuple[Figure
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     figure.patch.set_gid("paper")
     axes = figure.subplots(panels, 1, squeeze=False)[:, 0]
-    words = textwrap.fill(title[:1].upper() + title[1:], LETTERS,
-                          break_on_hyphens=False)
+    words = textwrap.fill(title[:1].upper() + title[1:], LETTERS, break_on_hyphens=False)
     _make_room(figure, words.count("\n") + 1)
     figure.suptitle(words, fontsize=10.5, fontweight="bold", x=0.01, ha="left")
     for each in axes:
@@ -84,11 +83,6 @@ def wrapped(name: str) -> str:
     return textwrap.fill(name, NAME_LETTERS)
 
 
-def shortened(name: str) -> str:
-    """The same in one line: the end of a name that is too long."""
-    return name if len(name) <= NAME_LETTERS else "…" + name[1 - NAME_LETTERS:]
-
-
 def legend_below(figure: Figure, axes: Axes, columns: int = 3) -> None:
     """One legend for the whole figure, outside the panels: at most so many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
@@ -105,12 +99,9 @@ def svg(figure: Figure) -> str:
     with matplotlib.rc_context({"svg.hashsalt": "figure", "svg.fonttype": "none"}):
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue().replace("</style>", f"\n{_dark_rules()}</style>", 1)
-
-
-def _dark_rules() -> str:
-    """What changes on a dark page: matplotlib writes a colour into each element's style."""
+    # What changes on a dark page: matplotlib writes a colour into each element's style.
     rules = [f"#paper path {{fill: {DARK[PAPER]} !important}}", f"text {{fill: {DARK[BLACK]}}}"]
     rules += [f'[style*="{what}: {light}"] {{{what}: {DARK[light]} !important}}'
               for light in (BLACK, INK, GRID) for what in ("fill", "stroke")]
-    return "@media (prefers-color-scheme: dark) {\n" + "\n".join(rules) + "\n}"
+    dark = "@media (prefers-color-scheme: dark) {\n" + "\n".join(rules) + "\n}"
+    return buffer.getvalue().replace("</style>", f"\n{dark}</style>", 1)

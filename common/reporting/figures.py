@@ -16,16 +16,15 @@ from matplotlib.ticker import MaxNLocator
 from common.core.setting_types import LoaderChoice
 from common.core.spread import times_as_fast
 from common.reporting import run_findings as findings
-from common.reporting import speed_findings as speeds
 from common.reporting.figure_style import (
     BAR_EDGE,
     INK,
+    NAME_LETTERS,
     PHASES,
     legend_below,
     line,
     mark,
     new_figure,
-    shortened,
     wrapped,
 )
 from common.reporting.recorded_run import RecordedRun, short
@@ -72,7 +71,7 @@ def _mark_epochs(run: RecordedRun, index: int, loss: Axes, accuracy: Axes) -> No
 
 def phases(runs: Runs) -> Figure | None:
     """Where each rank's time goes: a bar a rank, a colour a phase, in milliseconds."""
-    bars = [(run, rank, seconds) for run in speeds.timed(runs)
+    bars = [(run, rank, seconds) for run in findings.timed(runs)
             for rank, seconds in run.phases.items()]
     if not bars:
         return None
@@ -84,7 +83,8 @@ def phases(runs: Runs) -> Figure | None:
         axes.barh(places, widths, left=start, label=phase, edgecolor=BAR_EDGE, linewidth=0.5,
                   **look)
         start = [before + width for before, width in zip(start, widths, strict=True)]
-    names = [shortened(f"{short(run.name)}, rank {rank}") for run, rank, _ in bars]
+    names = [f"{short(run.name)}, rank {rank}" for run, rank, _ in bars]
+    names = [name if len(name) <= NAME_LETTERS else "…" + name[1 - NAME_LETTERS:] for name in names]
     axes.set_yticks(places, names, fontsize=9)
     axes.set_ylim(places[-1] + 0.7, -0.7 + places[0])
     axes.set_xlabel("ms an iteration (mean, the first excluded)")
@@ -102,8 +102,8 @@ def _places(runs: Runs) -> Iterator[float]:
 
 def speed_up(runs: Runs) -> Figure | None:
     """Speed against nodes, beside the ideal line; one rank of Part One is 1."""
-    base, many = speeds.base_of(runs), [run for run in speeds.timed(runs) if run.ranks > 1]
-    title = speeds.speed_up(runs)
+    base, many = findings.base_of(runs), [run for run in findings.timed(runs) if run.ranks > 1]
+    title = findings.speed_up(runs)
     if base is None or not title:
         return None
     figure, (axes,) = new_figure(title, 3.4)
@@ -130,7 +130,7 @@ def _kind(run: RecordedRun) -> str:
 
 def skew(runs: Runs) -> Figure | None:
     """How far apart the ranks' own work is, each iteration: a box a run, in milliseconds."""
-    several = [run for run in speeds.repeated(runs) if len(run.phases) > 1]
+    several = [run for run in findings.repeated(runs) if len(run.phases) > 1]
     if not several:
         return None
     figure, (axes,) = new_figure(findings.straggling(runs), 1.7 + 0.45 * len(several))
@@ -168,7 +168,7 @@ def bytes_sent(runs: Runs) -> Figure | None:
 
 def worker_sweep(runs: Runs) -> Figure | None:
     """Images a second by loader processes, for runs that differ in that; beside it the wait."""
-    swept = sorted((run for run in speeds.timed(runs)
+    swept = sorted((run for run in findings.timed(runs)
                     if LoaderChoice.parse(run.settings["loader"]).name == "workers"), key=_workers)
     if len(set(map(_workers, swept))) < 2:
         return None

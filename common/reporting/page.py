@@ -2,16 +2,17 @@
 
 import base64
 import textwrap
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from common.core.trace_file import unpack_trace
-from common.reporting import confusion_figures, figures, proof_figure, tables
+from common.reporting import confusion_figures, figures, proof_findings, tables
 from common.reporting.figure_style import svg
 from common.reporting.recorded_run import RecordedRun
 from common.reporting.run_findings import as_sentences, causes_of_differences, short, summary
@@ -19,10 +20,11 @@ from common.reporting.tables import Proof, Runs, Table
 from common.reporting.timeline import timeline
 
 TERMINAL = 100  # columns
+FIGURES = {**figures.FIGURES, "confusion": confusion_figures.confusion,
+           "confusion-differences": confusion_figures.differences}
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """A figure as SVG. `name` is a file's, `words` its title, its text alternative."""
 
     name: str
@@ -34,13 +36,12 @@ class Picture:
         return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A heading, and what stands below it."""
 
     title: str
-    tables: list[Table] = field(default_factory=list)
-    pictures: list[Picture] = field(default_factory=list)
+    tables: list[Table]
+    pictures: list[Picture]
 
     @property
     def anchor(self) -> str:
@@ -64,8 +65,7 @@ class Page:
         proofs = [tables.read_proof(path) for path in files]
         workloads = ", ".join(dict.fromkeys(run.settings["workload"] for run in runs))
         made = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
-        sections = [section for section in _sections(runs, proofs)
-                    if section.tables or section.pictures]
+        sections = [section for section in _sections(runs, proofs) if any(section[1:])]
         learned = [proof.claim for proof in proofs] + as_sentences(causes_of_differences(runs))
         return cls(f"{len(runs)} run{'s' * (len(runs) > 1)} of {workloads}", made, learned,
                    learned + summary(runs), sections, tables.timing(runs))
@@ -99,53 +99,33 @@ class Page:
 
 def _sections(runs: Runs, proofs: list[Proof]) -> Iterator[Section]:
     yield Section("Proof", [table for proof in proofs for table in proof.tables],
-                  list(_curves(proofs)))
+                  _pictures((f"proof-{number}", proof_findings.by_step(proof.best))
+                            for number, proof in enumerate(proofs, 1)))
     yield Section("Time", [tables.timing(runs)], _drawn(runs, "speed-up", "bytes", "worker-sweep"))
-    yield Section("Where the time went", _present(tables.phases(runs)),
+    yield Section("Where the time went", _with_rows(tables.phases(runs)),
                   _drawn(runs, "phases", "skew"))
-    yield Section("Traces", _present(tables.operators(runs)), list(_timelines(runs)))
-    yield Section("What was learned", _present(tables.accuracy(runs), tables.by_class(runs)),
-                  _drawn(runs, "learning") + list(_confusion(runs)))
-    yield Section("Settings", _present(tables.differing_settings(runs),
-                                       tables.common_settings(runs)))
-    yield Section("Environment", [tables.environment(runs)])
+    yield Section("Traces", _with_rows(tables.operators(runs)), _pictures(_timelines(runs)))
+    yield Section("What was learned", _with_rows(tables.accuracy(runs), tables.by_class(runs)),
+                  _drawn(runs, "learning", "confusion", "confusion-differences"))
+    yield Section("Settings", _with_rows(*tables.settings(runs)), [])
+    yield Section("Environment", [tables.environment(runs)], [])
 
 
-def _present(*found: Table | None) -> list[Table]:
-    return [table for table in found if table and table.rows]
+def _with_rows(*found: Table) -> list[Table]:
+    return [table for table in found if table.rows]
 
 
 def _drawn(runs: Runs, *names: str) -> list[Picture]:
-    drawn = ((name, figures.FIGURES[name](runs)) for name in names)
-    return [_picture(name, figure) for name, figure in drawn if figure]
+    return _pictures((name, FIGURES[name](runs)) for name in names)
 
 
-def _picture(name: str, figure: Figure) -> Picture:
-    return Picture(name, " ".join(figure.get_suptitle().split()), svg(figure))
+def _pictures(drawn: Iterable[tuple[str, Figure | None]]) -> list[Picture]:
+    return [Picture(name, " ".join(figure.get_suptitle().split()), svg(figure))
+            for name, figure in drawn if figure]
 
 
-def _confusion(runs: Runs) -> Iterator[Picture]:
-    """One run's matrix, and where other runs differ from it."""
-    first = next(filter(None, map(confusion_figures.confusion, runs)), None)
-    differences = confusion_figures.differences(runs)
-    if first:
-        yield _picture("confusion", first)
-    if differences:
-        yield _picture("confusion-differences", differences)
-
-
-def _curves(proofs: list[Proof]) -> Iterator[Picture]:
-    for index, proof in enumerate(proofs):
-        if figure := proof_figure.by_step(proof.best):
-            yield _picture(f"proof-{index + 1}", figure)
-
-
-def _timelines(runs: Runs) -> Iterator[Picture]:
+def _timelines(runs: Runs) -> Iterator[tuple[str, Figure]]:
     for run in runs:
         for path in sorted((run.folder / "traces").glob("trace_all*.json.gz"))[-1:]:
-            trace = unpack_trace(path.read_bytes())
-            yield _picture(f"trace-{_slug(run)}", timeline(trace, short(run.name)))
-
-
-def _slug(run: RecordedRun) -> str:
-    return f"{run.name.replace('/', '-').lower()}-{run.ranks}"
+            yield (f"trace-{run.name.replace('/', '-').lower()}-{run.ranks}",
+                   timeline(unpack_trace(path.read_bytes()), short(run.name)))

@@ -1,4 +1,4 @@
-"""What a proof shows, in one sentence: computed from the JSON of scripts/prove.py, never assumed.
+"""What a proof shows, in a sentence and a figure: computed from the JSON of scripts/prove.py.
 
     python3 scripts/compare.py outputs --proof docs/proof.json
 
@@ -6,19 +6,35 @@ A proof's tables are one a precision. A case in it is one rank's training compar
 held to bounds ("agrees", "FAILED: ..."), or measured only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from common.reporting.words import join, number, ranks
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from common.reporting.causes import join
+from common.reporting.figure_style import MARKS, legend_below, line, new_figure
 
 Table = dict[str, Any]
 Case = dict[str, Any]
 NAMES = {"gather-scatter": "gather/scatter", "ddp": "DDP"}
 FAILED = "FAILED: "
 ONE_RANK = "one rank, "
+LOCAL, FLOAT32, ALONE = ", local statistics", ", in float32", "one rank, in float32"
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NAMED = 3  # more strategies than these are counted
 # Where a bound has grown to this fraction of the weights, agreement proves little.
 MEANINGFUL = 1e-6
+
+
+def number(value: int) -> str:
+    """A whole number, small ones in words."""
+    return NUMBERS[value] if value < len(NUMBERS) else str(value)
+
+
+def ranks(size: int) -> str:
+    """A number of ranks in words."""
+    return f"{number(size)} rank{'s' * (size > 1)}"
 
 
 def held_to_bounds(table: Table) -> list[Case]:
@@ -49,7 +65,9 @@ def claim(table: Table) -> str:
     names = list(dict.fromkeys(shown(case["name"]) for case in judged))
     text = (names[0][0].upper() + join(names)[1:] if len(names) <= NAMED
             else f"All {number(len(names))} strategies")
-    return f"{text} on {_ranks(judged)} {_agreement(table, gap, len(names))}"
+    sizes = sorted({case["ranks"] for case in judged})
+    several = join([number(size) for size in sizes]) + " rank" + "s" * (sizes[-1] > 1)
+    return f"{text} on {several} {_agreement(table, gap, len(names))}"
 
 
 def _agreement(table: Table, gap: float, names: int) -> str:
@@ -78,11 +96,54 @@ def _failure(table: Table, failed: Sequence[Case]) -> str:
             f"{table['bounds'][quantity]['absolute']:.0e}.{others}")
 
 
-def _ranks(cases: Sequence[Case]) -> str:
-    sizes = sorted({case["ranks"] for case in cases})
-    return join([number(size) for size in sizes]) + (" ranks" if sizes[-1] > 1 else " rank")
-
-
 def shown(name: str) -> str:
     """A strategy's name as sentences have it."""
     return NAMES.get(name, name)
+
+
+def by_step(table: Table) -> Figure | None:
+    """Largest difference of any weight from one rank's, by step, on a logarithmic scale.
+
+    None for a proof that has not looked after each step.
+    """
+    curves = [(case, label) for case, label in _curves(table) if any(case.get("by_step", ()))]
+    if not curves:
+        return None
+    figure, (axes,) = new_figure(_title(table), 4.6)
+    for index, (case, label) in enumerate(curves):
+        axes.plot(table["looked_after"], [gap or float("nan") for gap in case["by_step"]],
+                  label=label, marker=MARKS[index % len(MARKS)], markersize=4, **line(index))
+    axes.set_yscale("log")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("step")
+    axes.set_ylabel("largest difference of any weight")
+    legend_below(figure, axes, columns=1)
+    return figure
+
+
+def _curves(table: Table) -> Iterator[tuple[Case, str]]:
+    """The judged strategies on the most ranks, then, for contrast, what was only measured."""
+    most, precision = most_ranks(table), table["settings"]["precision"]
+    for case in held_to_bounds(table):
+        if case["ranks"] == most:
+            yield case, f"{shown(case['name'])}, {ranks(most)}, {precision}"
+    contrasts = {case["name"]: case for case in table["cases"]
+                 if case["ranks"] == most or case["name"] == ALONE}
+    for ending, words in ((LOCAL, f"{ranks(most)}, each with its own batch statistics"),
+                          (FLOAT32, f"{ranks(most)}, float32: rounding"),
+                          (ALONE, "one rank, float32: the same rounding")):
+        for name, case in contrasts.items():
+            if name == ending or name.endswith(ending) and name != ALONE:
+                yield case, words
+
+
+def _title(table: Table) -> str:
+    """The last differences of each kind."""
+    lasts: dict[str, float] = {}
+    for case, label in _curves(table):
+        kind = ("with each rank's own batch statistics" if "own" in label else
+                "in float32" if label.startswith(("one", ranks(most_ranks(table))))
+                else f"in {table['settings']['precision']}")
+        lasts[kind] = max(lasts.get(kind, 0.0), case["gaps"]["weights"]["absolute"])
+    return f"Weights differ from one rank's after {table['steps']} steps by " + ", ".join(
+        f"{gap:.0e} {kind}" for kind, gap in lasts.items())

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean
 from typing import Any
 
 from common.core.events import read_events
@@ -37,13 +37,6 @@ class RecordedRun:
         return next((event for event in reversed(self.events) if event["event"] == kind), {})
 
     @property
-    def outcome(self) -> dict[str, Any]:
-        """How the last start of the run ended: its "end" or "failed" event; empty while it runs."""
-        last = next(event for event in reversed(self.events)
-                    if event["event"] in ("start", "failed", "end"))
-        return {} if last["event"] == "start" else last
-
-    @property
     def start(self) -> dict[str, Any]:
         return self.last("start")
 
@@ -69,15 +62,6 @@ class RecordedRun:
     def mean(self) -> float | None:
         """Mean seconds an iteration; None when there are none to time."""
         return fmean(self.durations) if self.durations else None
-
-    @property
-    def median(self) -> float | None:
-        return median(self.durations) if self.durations else None
-
-    @property
-    def spread(self) -> float:
-        """The standard deviation of an iteration's seconds."""
-        return stdev(self.durations) if len(self.durations) > 1 else 0.0
 
     @property
     def images_per_second(self) -> float | None:
@@ -128,7 +112,8 @@ def find_runs(folders: Iterable[Path]) -> list[RecordedRun]:
     if not runs:
         raise DataError(f"no run with a step in {', '.join(map(str, folders))}: metrics_rank0.jsonl"
                         " files are looked for, there and below")
-    return sorted(runs, key=lambda run: (_place(run.name), run.ranks, run.name))
+    return sorted(runs, key=lambda run: ([not run.name.endswith(part) for part in ORDER],
+                                         run.ranks, run.name))
 
 
 def _read(name: str, paths: list[Path]) -> RecordedRun | None:
@@ -150,7 +135,3 @@ def _name(key: Path, folders: list[Path]) -> str:
             whole = inner if len(folders) == 1 else folder.name / inner
             return str(whole) if str(whole) != "." else folder.resolve().name
     return str(key)
-
-
-def _place(name: str) -> int:
-    return next((place for place, part in enumerate(ORDER) if name.endswith(part)), len(ORDER))

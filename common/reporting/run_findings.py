@@ -1,4 +1,4 @@
-"""What a comparison of runs says, in sentences and figures: computed, never assumed.
+"""What a comparison of runs says: computed, never assumed, and no speed within the spread.
 
     python3 scripts/compare.py outputs
 """
@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from common.core.progress import slowest_phase
+from common.core.spread import times_as_fast
 from common.reporting import causes
-from common.reporting.causes import EARLY, Learned
+from common.reporting.causes import EARLY, Learned, join
 from common.reporting.merged_steps import own_work, straggler
 from common.reporting.recorded_run import RecordedRun, short
-from common.reporting.speed_findings import repeated, speed_up, strategies, timed
-from common.reporting.words import join
 
 MEGABYTE = 1e6
 
@@ -26,18 +25,62 @@ def causes_of_differences(runs: Sequence[RecordedRun]) -> list[str]:
     """The same for every cause, the gravest first; of a single run, how its loss falls."""
     learned = [Learned(short(run.name), run.ranks, run.settings, {
         (row["epoch"], row["iteration"]): row["loss"] for row in run.merged}) for run in runs]
+    losses = [row["loss"] for row in runs[0].merged]
     return causes.sentences(learned) or [
-        f"the loss falls from {runs[0].merged[0]['loss']:.2f} to {_late_loss(runs[0]):.2f}"]
+        f"the loss falls from {losses[0]:.2f} to {fmean(losses[-EARLY:]):.2f}"]
 
 
-def _late_loss(run: RecordedRun) -> float:
-    return fmean(row["loss"] for row in run.merged[-EARLY:])
+def timed(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+    """The runs with at least one iteration after the first."""
+    return [run for run in runs if run.mean]
 
 
-def spent(run: RecordedRun) -> tuple[str, float]:
-    """The phase that takes longest on average over the ranks, and its fraction."""
-    ranks = list(run.phases.values())
-    return slowest_phase({phase: fmean(rank[phase] for rank in ranks) for phase in ranks[0]})
+def repeated(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+    """The runs that have a spread: two iterations or more after the first."""
+    return [run for run in runs if len(run.durations) > 1]
+
+
+def base_of(runs: Sequence[RecordedRun]) -> RecordedRun | None:
+    """The run that speed-up is measured against: the fastest on one rank."""
+    alone = [run for run in timed(runs) if run.ranks == 1]
+    return min(alone, key=lambda run: run.mean or 0, default=None)
+
+
+def speed_up(runs: Sequence[RecordedRun]) -> str:
+    """The best speed-up over one rank, and whether the ranks share a machine."""
+    base = base_of(repeated(runs))
+    many = [run for run in repeated(runs) if run.ranks > 1]
+    if base is None or not many:
+        return ""
+    best = min(many, key=lambda run: run.mean or 0)
+    several = f"{best.ranks} ranks ({short(best.name)})"
+    times = times_as_fast(base.durations, best.durations)
+    text = (f"{several} are {times:.2f} times as fast as one" if times else
+            f"{several} and one do not differ in speed beyond the spread of their iterations")
+    cores = best.start["cores"]
+    shared = len(set(best.hosts.values())) == 1 and cores <= best.ranks
+    return text + (f"; the {best.ranks} share one machine's {cores} cores" if shared else "")
+
+
+def strategies(runs: Sequence[RecordedRun]) -> list[str]:
+    """For each number of ranks, every run's speed against gather/scatter's, or the slowest's."""
+    known = repeated(runs)
+    groups = [[run for run in known if run.ranks == ranks]
+              for ranks in sorted({run.ranks for run in known})]
+    return [_against(group) for group in groups if len(group) > 1]
+
+
+def _against(runs: Sequence[RecordedRun]) -> str:
+    root = next((run for run in runs if run.name.endswith("gather-scatter")),
+                max(runs, key=lambda run: run.mean or 0))
+    compared = []
+    for run in runs:
+        if run is not root:
+            times = times_as_fast(root.durations, run.durations)
+            compared.append(f"{short(run.name)} " + (
+                f"is {times:.2f} times as fast" if times else "does not differ beyond the spread"))
+    ranks = f"{root.ranks} rank{'s' * (root.ranks > 1)}"
+    return f"on {ranks}, against {short(root.name)}: {', '.join(compared)}"
 
 
 def sync_fraction(run: RecordedRun) -> float:
@@ -48,9 +91,13 @@ def sync_fraction(run: RecordedRun) -> float:
 
 def where_time_goes(runs: Sequence[RecordedRun]) -> str:
     """The run that averages longest, or the longest phase where there is nothing to average."""
-    several = [run for run in timed(runs) if run.ranks > 1]
+    known = timed(runs)
+    several = [run for run in known if run.ranks > 1]
+    if known and not several:
+        phase, fraction = slowest_phase(next(iter(known[0].phases.values())))
+        return f"{phase} takes {100 * fraction:.0f} % of the time"
     if not several:
-        return _longest_phase(timed(runs)[0]) if timed(runs) else ""
+        return ""
     waiting = [run for run in several if not run.overlaps_sync]
     overlapping = [short(run.name) for run in several if run.overlaps_sync]
     within = f"within backward in {join(overlapping)}"
@@ -61,29 +108,19 @@ def where_time_goes(runs: Sequence[RecordedRun]) -> str:
     return text + (f"; averaging takes place {within}" if overlapping else "")
 
 
-def _longest_phase(run: RecordedRun) -> str:
-    phase, fraction = spent(run)
-    return f"{phase} takes {100 * fraction:.0f} % of the time"
-
-
 def bytes_moved(runs: Sequence[RecordedRun]) -> str:
     """What the busiest rank of each run sends; runs that send equally much are named together."""
     by_amount: dict[str, list[str]] = {}
     for run in sorted(runs, key=lambda run: -max(run.bytes_sent.values())):
         if most := max(run.bytes_sent.values()):
-            by_amount.setdefault(amount(most), []).append(short(run.name) + _root(run))
+            ranks = [rank for rank, sent in run.bytes_sent.items() if sent == most]
+            root = f" (rank {ranks[0]})" * (len(ranks) == 1 < len(run.bytes_sent))
+            by_amount.setdefault(amount(most), []).append(short(run.name) + root)
     if not by_amount:
         return ""
     several = sum(map(len, by_amount.values())) > 1
     return "each iteration the busiest rank sends " + ", ".join(
         words + f" in {join(names)}" * several for words, names in by_amount.items())
-
-
-def _root(run: RecordedRun) -> str:
-    """Which rank sends most, where it is one alone."""
-    most = max(run.bytes_sent.values())
-    ranks = [rank for rank, sent in run.bytes_sent.items() if sent == most]
-    return f" (rank {ranks[0]})" if len(ranks) == 1 < len(run.bytes_sent) else ""
 
 
 def amount(sent: float) -> str:

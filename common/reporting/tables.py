@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
 from common.core.failures import DataError
@@ -13,8 +13,7 @@ from common.core.progress import PHASES
 from common.reporting.figures import label
 from common.reporting.proof_findings import best_table, claim
 from common.reporting.recorded_run import RecordedRun
-from common.reporting.run_findings import MEGABYTE
-from common.reporting.speed_findings import base_of, timed
+from common.reporting.run_findings import MEGABYTE, base_of, timed
 
 Runs = Sequence[RecordedRun]
 NODE_SETTINGS = ("data_dir", "output_dir", "resume", "dry_run")
@@ -38,21 +37,22 @@ def timing(runs: Runs) -> Table:
         ("run", "ranks", "seconds an iteration", "median", "n", "images/s", "speed",
          "MB sent, busiest rank", "test accuracy"),
         [(run.name, str(run.ranks), *_times(run, base),
-          f"{max(run.bytes_sent.values()) / MEGABYTE:.1f}", _test(run, "test_accuracy", 100, " %"))
+          f"{max(run.bytes_sent.values()) / MEGABYTE:.1f}", _test_accuracy(run))
          for run in runs])
 
 
 def _times(run: RecordedRun, base: RecordedRun | None) -> tuple[str, ...]:
     if not run.mean:
         return "-", "-", "0", "-", "-"
+    spread = stdev(run.durations) if len(run.durations) > 1 else 0.0
     speed = f"{base.mean / run.mean:.2f}" if base and base.mean else "-"
-    return (f"{run.mean:.3f} ± {run.spread:.3f}", f"{run.median:.3f}", str(len(run.durations)),
-            f"{run.images_per_second:.0f}", speed)
+    return (f"{run.mean:.3f} ± {spread:.3f}", f"{median(run.durations):.3f}",
+            str(len(run.durations)), f"{run.images_per_second:.0f}", speed)
 
 
-def _test(run: RecordedRun, name: str, factor: float = 1, unit: str = "") -> str:
+def _test_accuracy(run: RecordedRun) -> str:
     event = run.last("evaluation")
-    return f"{factor * event[name]:.{2 if unit else 3}f}{unit}" if event else "-"
+    return f"{100 * event['test_accuracy']:.2f} %" if event else "-"
 
 
 def phases(runs: Runs) -> Table:
@@ -67,7 +67,7 @@ def phases(runs: Runs) -> Table:
                  ("run", *PHASES), rows)
 
 
-def operators(runs: Runs) -> Table | None:
+def operators(runs: Runs) -> Table:
     """The top operators of the traced runs' leaders, by their time over all runs."""
     by_run = {label(run): {row["name"]: row for row in run.last("operators")["rows"]}
               for run in runs if run.last("operators")}
@@ -77,68 +77,51 @@ def operators(runs: Runs) -> Table | None:
     return Table("Seconds that rank 0 spent in the top operators while it was traced; in "
                  "brackets the share of all operators; -: not among the first ten",
                  ("operator", *by_run),
-                 [(name, *(_operator(rows.get(name)) for rows in by_run.values()))
-                  for name, _ in total.most_common(SHOWN_OPERATORS)]) if by_run else None
-
-
-def _operator(row: dict[str, Any] | None) -> str:
-    return f"{row['seconds']:.3f} ({100 * row['share']:.0f} %)" if row else "-"
+                 [(name, *(f"{row['seconds']:.3f} ({100 * row['share']:.0f} %)" if row else "-"
+                           for row in (rows.get(name) for rows in by_run.values())))
+                  for name, _ in total.most_common(SHOWN_OPERATORS)])
 
 
 def accuracy(runs: Runs) -> Table:
     """Loss and accuracy, in training and on the test set."""
     rows = []
     for run in runs:
-        epoch = run.last("epoch")
+        epoch, test = run.last("epoch"), run.last("evaluation")
         rows.append((label(run), str(len(run.steps)), f"{run.merged[0]['loss']:.3f}",
                      f"{epoch['loss']:.3f}" if epoch else "-",
                      f"{100 * epoch['accuracy']:.2f} %" if epoch else "-",
-                     _test(run, "test_loss"), _test(run, "test_accuracy", 100, " %"),
-                     run.last("evaluation").get("weights", "-")))
+                     f"{test['test_loss']:.3f}" if test else "-", _test_accuracy(run),
+                     test.get("weights", "-")))
     return Table("Means over samples; training is the mean over the last epoch while weights move. "
                  "The digest is of the weights at the end: equal for equal bits",
                  ("run", "iterations", "first loss", "training loss", "training accuracy",
                   "test loss", "test accuracy", "digest"), rows)
 
 
-def by_class(runs: Runs) -> Table | None:
+def by_class(runs: Runs) -> Table:
     """Each class's recall on the test set; "-" where a run has other classes."""
-    tested = [run for run in runs if "confusion_matrix" in run.last("evaluation")]
-    if not tested:
-        return None
-    recalls = [_recognised(run.last("evaluation")) for run in tested]
-    names = dict.fromkeys(name for recall in recalls for name in recall)
-    return Table("Test images of each class that were recognised (recall)",
-                 ("class", *(label(run) for run in tested)),
-                 [(name, *(recall.get(name, "-") for recall in recalls)) for name in names])
+    recalls = {}
+    for run in runs:
+        if "confusion_matrix" in (test := run.last("evaluation")):
+            rows = enumerate(zip(test["class_names"], test["confusion_matrix"], strict=True))
+            recalls[label(run)] = {name: f"{100 * row[place] / (sum(row) or 1):.1f} %"
+                                   for place, (name, row) in rows}
+    names = dict.fromkeys(name for recall in recalls.values() for name in recall)
+    return Table("Test images of each class that were recognised (recall)", ("class", *recalls),
+                 [(name, *(recall.get(name, "-") for recall in recalls.values()))
+                  for name in names])
 
 
-def _recognised(evaluation: dict[str, Any]) -> dict[str, str]:
-    return {name: f"{100 * row[place] / (sum(row) or 1):.1f} %" for place, (name, row) in
-            enumerate(zip(evaluation["class_names"], evaluation["confusion_matrix"],
-                          strict=True))}
-
-
-def differing_settings(runs: Runs) -> Table | None:
-    """The flags in which the runs differ."""
-    rows = [(name, *map(_word, values)) for name, values in _settings(runs)
-            if len(set(map(_word, values))) > 1]
-    return Table("Flags in which the runs differ", ("flag", *(label(run) for run in runs)),
-                 rows) if rows else None
-
-
-def common_settings(runs: Runs) -> Table:
-    """The flags in which they agree."""
-    return Table("Flags that are the same in all", ("flag", "value"),
-                 [(name, _word(values[0])) for name, values in _settings(runs)
-                  if len(set(map(_word, values))) == 1])
-
-
-def _settings(runs: Runs) -> list[tuple[str, list[Any]]]:
+def settings(runs: Runs) -> tuple[Table, Table]:
+    """The flags in which the runs differ, and those in which they agree."""
     names = dict.fromkeys(name for run in runs for name in run.settings
                           if name not in NODE_SETTINGS)
-    return [(f"--{name.replace('_', '-')}", [run.settings.get(name) for run in runs])
+    rows = [(f"--{name.replace('_', '-')}", *(_word(run.settings.get(name)) for run in runs))
             for name in names]
+    return (Table("Flags in which the runs differ", ("flag", *(label(run) for run in runs)),
+                  [row for row in rows if len(set(row[1:])) > 1]),
+            Table("Flags that are the same in all", ("flag", "value"),
+                  [row[:2] for row in rows if len(set(row[1:])) == 1]))
 
 
 def _word(value: Any) -> str:
@@ -150,23 +133,17 @@ def environment(runs: Runs) -> Table:
     """What each run ran on."""
     rows = []
     for run in runs:
-        start, ran_on = run.start, run.start.get("ran_on", {})
-        when = f"{datetime.fromtimestamp(start['time'], timezone.utc):%Y-%m-%d %H:%M} UTC" \
-            if "time" in start else "-"
-        rows.append((label(run), when,
-                     ", ".join(sorted(set(run.hosts.values()))), start.get("processor", "-"),
-                     str(start.get("cores", "-")), str(ran_on.get("threads", "-")),
-                     *(ran_on.get(name, "-") for name in ("device", "python", "torch", "numpy")),
-                     _algorithms(ran_on.get("convolutions", ""))))
+        start, ran_on = run.start, run.start["ran_on"]
+        layers = Counter(ran_on["convolutions"].split())
+        rows.append((label(run),
+                     f"{datetime.fromtimestamp(start['time'], timezone.utc):%Y-%m-%d %H:%M} UTC",
+                     ", ".join(sorted(set(run.hosts.values()))), start["processor"],
+                     str(start["cores"]), str(ran_on["threads"]),
+                     *(ran_on[name] for name in ("device", "python", "torch", "numpy")),
+                     ", ".join(f"{count} {name}" for name, count in layers.items()) or "-"))
     return Table("What the runs ran on, and what computed their convolutions",
                  ("run", "started", "hosts", "processor", "cores a node", "threads a rank",
                   "device", "python", "torch", "numpy", "convolutions"), rows)
-
-
-def _algorithms(by_layer: str) -> str:
-    """How many layers each algorithm computes: "2 library, 4 winograd-4"."""
-    counted = Counter(by_layer.split())
-    return ", ".join(f"{count} {name}" for name, count in counted.items()) or "-"
 
 
 class Proof(NamedTuple):

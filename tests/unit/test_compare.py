@@ -107,9 +107,10 @@ def test_differences_of_settings(tmp_path):
     write_run(tmp_path / "a", seed=1)
     write_run(tmp_path / "b", seed=2)
     runs = find_runs([tmp_path])
-    assert [row[:3] for row in tables.differing_settings(runs).rows] == [("--seed", "1", "2")]
-    assert "--seed" not in [row[0] for row in tables.common_settings(runs).rows]
-    assert tables.differing_settings(runs[:1]) is None
+    differing, common = tables.settings(runs)
+    assert [row[:3] for row in differing.rows] == [("--seed", "1", "2")]
+    assert "--seed" not in [row[0] for row in common.rows]
+    assert tables.settings(runs[:1])[0].rows == []
 
 
 def test_text_from_logs_is_escaped(tmp_path):

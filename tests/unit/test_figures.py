@@ -122,13 +122,13 @@ def title(figure) -> str:
 
 
 def test_the_confusion_matrix_names_the_worst_mistake_and_leaves_zeros_blank(course, tmp_path):
-    figure = confusion_figures.confusion(course[0])
+    figure = confusion_figures.confusion(course)
     assert "bee is taken for ant most often, 5 of 10 times" in title(figure)
     assert cells(figure) == {(0, 0): "8", (1, 0): "2", (0, 1): "5", (1, 1): "5"}
     tied, none = matrices(tmp_path / "other", [[8, 2], [2, 8]], [[9, 0], [0, 9]])
-    assert "4 of 20 test images are mistaken" in title(confusion_figures.confusion(tied))
-    assert "no test image is mistaken" in title(confusion_figures.confusion(none))
-    assert cells(confusion_figures.confusion(none)) == {(0, 0): "9", (1, 1): "9"}
+    assert "4 of 20 test images are mistaken" in title(confusion_figures.confusion([tied]))
+    assert "no test image is mistaken" in title(confusion_figures.confusion([none]))
+    assert cells(confusion_figures.confusion([none])) == {(0, 0): "9", (1, 1): "9"}
 
 
 def test_one_matrix_shows_where_other_runs_differ_if_they_do(tmp_path):
@@ -161,7 +161,7 @@ def test_numbers_of_workers_that_are_as_fast_are_not_told_apart(tmp_path):
 
 def test_what_runs_do_not_have_is_not_drawn(tmp_path):
     runs = find_runs([write_run(tmp_path / "PartOne", steps=1, ended=False).parent])
-    assert confusion_figures.confusion(runs[0]) is None
+    assert confusion_figures.confusion(runs) is None
     assert [name for name, draw in figures.FIGURES.items() if draw(runs)] == ["learning"]
 
 
@@ -177,7 +177,7 @@ def test_looks_differ_without_colour():
 
 def test_every_ink_has_its_counterpart_on_a_dark_page(course):
     drawn = [figure for draw in figures.FIGURES.values() if (figure := draw(course))]
-    for text in map(svg, [*drawn, confusion_figures.confusion(course[0])]):
+    for text in map(svg, [*drawn, confusion_figures.confusion(course)]):
         before, rules, after = re.split(r"(@media \(prefers-color-scheme: dark\) \{.*?\n\})", text,
                                         flags=re.DOTALL)
         assert f"#paper path {{fill: {DARK[PAPER]} !important}}" in rules

@@ -12,9 +12,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from common.core.failures import DataError, UsageError
-from common.reporting import loss_curves
-from common.reporting.loss_curves import Curve, conclusion, draw, read_curve, smoothed, table
-from scripts.loss_curves import main
+from scripts import loss_curves
+from scripts.loss_curves import Curve, conclusion, draw, main, read_curve, smoothed, table
 from tests.recorded import write_run
 from tests.svg_text import cut_off
 

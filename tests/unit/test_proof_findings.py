@@ -9,8 +9,7 @@ import copy
 import pytest
 
 from common.reporting.figure_style import svg
-from common.reporting.proof_figure import by_step
-from common.reporting.proof_findings import best_table, claim
+from common.reporting.proof_findings import best_table, by_step, claim
 
 
 def case(name, ranks, verdict, *gaps):

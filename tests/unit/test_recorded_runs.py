@@ -22,7 +22,7 @@ from common.core.failures import DataError
 from common.core.progress import PHASES
 from common.reporting import run_findings as findings
 from common.reporting.recorded_run import RecordedRun, find_runs, short
-from common.reporting.speed_findings import speed_up, strategies
+from common.reporting.run_findings import speed_up, strategies
 from tests.recorded import write_course, write_run
 
 
