@@ -10,8 +10,7 @@ traces), proof*.json beside them, and nothing else. The page needs no network.
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from common.core.interpreter import use_environment
 
@@ -31,7 +30,8 @@ def main() -> None:
     runs = find_runs(options.folders)
     from common.reporting.page import Page  # matplotlib takes a second: mistakes come first
 
-    page = Page.of(runs, _proofs(options.folders, options.proof))
+    beside = [path for folder in options.folders for path in sorted(folder.rglob("proof*.json"))]
+    page = Page.of(runs, options.proof + beside)
     print(page.first_sentences(), page.timing_as_text(), sep="\n\n")
     output = options.output or options.folders[0]
     with writing(output):
@@ -48,10 +48,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--proof", type=Path, action="append", default=[], metavar="FILE",
                         help="also show what scripts/prove.py wrote there (its .json)")
     return parser
-
-
-def _proofs(folders: list[Path], named: list[Path]) -> list[Path]:
-    return [*named, *(path for folder in folders for path in sorted(folder.rglob("proof*.json")))]
 
 
 if __name__ == "__main__":

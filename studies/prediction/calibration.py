@@ -14,8 +14,6 @@ from studies.prediction.forms import Link, payload_rate
 from studies.prediction.grid import COMPUTE_ONLY, Cell
 from studies.prediction.model import STRATEGIES, Compute, Cost, Gradient, Machine, exposed_seconds
 
-NO_BAR = "not enough data for an error bar"
-
 
 class Prediction(NamedTuple):
     """Seconds of the median step, and half of its 95 % error bar, relative; None without one."""
@@ -101,14 +99,27 @@ def variants(cells: Sequence[Cell]) -> list[str]:
             if any(name in cell["variants"] for cell in cells)]
 
 
-def relative_errors(model: Calibration, cells: Sequence[Cell]) -> dict[str, float]:
-    """By variant that the model knows, the largest error on these cells: (predicted - measured) /
-    measured, with its sign."""
-    found: dict[str, float] = {}
-    for cell in cells:
-        for name in (COMPUTE_ONLY, *model.costs):
-            if name in cell["variants"]:
-                error = model.seconds(name, cell["nodes"], model.link(
-                    payload_rate(cell["rate"]))) / measured(cell, name) - 1
-                found[name] = max(found.get(name, 0.0), error, key=abs)
-    return found
+class Check(NamedTuple):
+    """A measured step of a cell that the model has not seen, beside what it says of it."""
+
+    nodes: int
+    rate: str
+    name: str
+    measured: float
+    predicted: Prediction
+
+    @property
+    def error(self) -> float:
+        """(predicted - measured) / measured."""
+        return self.predicted.seconds / self.measured - 1
+
+    @property
+    def is_within_bar(self) -> bool:
+        return self.predicted.low <= self.measured <= self.predicted.high
+
+
+def checks(model: Calibration, unseen: Sequence[Cell]) -> list[Check]:
+    """Every step of the unseen cells that the model can say something of."""
+    return [Check(cell["nodes"], str(cell["rate"]), name, measured(cell, name),
+                  model.predict(name, cell["nodes"], payload_rate(cell["rate"])))
+            for cell in unseen for name in variants([cell]) if name in (COMPUTE_ONLY, *model.costs)]

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from common.core.spread import student
-from studies.prediction.calibration import Calibration, relative_errors, variants
+from studies.prediction.calibration import Calibration, checks, variants
 from studies.prediction.grid import Cell
 
 LEAST_CELLS = 3  # two, each predicted from the other alone, are not enough
@@ -57,9 +57,8 @@ def _leave_one_out(cells: Sequence[Cell], fit: Callable[[Sequence[Cell]], Calibr
     """The relative errors on each cell when it is excluded, by variant."""
     found: Errors = {name: [] for name in variants(cells)}
     for cell in cells if len(cells) >= LEAST_CELLS else []:
-        for name, error in relative_errors(fit([each for each in cells if each is not cell]),
-                                           [cell]).items():
-            found[name].append(error)
+        for check in checks(fit([each for each in cells if each is not cell]), [cell]):
+            found[check.name].append(check.error)
     return found
 
 

@@ -1,16 +1,17 @@
 """The model beside what was measured, and the simulation up to thousands of ranks, as figures."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
 from common.core.failures import writing
 from common.reporting.figure_style import MARKS, legend_below, line, new_figure, svg
+from studies.prediction.calibration import Check
 from studies.prediction.simulation import AVERAGING, Cluster, Work, efficiency
-from studies.prediction.tables import Check, errors_in_words
+from studies.prediction.tables import errors_in_words
 
 STEPS = 3  # of each simulated cluster
 SPREAD = 0.1  # of a rank's time: a standard deviation of a tenth
@@ -28,28 +29,25 @@ def accuracy(found: Sequence[Check]) -> Figure:
         axes.plot([each.measured for each in own], [each.predicted.seconds for each in own],
                   linestyle="none", marker=MARKS[index], markersize=5, fillstyle="none",
                   color=line(index + 1)["color"], label=f"{nodes} nodes")
-    _both_logarithmic(axes)
+    for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
+        scale("log")
+        axis.set_major_formatter(ScalarFormatter())
     axes.set_xlabel("measured seconds a step")
     axes.set_ylabel("predicted seconds a step")
     legend_below(figure, axes, columns=2)
     return figure
 
 
-def _both_logarithmic(axes: Axes) -> None:
-    for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
-        scale("log")
-        axis.set_major_formatter(ScalarFormatter())
-
-
 def scaling(clusters: Sequence[Cluster], work: Work) -> Figure:
     """Efficiency by number of ranks, without stragglers and with: a line a strategy."""
+    uneven = replace(work, spread=SPREAD)
     last = efficiency("hierarchical, overlapped", clusters[-1], work)
-    waiting = efficiency("hierarchical, overlapped", clusters[-1], _uneven(work), STEPS)
+    waiting = efficiency("hierarchical, overlapped", clusters[-1], uneven, STEPS)
     figure, panels = new_figure(
         f"{clusters[-1].ranks} ranks keep {100 * last:.0f} % of their speed with overlapped rings "
         f"in nodes and racks, and {100 * waiting:.0f} % when ranks vary by {100 * SPREAD:.0f} %",
         5.4, panels=2)
-    for axes, each, words in zip(panels, (work, _uneven(work)), ("even", "uneven"), strict=True):
+    for axes, each, words in zip(panels, (work, uneven), ("even", "uneven"), strict=True):
         for index, name in enumerate(AVERAGING):
             axes.plot([cluster.ranks for cluster in clusters],
                       [100 * efficiency(name, cluster, each, STEPS if each.spread else 1)
@@ -69,7 +67,3 @@ def write(figure: Figure, path: Path) -> None:
     with writing(path):
         path.write_text(svg(figure))
     print(f"\nto look at: {path}")
-
-
-def _uneven(work: Work) -> Work:
-    return Work(work.ready, work.sizes, SPREAD)

@@ -10,11 +10,9 @@ bars are those of studies/prediction/error_bars.py.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import fmean, median
-from typing import NamedTuple
+from statistics import fmean, linear_regression, median
 
 import numpy as np
-from numpy.typing import NDArray
 
 from common.core.failures import DataError
 from studies.prediction.calibration import Calibration, measured, variants
@@ -26,7 +24,6 @@ from studies.prediction.model import STRATEGIES, Cost, Gradient, Machine, link_s
 TRIES = 400  # of the overlapped cost, from none to all that was seen where links are fastest
 SLOWDOWNS = np.linspace(1, 2, 51)
 SLOWDOWN_PRICE = 0.01  # a slowdown of 1.1 must make errors smaller by 1 % of a step
-Values = NDArray[np.float64]
 
 
 def calibrate(cells: Sequence[Cell], machine: Machine, batch: int,
@@ -43,8 +40,10 @@ def calibrate(cells: Sequence[Cell], machine: Machine, batch: int,
 
 def _fit(cells: Sequence[Cell], machine: Machine, batch: int, latency: float) -> Calibration:
     fixed, image, update = _fit_compute(cells, machine, batch)
-    found = Calibration(machine, batch, _gradient(cells), fixed, image, update,
-                        _backward_fraction(cells), latency, {}, {})
+    phases = [cell["variants"][COMPUTE_ONLY]["phases"] for cell in cells]
+    backward = median(each["backward"] / (each["forward"] + each["backward"]) for each in phases)
+    found = Calibration(machine, batch, _gradient(cells), fixed, image, update, backward, latency,
+                        {}, {})
     costs = {name: _fit_cost(name, cells, found) for name in variants(cells)[1:]}
     return replace(found, costs=costs)
 
@@ -62,24 +61,9 @@ def _fit_compute(cells: Sequence[Cell], machine: Machine,
     points = [(batch / ranks, median(step for cell in cells if cell["nodes"] == ranks
                                      for step in cell["variants"][COMPUTE_ONLY]["steps"]) / times)
               for ranks, times in slower.items()]
-    fixed = _line(points) if len(points) > 1 else update
-    fixed = min(max(0.0, fixed), *(seconds for _, seconds in points), update if len(points) < 2
-                else float("inf"))
+    line = linear_regression(*zip(*points, strict=True)).intercept if len(points) > 1 else update
+    fixed = min(max(0.0, line), *(seconds for _, seconds in points))
     return fixed, fmean((seconds - fixed) / images for images, seconds in points), update
-
-
-def _line(points: Sequence[tuple[float, float]]) -> float:
-    """Where the straight line through (x, y) points, by least squares, meets x = 0."""
-    middle, level = (fmean(values) for values in zip(*points, strict=True))
-    slope = (sum((x - middle) * (y - level) for x, y in points)
-             / sum((x - middle) ** 2 for x, _ in points))
-    return level - slope * middle
-
-
-def _backward_fraction(cells: Sequence[Cell]) -> float:
-    phases = [cell["variants"][COMPUTE_ONLY]["phases"] for cell in cells]
-    return median(each["backward"] / ((each["forward"] + each["backward"]) or 1.0)
-                  for each in phases)
 
 
 def _gradient(cells: Sequence[Cell]) -> Gradient:
@@ -90,23 +74,13 @@ def _gradient(cells: Sequence[Cell]) -> Gradient:
     return Gradient(tuple(cells[0]["gradient_bytes"][::-1]), tuple(ready[::-1]))
 
 
-class _Samples(NamedTuple):
-    """What n cells say of a strategy: whole steps, and what of them is not computing, (n,).
+def _fit_cost(name: str, cells: Sequence[Cell], model: Calibration) -> Cost:
+    """The least squares of relative errors: the best serial cost for all others that are tried.
 
-    `serial` and `overlapped` are the strategy's loads there, (n,); `links` the links' seconds for
-    each of SLOWDOWNS, (slowdowns, n).
+    Where no cell tells a slowdown from a cost, there is none: see SLOWDOWN_PRICE.
     """
-
-    steps: Values
-    extra: Values
-    serial: Values
-    overlapped: Values
-    links: Values
-
-
-def _samples(name: str, cells: Sequence[Cell], model: Calibration) -> _Samples:
     strategy, rows = STRATEGIES[name], []
-    for cell in cells:
+    for cell in (cell for cell in cells if name in cell["variants"]):
         ranks, step = cell["nodes"], measured(cell, name)
         slower, compute = model.machine.oversubscription(ranks), model.compute(ranks)
         link = model.link(payload_rate(cell["rate"]))
@@ -115,22 +89,12 @@ def _samples(name: str, cells: Sequence[Cell], model: Calibration) -> _Samples:
                          link_seconds(strategy, model.gradient, compute, ranks,
                                       Cost(0, 0, slowdown).slowed(link))
                          for slowdown in SLOWDOWNS)))
-    steps, extra, serial, overlapped, *links = np.array(rows).T
-    return _Samples(steps, extra, serial, overlapped, np.array(links))
-
-
-def _fit_cost(name: str, cells: Sequence[Cell], model: Calibration) -> Cost:
-    """The least squares of relative errors: the best serial cost for all others that are tried.
-
-    Where no cell tells a slowdown from a cost, there is none: see SLOWDOWN_PRICE.
-    """
-    known = _samples(name, [cell for cell in cells if name in cell["variants"]], model)
-    tried = max(0.0, (known.extra / known.overlapped).min()) * np.linspace(0, 1, TRIES)
-    rest = known.extra - np.maximum(known.links[:, None], tried[:, None] * known.overlapped)
-    share = known.serial / known.steps
-    best = np.maximum(0, (rest / known.steps * share).sum(-1) / (share**2).sum())
-    misfit = (((rest / known.steps - best[..., None] * share) ** 2).sum(-1)
+    steps, extra, serial, overlapped, *links = np.array(rows).T  # a value for each cell
+    tried = max(0.0, (extra / overlapped).min()) * np.linspace(0, 1, TRIES)
+    rest = (extra - np.maximum(np.array(links)[:, None], tried[:, None] * overlapped)) / steps
+    share = serial / steps
+    best = np.maximum(0, (rest * share).sum(-1) / (share**2).sum())
+    misfit = (((rest - best[..., None] * share) ** 2).sum(-1)
               + SLOWDOWN_PRICE * (SLOWDOWNS[:, None] - 1) ** 2)
-    slowdown, overlapped = np.unravel_index(misfit.argmin(), misfit.shape)
-    return Cost(float(best[slowdown, overlapped]), float(tried[overlapped]),
-                float(SLOWDOWNS[slowdown]))
+    slowdown, load = np.unravel_index(misfit.argmin(), misfit.shape)
+    return Cost(float(best[slowdown, load]), float(tried[load]), float(SLOWDOWNS[slowdown]))

@@ -78,14 +78,7 @@ def save_grid(path: Path | None, grid: dict[str, Any]) -> None:
     """Replaces the file as a whole, so that an interrupted run leaves the cells it had."""
     if path is not None:
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(_rounded(grid), indent=1) + "\n")
+        # Microseconds and whole bytes are enough, and make a file that one can read.
+        rounded = json.loads(json.dumps(grid), parse_float=lambda text: round(float(text), 6))
+        partial.write_text(json.dumps(rounded, indent=1) + "\n")
         partial.replace(path)
-
-
-def _rounded(value: Any) -> Any:
-    """Microseconds and whole bytes are enough, and make a file that one can read."""
-    if isinstance(value, dict):
-        return {name: _rounded(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_rounded(each) for each in value]
-    return round(value, 6) if isinstance(value, float) else value

@@ -13,6 +13,7 @@ then what exceeds backward, or, across steps, what the next forward waits for.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from PartTwo.lanes import CHUNK_BYTES, first_of_express
@@ -140,12 +141,8 @@ def _copy_load(ranks: int, oversubscription: float) -> float:
     return oversubscription
 
 
-def _ring(gradient: Gradient, ranks: int, link: Link) -> float:
-    return forms.ring(gradient.size, ranks, link)
-
-
-def _gather_scatter(gradient: Gradient, ranks: int, link: Link) -> float:
-    return forms.gather_scatter(gradient.size, ranks, link)
+def _whole(form: Callable[[float, int, Link], float]) -> Wire:
+    return lambda gradient, ranks, link: form(gradient.size, ranks, link)
 
 
 def _by_tensor(form: Callable[[float, int, Link], float]) -> Wire:
@@ -154,21 +151,18 @@ def _by_tensor(form: Callable[[float, int, Link], float]) -> Wire:
 
 def _overlapped(limits: Sequence[float], part: float = 1.0,
                 across_steps: bool = False) -> Strategy:
-    return Strategy(_ring, _ring_load, _ring_load, tuple(limits), part, across_steps)
+    return Strategy(_whole(forms.ring), _ring_load, _ring_load, tuple(limits), part, across_steps)
 
 
 STRATEGIES: Mapping[str, Strategy] = {
-    "gather-scatter": Strategy(_gather_scatter, _stack_load, _root_load),
+    "gather-scatter": Strategy(_whole(forms.gather_scatter), _stack_load, _root_load),
     "gather-scatter-per-tensor": Strategy(_by_tensor(forms.gather_scatter), _root_load,
                                           _root_load),
-    "gather-scatter-pipelined": Strategy(
-        lambda gradient, ranks, link: forms.pipelined(gradient.size, ranks, link, CHUNK_BYTES),
-        _root_load, _root_load),
-    "all-reduce": Strategy(_ring, _copy_load, _ring_load),
+    "gather-scatter-pipelined": Strategy(_whole(partial(forms.pipelined, chunk=CHUNK_BYTES)),
+                                         _root_load, _root_load),
+    "all-reduce": Strategy(_whole(forms.ring), _copy_load, _ring_load),
     "all-reduce-per-tensor": Strategy(_by_tensor(forms.ring), _ring_load, _ring_load),
-    "reduce-scatter": Strategy(
-        lambda gradient, ranks, link: forms.reduce_scatter(gradient.size, ranks, link),
-        _copy_load, _ring_load),
+    "reduce-scatter": Strategy(_whole(forms.reduce_scatter), _copy_load, _ring_load),
     "overlapped-all-reduce": _overlapped([1e6]),
     "overlapped-all-reduce, bf16 wire": _overlapped([1e6], 0.5),
     "cross-step-all-reduce": _overlapped([1e6], across_steps=True),

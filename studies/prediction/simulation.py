@@ -3,22 +3,65 @@
     python3 scripts/predict.py docs/results/sync_grid.json --simulate docs/scaling.svg
 
 Every rank computes the same number of samples whatever the cluster's size (weak scaling), for a
-time that is log-normal about the median. Then, or meanwhile, gradients are averaged by messages
-(studies/prediction/events.py). Without stragglers the result is the closed form's
-(studies/prediction/forms.py), and the tests hold it to that.
+time that is log-normal about the median. Then, or meanwhile, gradients are averaged by messages:
+a link carries one at a time, each way by itself, in the order of asking. Without stragglers the
+result is the closed form's (studies/prediction/forms.py), and the tests hold it to that.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from studies.prediction.calibration import Calibration
-from studies.prediction.events import Hop, Times, funnel, ring
 from studies.prediction.forms import Level, Link
 from studies.prediction.grid import PART_THREE
 from studies.prediction.model import STRATEGIES
+
+Times = NDArray[np.float64]
+
+
+class Hop(NamedTuple):
+    """One message over one link: `transfer` seconds of the link, then `latency` until it arrives.
+
+    The link is free for the next message when the transfer ends.
+    """
+
+    transfer: float
+    latency: float
+
+    @property
+    def seconds(self) -> float:
+        return self.transfer + self.latency
+
+
+def ring(ready: ArrayLike, steps: int, hop: Hop) -> Times:
+    """When each rank has sent and received `steps` messages round a ring.
+
+    `ready[i]` is when rank i can begin. In each step a rank sends its neighbour what it received in
+    the step before (its own block in the first).
+    """
+    departed = arrival = begun = np.asarray(ready, dtype=float)
+    for _ in range(steps if len(begun) > 1 else 0):
+        arrival = np.roll(departed + hop.seconds, 1)
+        departed = np.maximum(arrival, departed + hop.transfer)
+    return np.maximum(arrival, begun)
+
+
+def funnel(ready: Iterable[float], hop: Hop) -> Sequence[float]:
+    """When each message is at the root, in the order of arrival, if all go over the root's link.
+
+    `ready[i]` is when sender i can begin; the link serves in the order of `ready`.
+    """
+    free, arrivals = 0.0, []
+    for at in sorted(ready):
+        free = max(free, at) + hop.transfer
+        arrivals.append(free + hop.latency)
+    return arrivals
 
 
 @dataclass(frozen=True)
@@ -99,41 +142,28 @@ def gather_scatter(cluster: Cluster, ready: Sequence[Times], sizes: Sequence[flo
     return np.array([back[-1] - hop.latency, *back])
 
 
-def flat_ring(cluster: Cluster, ready: Sequence[Times], sizes: Sequence[float]) -> Times:
-    """One ring over all ranks, when all has been computed."""
-    return _ring_of([Level(cluster.ranks, cluster.slowest)], ready[-1], sum(sizes))
+def rings(cluster: Cluster, ready: Sequence[Times], sizes: Sequence[float],
+          by_level: bool = False, overlapped: bool = False) -> Times:
+    """One ring over all ranks; or `by_level`: rings in nodes, of nodes and of racks.
 
-
-def hierarchical(cluster: Cluster, ready: Sequence[Times], sizes: Sequence[float]) -> Times:
-    """Rings in nodes, of nodes and of racks, when all has been computed."""
-    return _ring_of(cluster.levels, ready[-1], sum(sizes))
-
-
-def overlapped_ring(cluster: Cluster, ready: Sequence[Times], sizes: Sequence[float]) -> Times:
-    """One ring over all ranks for each bucket as soon as it is ready, one after the other."""
-    return _overlapped([Level(cluster.ranks, cluster.slowest)], ready, sizes)
-
-
-def overlapped_hierarchical(cluster: Cluster, ready: Sequence[Times],
-                            sizes: Sequence[float]) -> Times:
-    """Rings in nodes, of nodes and of racks for each bucket as soon as it is ready."""
-    return _overlapped(cluster.levels, ready, sizes)
-
-
-AVERAGING: dict[str, Averaging] = {
-    "gather/scatter": gather_scatter,
-    "ring": flat_ring,
-    "ring, overlapped": overlapped_ring,
-    "hierarchical": hierarchical,
-    "hierarchical, overlapped": overlapped_hierarchical,
-}
-
-
-def _overlapped(levels: Sequence[Level], ready: Sequence[Times], sizes: Sequence[float]) -> Times:
+    When all has been computed; or `overlapped`: for each bucket as soon as it is ready.
+    """
+    levels = cluster.levels if by_level else [Level(cluster.ranks, cluster.slowest)]
+    if not overlapped:
+        ready, sizes = ready[-1:], [sum(sizes)]
     finished = np.zeros_like(ready[0])
     for at, size in zip(ready, sizes, strict=True):
         finished = _ring_of(levels, np.maximum(at, finished), size)
     return np.maximum(finished, ready[-1])
+
+
+AVERAGING: dict[str, Averaging] = {
+    "gather/scatter": gather_scatter,
+    "ring": rings,
+    "ring, overlapped": partial(rings, overlapped=True),
+    "hierarchical": partial(rings, by_level=True),
+    "hierarchical, overlapped": partial(rings, by_level=True, overlapped=True),
+}
 
 
 def _ring_of(levels: Sequence[Level], ready: Times, size: float) -> Times:

@@ -5,11 +5,9 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.core.failures import DataError, UsageError
 from common.core.progress import PHASES
@@ -23,8 +21,7 @@ BOX_LATENCY = 15e-6  # half a round trip between two namespaces, in seconds
 OWN = tuple(phase for phase in PHASES if phase != "sync")
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """What the model is calibrated on, and where that was measured."""
 
     cells: list[Cell]
@@ -51,13 +48,12 @@ def _grid(path: Path) -> Source:
     grid = load_grid(path)
     made_on = grid["made_on"]
     machine = Machine(made_on["cores"], made_on["machines"], made_on["threads"])
-    words = (f"{path.name}, {made_on['processor']}, "
-             f"{made_on['cores']} cores for all nodes, {made_on['precision']}")
+    words = (f"{path.name}, {made_on['processor']}, {made_on['cores']} cores for all nodes, "
+             f"{made_on['precision']}")
     return Source(grid["cells"], machine, made_on["batch"], BOX_LATENCY, words)
 
 
-@dataclass(frozen=True)
-class Links:
+class Links(NamedTuple):
     """The median link of a preflight: bytes and seconds; and on how many machines ranks were."""
 
     bytes_per_second: float
@@ -74,8 +70,8 @@ def read_links(path: Path) -> Links:
                       median(link["round_trip"] for link in links) / 2,
                       len({rank["machine"] for rank in found["ranks"]}))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is no preflight with links that scripts/preflight.py wrote"
-                        ) from error
+        raise DataError(
+            f"{path} is no preflight with links that scripts/preflight.py wrote") from error
 
 
 def _runs(runs: Sequence[RecordedRun], links: Links, preflight: Path) -> Source:
@@ -101,7 +97,9 @@ def _cell(runs: Sequence[RecordedRun], links: Links) -> Cell:
     if not alone:
         raise DataError(f"all runs on {runs[0].ranks} ranks average during backward, so their "
                         "averaging cannot be told from computing: add one with --sync all-reduce")
-    sizes, ready = _profile(max(_gradient_bytes(run) for run in alone))
+    # What the busiest rank sent says how large the gradient is.
+    sizes, ready = _profile(max(max(run.bytes_sent.values()) / sent(run.name.rpartition("/")[2],
+                                                                    run.ranks) for run in alone))
     phases = {phase: fmean(rank[phase] for run in alone for rank in run.phases.values())
               for phase in PHASES}
     computing = {"steps": [step for run in alone for step in _computing(run)], "phases": {
@@ -119,21 +117,15 @@ def _computing(run: RecordedRun) -> list[float]:
 
 
 def _strategy(run: RecordedRun) -> str:
-    name = run.name.rpartition("/")[2]
-    wire = run.settings.get("wire", "float32")
     if "PartThree" in run.name:
         return PART_THREE
+    name, wire = run.name.rpartition("/")[2], run.settings.get("wire", "float32")
     return name if wire == "float32" or name not in STRATEGIES else f"{name}, {wire} wire"
-
-
-def _gradient_bytes(run: RecordedRun) -> float:
-    """What the busiest rank sent says how large the gradient is."""
-    return max(run.bytes_sent.values()) / sent(run.name.rpartition("/")[2], run.ranks)
 
 
 def _profile(size: float) -> tuple[list[float], list[float]]:
     """VGG-11's tensors, `size` bytes in all, and when backward has each, 0 to 1 of it."""
     cell: dict[str, Any] = load_grid(PROFILE)["cells"][0]
     scale = size / sum(cell["gradient_bytes"])
-    last = list(accumulate(cell["ready"], max))[-1]
-    return [scale * each for each in cell["gradient_bytes"]], [at / last for at in cell["ready"]]
+    return ([scale * each for each in cell["gradient_bytes"]],
+            [at / max(cell["ready"]) for at in cell["ready"]])

@@ -2,41 +2,15 @@
 
 from collections.abc import Sequence
 from statistics import median
-from typing import NamedTuple
 
 from common.core.markdown import markdown_table
-from studies.prediction.calibration import NO_BAR, Calibration, Prediction, measured, variants
+from studies.prediction.calibration import Calibration, Check
 from studies.prediction.error_bars import LEAST_CELLS, spread
 from studies.prediction.forms import payload_rate
 from studies.prediction.grid import COMPUTE_ONLY, Cell
 from studies.prediction.model import Machine
 
-
-class Check(NamedTuple):
-    """A measured step of a cell that the model has not seen, beside what it says of it."""
-
-    nodes: int
-    rate: str
-    name: str
-    measured: float
-    predicted: Prediction
-
-    @property
-    def error(self) -> float:
-        """(predicted - measured) / measured."""
-        return self.predicted.seconds / self.measured - 1
-
-    @property
-    def is_within_bar(self) -> bool:
-        return self.predicted.low <= self.measured <= self.predicted.high
-
-
-def checks(model: Calibration, unseen: Sequence[Cell]) -> list[Check]:
-    """Every step of the unseen cells that the model can say something of."""
-    return [Check(cell["nodes"], str(cell["rate"]), name, measured(cell, name),
-                  model.predict(name, cell["nodes"], payload_rate(cell["rate"])))
-            for cell in unseen for name in variants([cell]) if name in (COMPUTE_ONLY, *model.costs)]
-
+NO_BAR = "not enough data for an error bar"
 
 def check_table(found: Sequence[Check]) -> str:
     """Markdown: measured and predicted seconds of each unseen step, then the errors in a line."""
@@ -72,15 +46,10 @@ def rate_in_words(rate: str | float) -> str:
     return rate if isinstance(rate, str) else f"{rate * 8 / 1e6:.0f} Mbit/s, measured"
 
 
-def fastest(model: Calibration, ranks: int, rate: float) -> list[tuple[str, Prediction]]:
-    """Every strategy at a rate of payload, the fastest first."""
-    found = [(name, model.predict(name, ranks, rate)) for name in model.costs]
-    return sorted(found, key=lambda each: each[1].seconds)
-
-
 def which_strategy(model: Calibration, ranks: int, rate: str | float) -> str:
     """The fastest one, and those that the error bars cannot tell from it."""
-    (best, seconds), *others = fastest(model, ranks, payload_rate(rate))
+    found = [(name, model.predict(name, ranks, payload_rate(rate))) for name in model.costs]
+    (best, seconds), *others = sorted(found, key=lambda each: each[1].seconds)
     text = f"{ranks} nodes, {rate_in_words(rate)}: {best}, {seconds.seconds:.3f} s a step "
     if seconds.error is None:
         return text + f"({NO_BAR})"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,13 +17,6 @@ from studies.proof.trajectory import Problem, trajectory
 
 MEASURED_BY = "all-reduce"  # what all strategies do alike is measured with one of them
 KEPT = "weights by step"
-
-
-class Apart(NamedTuple):
-    """How far a training ended from one rank's, and how far its weights were on the way."""
-
-    gaps: Gaps
-    by_step: list[float]
 
 
 @dataclass(frozen=True)
@@ -65,25 +58,19 @@ class Reference:
     perturbed: list[Case]
     allowed: Gaps
 
-    def against(self, strategy: Strategy, world_size: int, **changed: Any) -> Apart:
+    def measure(self, name: str, strategy: Strategy, world_size: int, **changed: Any) -> Case:
         """How far any of `world_size` ranks is from one rank, settings `changed` or not."""
         settings = replace(self.problem.settings, **changed)
-        ranks = run_ranks(world_size, _apart_here, replace(self.problem, settings=settings),
-                          strategy, self.path)
-        return Apart(worst(each.gaps for each in ranks),
-                     np.max([each.by_step for each in ranks], axis=0).tolist())
+        gaps, by_step = zip(*run_ranks(world_size, _apart_here, replace(
+            self.problem, settings=settings), strategy, self.path), strict=True)
+        return Case(name, world_size, worst(gaps), by_step=np.max(by_step, axis=0).tolist())
 
     def judge(self, name: str, strategy: Strategy, world_size: int, is_meant_to_agree: bool = True,
               **changed: Any) -> Case:
-        """The same as a case that is held to the bounds."""
-        apart = self.against(strategy, world_size, **changed)
-        return Case(name, world_size, apart.gaps, beyond(apart.gaps, self.allowed),
-                    is_meant_to_agree, apart.by_step)
-
-    def measure(self, name: str, strategy: Strategy, world_size: int, **changed: Any) -> Case:
-        """The same as a case that is held to nothing."""
-        apart = self.against(strategy, world_size, **changed)
-        return Case(name, world_size, apart.gaps, by_step=apart.by_step)
+        """The same, held to the bounds."""
+        case = self.measure(name, strategy, world_size, **changed)
+        return replace(case, beyond=beyond(case.gaps, self.allowed),
+                       is_meant_to_agree=is_meant_to_agree)
 
 
 def create_reference(problem: Problem, path: Path, limit: float = float("inf")) -> Reference:
@@ -93,9 +80,9 @@ def create_reference(problem: Problem, path: Path, limit: float = float("inf")) 
     """
     run_ranks(1, _save, problem, path)
     reference = Reference(problem, path, [], {})
-    perturbed = [reference.measure("one rank, " + name, way.strategy, 1, **way.changed_settings)
-                 for name, way in PERTURBATIONS.items()
-                 if way.changed_settings.get("precision") != problem.settings.precision]
+    perturbed = [reference.measure("one rank, " + name, strategy, 1, **changed)
+                 for name, (strategy, changed) in PERTURBATIONS.items()
+                 if changed.get("precision") != problem.settings.precision]
     images = problem.load().images
     summands = problem.settings.batch_size * images.shape[1] * images.shape[2]
     allowed = bounds(_load(path), summands, [case.gaps for case in perturbed], limit)
@@ -147,20 +134,15 @@ def in_float32(reference: Reference, sizes: Iterable[int]) -> Iterator[Case]:
 
 
 def _save(problem: Problem, path: Path) -> None:
-    kept = Kept(_steps(problem))
+    kept = Kept(problem.steps)
     torch.save({**trajectory(problem, alone, kept), KEPT: kept.weights}, path)
 
 
-def _apart_here(problem: Problem, strategy: Strategy, path: Path) -> Apart:
-    """On each rank: trains, and compares with the reference."""
+def _apart_here(problem: Problem, strategy: Strategy, path: Path) -> tuple[Gaps, list[float]]:
+    """On each rank: how far a training ends from one rank's, and its weights are on the way."""
     reference = _load(path)
-    compared = Compared(_steps(problem), reference[KEPT])
-    return Apart(differences(reference, trajectory(problem, strategy, compared)), compared.gaps)
-
-
-def _steps(problem: Problem) -> int:
-    assert problem.settings.max_iterations is not None  # a proof has a fixed number of steps
-    return problem.settings.max_iterations
+    compared = Compared(problem.steps, reference[KEPT])
+    return differences(reference, trajectory(problem, strategy, compared)), compared.gaps
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -48,17 +48,12 @@ def _cell(gap: Gap) -> str:
     return "0" if gap.absolute == 0 else f"{gap.absolute:.1e} ({gap.relative:.0e})"
 
 
-def provenance(arguments: Sequence[str]) -> dict[str, Any]:
-    """The command, and what its numbers depend on."""
-    return {"command": " ".join(["python3 scripts/prove.py", *arguments]), **versions(),
-            "code": code_digest(), "processor": processor(),
-            "cores": len(os.sched_getaffinity(0))}
-
-
 def write_report(output: Path, tables: Sequence[tuple[Reference, list[Case]]],
                  arguments: Sequence[str]) -> None:
     """Writes `output`.md and `output`.json: all tables, and what they depend on."""
-    source = provenance(arguments)
+    source: dict[str, Any] = {
+        "command": " ".join(["python3 scripts/prove.py", *arguments]), **versions(),
+        "code": code_digest(), "processor": processor(), "cores": len(os.sched_getaffinity(0))}
     markdown = ["# N ranks learn what one rank learns", "", "    " + source["command"], "",
                 ", ".join(f"{name} {source[name]}" for name in source if name != "command") + ".",
                 "", NOTE]
@@ -71,10 +66,10 @@ def write_report(output: Path, tables: Sequence[tuple[Reference, list[Case]]],
 
 
 def _as_json(reference: Reference, cases: Sequence[Case]) -> dict[str, Any]:
-    settings = reference.problem.settings
-    return {"settings": settings.trajectory(), "steps": settings.max_iterations,
-            "looked_after": looked_after(settings.max_iterations or 0),
-            "samples": reference.problem.samples, "bounds": _gaps_as_json(reference.allowed),
+    problem = reference.problem
+    return {"settings": problem.settings.trajectory(), "steps": problem.steps,
+            "looked_after": looked_after(problem.steps), "samples": problem.samples,
+            "bounds": _gaps_as_json(reference.allowed),
             "cases": [{"ranks": case.world_size, "name": case.name, "verdict": case.verdict,
                        "gaps": _gaps_as_json(case.gaps), "by_step": list(case.by_step)}
                       for case in (*reference.perturbed, *cases)]}

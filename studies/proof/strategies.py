@@ -85,15 +85,9 @@ def weights_nudged(model: nn.Module, loader: Loader) -> Wiring:
     return Wiring(model, loader, GradientSync())
 
 
-class Perturbation(NamedTuple):
-    """A way to train that differs from one rank's by rounding alone."""
-
-    strategy: Strategy
-    changed_settings: dict[str, str]
-
-
-PERTURBATIONS: Mapping[str, Perturbation] = {
-    "batches reversed": Perturbation(batches_reversed, {}),
-    "weights nudged": Perturbation(weights_nudged, {}),
-    "in float64": Perturbation(alone, {"precision": "float64"}),
+PERTURBATIONS: Mapping[str, tuple[Strategy, dict[str, str]]] = {
+    "batches reversed": (batches_reversed, {}),
+    "weights nudged": (weights_nudged, {}),
+    "in float64": (alone, {"precision": "float64"}),
 }
+"""Ways to train, and settings changed, that differ from one rank's by rounding alone."""

@@ -88,6 +88,11 @@ class Problem:
     samples: int | None = None
     row: Workload | None = None
 
+    @property
+    def steps(self) -> int:
+        assert self.settings.max_iterations is not None  # a proof has a fixed number of steps
+        return self.settings.max_iterations
+
     def load(self) -> ImageDataset:
         """The training set. Enters `row` into this process's table."""
         if self.row is not None:
@@ -97,10 +102,10 @@ class Problem:
 
 
 class NoCheckpoints(Checkpoints):
-    """Writes nothing: files take longer than a few steps. All else that saving does is done."""
+    """Files take longer than a few steps. All else that saving does is done."""
 
     def save(self, *_: Any, **__: Any) -> None:
-        """Nothing to write."""
+        """Writes nothing."""
 
 
 def trajectory(problem: Problem, strategy: Strategy, look: Look = look_away) -> Trajectory:
@@ -111,8 +116,7 @@ def trajectory(problem: Problem, strategy: Strategy, look: Look = look_away) -> 
     """
     settings, dataset = problem.settings, problem.load()
     torch.set_num_threads(settings.threads or torch.get_num_threads())
-    node = Node(World(dist.get_rank(), world_size()), torch.device("cpu"),
-                torch.get_num_threads())
+    node = Node(World(dist.get_rank(), world_size()), torch.device("cpu"), torch.get_num_threads())
     loader = create_loader(settings, dataset, node)
     model, criterion, optimizer = create_training(settings, dataset, node)
     if settings.batch_norm == "frozen":
@@ -124,8 +128,7 @@ def trajectory(problem: Problem, strategy: Strategy, look: Look = look_away) -> 
     with tempfile.TemporaryDirectory() as folder:
         settings = replace(settings, output_dir=Path(folder), check_every=0,
                            checkpoint_every=Interval())
-        with open_run("proof", "", settings, node, loader, model, optimizer,
-                      seam) as run:
+        with open_run("proof", "", settings, node, loader, model, optimizer, seam) as run:
             run.checkpoints = NoCheckpoints(run.checkpoints.folder, node, run.log)
             train(wiring.model, criterion, optimizer, wiring.loader, seam, run)
         losses = global_losses(run.log.metrics_path)

@@ -5,7 +5,7 @@ Mutations that turn this red, in comparison: `not <=` to `>` in beyond; `.abs()`
 FACTOR 1e9. In trajectory: sum_over_ranks or the weighting by samples dropped in global_losses; the
 first gradients kept at every step, no copies kept, or nothing averaged in Recorder; `return
 dataset` always, or the first samples, in thinned; freeze_batch_norm left out. Elsewhere: `.flip(0)`
-dropped from Reversed; the leader's gaps alone in Reference.against; local statistics synchronised,
+dropped from Reversed; the leader's gaps alone in Reference.measure; local statistics synchronised,
 or measured on one rank; Verdict not raised, ranks not killed, or their temporary files not placed
 in run_ranks; exit status 0; has_failed, or a verdict, without is_meant_to_agree. In by_step:
 weights kept without a copy; the hook before the step; steps counted from 0; `max` for np.maximum.

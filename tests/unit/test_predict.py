@@ -16,11 +16,11 @@ import pytest
 
 from common.core.failures import DataError, UsageError
 from studies.prediction import sources
+from studies.prediction.calibration import checks
 from studies.prediction.fitting import calibrate
 from studies.prediction.grid import COMPUTE_ONLY
 from studies.prediction.model import STRATEGIES
 from studies.prediction.sources import BOX_LATENCY, read_source
-from studies.prediction.tables import checks
 from tests.grid import CELLS, PLANTED, cell, grid
 from tests.ranks import ROOT
 from tests.recorded import GRADIENT, write_course, write_run

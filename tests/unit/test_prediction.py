@@ -20,7 +20,7 @@ from common.core.failures import DataError, UsageError
 from PartTwo import pipelined
 from PartTwo.lanes import first_of_express
 from studies.prediction import forms
-from studies.prediction.calibration import relative_errors
+from studies.prediction.calibration import checks
 from studies.prediction.error_bars import spread
 from studies.prediction.fitting import calibrate
 from studies.prediction.forms import Level, Link, payload_rate
@@ -36,7 +36,6 @@ from studies.prediction.model import (
 )
 from studies.prediction.tables import (
     bars_in_words,
-    checks,
     errors_in_words,
     stops_paying,
     which_strategy,
@@ -172,9 +171,9 @@ def test_a_slowdown_is_found_where_it_was_planted_and_only_when_a_cell_tells():
 def test_it_predicts_cells_that_it_has_not_seen():
     seen = [(2, "none"), (2, "100mbit"), (4, "1gbit"), (4, "none")]
     found = calibrate([cell(*each) for each in seen], MACHINE, 256, PLANTED.latency)
-    errors = relative_errors(found, [cell(*each) for each in CELLS if each not in seen])
-    assert set(errors) == {COMPUTE_ONLY, *STRATEGIES}
-    assert max(map(abs, errors.values())) < 0.01
+    told = checks(found, [cell(*each) for each in CELLS if each not in seen])
+    assert {each.name for each in told} == {COMPUTE_ONLY, *STRATEGIES}
+    assert max(abs(each.error) for each in told) < 0.01
 
 
 def test_of_one_number_of_ranks_the_update_is_what_does_not_shrink():

@@ -1,7 +1,7 @@
 """Simulated messages give the closed forms when nobody straggles, and wait for whoever does.
 
-Mutations that turn this red: in events.py, a link that carries two messages at once (drop
-`departed` or `free`), no latency, a rank that ends before it began; in simulation.py, N-1 steps
+Mutations that turn this red: a link that carries two messages at once (drop
+`departed` or `free`), no latency, a rank that ends before it began, N-1 steps
 for 2 (N-1) on the outermost level, no all-gather, a bucket that does not wait for the one before,
 the fastest link for the flat ring, random numbers without the seed.
 """
@@ -10,9 +10,17 @@ import numpy as np
 import pytest
 
 from studies.prediction import forms
-from studies.prediction.events import Hop, funnel, ring
 from studies.prediction.forms import Level, Link
-from studies.prediction.simulation import AVERAGING, Cluster, Work, efficiency, step_seconds
+from studies.prediction.simulation import (
+    AVERAGING,
+    Cluster,
+    Hop,
+    Work,
+    efficiency,
+    funnel,
+    ring,
+    step_seconds,
+)
 
 FAST, SLOW = Link(1e-10, 1e-6), Link(1e-9, 5e-5)
 CLUSTER = Cluster((Level(4, FAST), Level(3, SLOW), Level(2, Link(4e-9, 1e-4))))
