@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Lays the ranks' logs of one run side by side: the global loss, the skew, and the straggler.
 
-    python3 scripts/merge_logs.py outputs/PartTwo/all-reduce [--json merged.jsonl] [--every 20]
+    python3 scripts/merge_logs.py outputs/PartTwo/all-reduce [--every 20]
 
 Reads metrics_rank*.jsonl in the folder and below (what scripts/ssh_cluster.sh brought back lies in
 a folder for each node). What is merged how: common/reporting/merged_steps.py.
@@ -17,10 +17,8 @@ from common.core.interpreter import use_environment
 use_environment(__name__, [])
 
 import argparse
-import json
 
 from common.cluster.program import run_program
-from common.core.failures import writing
 from common.core.progress import PHASES
 from common.reporting.merged_steps import Steps, merge, read_steps, straggler
 
@@ -47,15 +45,9 @@ def show(steps: Steps, every: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Merges the logs of all ranks of one run.")
     parser.add_argument("folder", type=Path, help="where the ranks' metrics_rankR.jsonl lie")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write one JSON line each")
     parser.add_argument("--every", type=int, default=20, metavar="N", help="lines to show")
     options = parser.parse_args()
-    steps = read_steps(options.folder)
-    if options.json:
-        with writing(options.json):
-            options.json.write_text("".join(json.dumps(merge(place, ranks)) + "\n"
-                                            for place, ranks in steps.items()))
-    show(steps, max(1, options.every))
+    show(read_steps(options.folder), max(1, options.every))
 
 
 if __name__ == "__main__":

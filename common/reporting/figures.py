@@ -6,7 +6,8 @@ Each takes the runs to compare and returns a figure, or None where the runs have
 Titles are conclusions (common/reporting/run_findings.py), looks are in figure_style.py.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from statistics import fmean
 
 from matplotlib.axes import Axes
@@ -76,7 +77,8 @@ def phases(runs: Runs) -> Figure | None:
     if not bars:
         return None
     figure, (axes,) = new_figure(findings.where_time_goes(runs), 1.7 + 0.24 * len(bars))
-    places = list(_places([run for run, _, _ in bars]))
+    gaps = (1.0 if one is other else 1.6 for (one, _, _), (other, _, _) in pairwise(bars))
+    places = list(accumulate(gaps, initial=1.0))
     start = [0.0] * len(bars)
     for phase, look in PHASES.items():
         widths = [MILLISECONDS * seconds[phase] for _, _, seconds in bars]
@@ -90,14 +92,6 @@ def phases(runs: Runs) -> Figure | None:
     axes.set_xlabel("ms an iteration (mean, the first excluded)")
     legend_below(figure, axes)
     return figure
-
-
-def _places(runs: Runs) -> Iterator[float]:
-    """Where bars go: bars of one run side by side, a gap between runs."""
-    place = 0.0
-    for index, run in enumerate(runs):
-        place += 1.0 if index == 0 or runs[index - 1] is run else 1.6
-        yield place
 
 
 def speed_up(runs: Runs) -> Figure | None:
@@ -187,7 +181,6 @@ def worker_sweep(runs: Runs) -> Figure | None:
 
 
 def _workers(run: RecordedRun) -> int:
-    """The number of worker processes of a run's loader."""
     return LoaderChoice.parse(run.settings["loader"]).workers
 
 

@@ -138,7 +138,6 @@ def _curves(table: Table) -> Iterator[tuple[Case, str]]:
 
 
 def _title(table: Table) -> str:
-    """The last differences of each kind."""
     lasts: dict[str, float] = {}
     for case, label in _curves(table):
         kind = ("with each rank's own batch statistics" if "own" in label else

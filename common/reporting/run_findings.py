@@ -83,9 +83,8 @@ def _against(runs: Sequence[RecordedRun]) -> str:
     return f"on {ranks}, against {short(root.name)}: {', '.join(compared)}"
 
 
-def sync_fraction(run: RecordedRun) -> float:
-    """The sync phase's fraction of all ranks' time."""
-    ranks = list(run.phases.values())
+def _sync_fraction(run: RecordedRun) -> float:
+    ranks = run.phases.values()
     return sum(rank["sync"] for rank in ranks) / sum(sum(rank.values()) for rank in ranks)
 
 
@@ -103,8 +102,8 @@ def where_time_goes(runs: Sequence[RecordedRun]) -> str:
     within = f"within backward in {join(overlapping)}"
     if not waiting:
         return f"averaging takes place {within}"
-    worst = max(waiting, key=sync_fraction)
-    text = f"{short(worst.name)} spends {100 * sync_fraction(worst):.0f} % of its time averaging"
+    worst = max(waiting, key=_sync_fraction)
+    text = f"{short(worst.name)} spends {100 * _sync_fraction(worst):.0f} % of its time averaging"
     return text + (f"; averaging takes place {within}" if overlapping else "")
 
 

@@ -81,8 +81,11 @@ def _ranks(trace: Trace) -> list[int]:
 
 def timeline(trace: Trace, name: str) -> Figure:
     """The last traced step: a row of phases for each rank, its communication in a row beneath."""
-    step, ranks = last_step(trace), _ranks(trace)
-    figure, (axes,) = new_figure(_title(trace, name, len(ranks)), 1.8 + 0.55 * len(ranks))
+    step, ranks, fraction = last_step(trace), _ranks(trace), overlap(trace)
+    says = ("one step of one rank" if len(ranks) == 1 else
+            f"{100 * fraction:.0f} % of the time that bytes move, the ranks compute"
+            if fraction > NOTABLE else "bytes move while the ranks compute nothing")
+    figure, (axes,) = new_figure(f"{name}: {says}", 1.8 + 0.55 * len(ranks))
     for place, rank in enumerate(ranks):
         for phase, look in PHASES.items():
             axes.broken_barh(spans(trace, rank, step, phase_is(phase)), (place - 0.4, 0.45),
@@ -97,11 +100,3 @@ def timeline(trace: Trace, name: str) -> Figure:
     axes.set_xlabel("milliseconds of one traced step")
     legend_below(figure, axes)
     return figure
-
-
-def _title(trace: Trace, name: str, ranks: int) -> str:
-    if ranks == 1:
-        return f"{name}: one step of one rank"
-    fraction = overlap(trace)
-    return (f"{name}: {100 * fraction:.0f} % of the time that bytes move, the ranks compute"
-            if fraction > NOTABLE else f"{name}: bytes move while the ranks compute nothing")

@@ -42,7 +42,7 @@ class Calibration:
 
     A step alone takes fixed + image * images, of which `update` is the optimiser's; `backward` is
     backward's fraction of the rest. `errors` are half of the error bars, relative, by variant; None
-    where the cells are not enough for one (studies/prediction/error_bars.py).
+    where the cells are not enough for one (studies/prediction/fitting.py).
     """
 
     machine: Machine

@@ -4,19 +4,25 @@
 
 Compute comes from the compute-only steps, as the link's rate does not change them:
 oversubscription * (fixed + image * images), where oversubscription is the number of ranks a
-processor. The communication overhead less the link's part is the strategy's processor cost. Error
-bars are those of studies/prediction/error_bars.py.
+processor. The communication overhead less the link's part is the strategy's processor cost.
+
+Two things make a prediction wrong, and their 95 % error bars are added in quadrature. The model:
+each cell is excluded once, predicted from the rest, and compared. The measurement: steps of one
+cell differ, so that the few which calibrate the model are off by their standard error. Fewer than
+three cells, or cells of a single step each, tell neither, and there is no bar.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import hypot, sqrt
 from statistics import fmean, linear_regression, median
+from typing import NamedTuple
 
 import numpy as np
 
 from common.core.failures import DataError
-from studies.prediction.calibration import Calibration, measured, variants
-from studies.prediction.error_bars import error_bars
+from common.core.spread import student
+from studies.prediction.calibration import Calibration, checks, measured, variants
 from studies.prediction.forms import payload_rate
 from studies.prediction.grid import COMPUTE_ONLY, Cell
 from studies.prediction.model import STRATEGIES, Cost, Gradient, Machine, link_seconds
@@ -24,6 +30,9 @@ from studies.prediction.model import STRATEGIES, Cost, Gradient, Machine, link_s
 TRIES = 400  # of the overlapped cost, from none to all that was seen where links are fastest
 SLOWDOWNS = np.linspace(1, 2, 51)
 SLOWDOWN_PRICE = 0.01  # a slowdown of 1.1 must make errors smaller by 1 % of a step
+LEAST_CELLS = 3  # two, each predicted from the other alone, are not enough
+LEAST_ERROR = 0.02  # of a step: no model of a few constants is better than that
+Errors = dict[str, list[float]]
 
 
 def calibrate(cells: Sequence[Cell], machine: Machine, batch: int,
@@ -98,3 +107,58 @@ def _fit_cost(name: str, cells: Sequence[Cell], model: Calibration) -> Cost:
               + SLOWDOWN_PRICE * (SLOWDOWNS[:, None] - 1) ** 2)
     slowdown, load = np.unravel_index(misfit.argmin(), misfit.shape)
     return Cost(float(best[slowdown, load]), float(tried[load]), float(SLOWDOWNS[slowdown]))
+
+
+class Spread(NamedTuple):
+    """Of measured steps about their cell's mean: relative squares, and how many of them are free.
+
+    `steps` is how many were measured.
+    """
+
+    squares: float
+    freedom: int
+    steps: int
+
+    @property
+    def deviation(self) -> float:
+        """The relative standard deviation of a step; nan where no cell has two."""
+        return sqrt(self.squares / self.freedom) if self.freedom else float("nan")
+
+
+def error_bars(cells: Sequence[Cell],
+               fit: Callable[[Sequence[Cell]], Calibration]) -> dict[str, float | None]:
+    """Half of each variant's error bar, relative to the step; None where there is none."""
+    errors, everything = _leave_one_out(cells, fit), spread(cells)
+    return {name: _bar(errors, name, spread(cells, name), everything) for name in variants(cells)}
+
+
+def spread(cells: Sequence[Cell], name: str | None = None) -> Spread:
+    """Of one variant's steps, or of all variants'."""
+    groups = [cell["variants"][each]["steps"] for cell in cells for each in variants([cell])
+              if name in (None, each)]
+    squares = sum((step / fmean(steps) - 1) ** 2 for steps in groups for step in steps)
+    return Spread(squares, sum(len(steps) - 1 for steps in groups), sum(map(len, groups)))
+
+
+def _leave_one_out(cells: Sequence[Cell], fit: Callable[[Sequence[Cell]], Calibration]) -> Errors:
+    """The relative errors on each cell when it is excluded, by variant."""
+    found: Errors = {name: [] for name in variants(cells)}
+    for cell in cells if len(cells) >= LEAST_CELLS else []:
+        for check in checks(fit([each for each in cells if each is not cell]), [cell]):
+            found[check.name].append(check.error)
+    return found
+
+
+def _bar(errors: Errors, name: str, own: Spread, everything: Spread) -> float | None:
+    """Of a variant whose errors are known: half its own and half of all, as a few say little."""
+    if len(errors[name]) < LEAST_CELLS or not everything.freedom:
+        return None
+    everybody = [error for each in errors.values() for error in each]
+    model = sqrt((_square(errors[name]) + _square(everybody)) / 2)
+    known = own if own.freedom else everything
+    measurement = student(known.freedom) * known.deviation / sqrt(own.steps)
+    return max(LEAST_ERROR, hypot(student(len(errors[name])) * model, measurement))
+
+
+def _square(errors: Sequence[float]) -> float:
+    return fmean(error**2 for error in errors)

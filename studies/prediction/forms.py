@@ -75,16 +75,6 @@ def reduce_scatter(size: float, ranks: int, link: Link) -> float:
     return ranks * link.latency + 2 * (ranks - 1) / ranks * size * link.seconds_per_byte
 
 
-def hierarchical(size: float, levels: Sequence[Level]) -> float:
-    """A ring in each group of every level, over what the level below has left to each member.
-
-    Reduce-scatter from the innermost level outwards, all-gather back. The members of a group share
-    its link to the next level, and each has 1/size of the gradient: together the link carries a
-    whole gradient's ring.
-    """
-    return sum(ring(size, level.size, level.link) for level in levels)
-
-
 def sent(name: str, ranks: int) -> float:
     """How many gradients the busiest rank sends: the root one to each rank, in a ring all alike."""
     return ranks - 1 if name.startswith("gather-scatter") else 2 * (ranks - 1) / ranks

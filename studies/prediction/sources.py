@@ -75,10 +75,10 @@ def read_links(path: Path) -> Links:
 
 
 def _runs(runs: Sequence[RecordedRun], links: Links, preflight: Path) -> Source:
-    strange = [run for run in runs if not run.settings["workload"].endswith("vgg11")]
-    if strange:
-        raise UsageError(f"{strange[0].name} trained {strange[0].settings['workload']}: when "
-                         "gradients are ready is known of VGG-11 only")
+    for run in runs:
+        if not run.settings["workload"].endswith("vgg11"):
+            raise UsageError(f"{run.name} trained {run.settings['workload']}: when gradients are "
+                             "ready is known of VGG-11 only")
     timed = [run for run in runs if run.mean and run.ranks > 1]
     cells = [_cell([run for run in timed if run.ranks == ranks], links)
              for ranks in sorted({run.ranks for run in timed})]

@@ -5,7 +5,7 @@ from statistics import median
 
 from common.core.markdown import markdown_table
 from studies.prediction.calibration import Calibration, Check
-from studies.prediction.error_bars import LEAST_CELLS, spread
+from studies.prediction.fitting import LEAST_CELLS, spread
 from studies.prediction.forms import payload_rate
 from studies.prediction.grid import COMPUTE_ONLY, Cell
 from studies.prediction.model import Machine

@@ -4,10 +4,10 @@ Mutations that turn this red: in forms.py, drop the latency of a message, 2 (N-1
 of the pipelined form, ignore when a bucket is ready; in model.py, an oversubscription below 1,
 close buckets above the limit only, leave out `part`, `max` to `+` for the overlapped cost,
 forget the waiting so far, let one lane have all of the link; in
-fitting.py, take no overlapped cost, no oversubscription, a slowdown that costs nothing or too much;
-in error_bars.py, errors of seen cells for errors of left out ones, half the bar, no measurement, a
+fitting.py, take no overlapped cost, no oversubscription, a slowdown that costs nothing or too much,
+errors of seen cells for errors of left out ones, half the bar, no measurement, a
 standard deviation for a standard error, LEAST_CELLS = 2, a bar of all for a variant without its
-own; in rates.py, count headers as payload.
+own; in forms.py, count headers as payload.
 """
 
 from dataclasses import replace
@@ -21,9 +21,8 @@ from PartTwo import pipelined
 from PartTwo.lanes import first_of_express
 from studies.prediction import forms
 from studies.prediction.calibration import checks
-from studies.prediction.error_bars import spread
-from studies.prediction.fitting import calibrate
-from studies.prediction.forms import Level, Link, payload_rate
+from studies.prediction.fitting import calibrate, spread
+from studies.prediction.forms import Link, payload_rate
 from studies.prediction.grid import COMPUTE_ONLY
 from studies.prediction.model import (
     STRATEGIES,
@@ -52,8 +51,6 @@ def test_the_closed_forms_by_hand():
     assert forms.pipelined(1e6, 4, LINK, 1e5) == pytest.approx(0.002 + 3 * 0.011)
     assert forms.ring(1e6, 4, LINK) == pytest.approx(6 * (0.001 + 0.0025))
     assert forms.reduce_scatter(1e6, 4, LINK) == pytest.approx(0.004 + 0.015)
-    levels = [Level(2, Link(1e-9)), Level(3, LINK)]
-    assert forms.hierarchical(6e6, levels) == pytest.approx(2 * 0.003 + 4 * (0.001 + 0.02))
 
 
 def test_the_pipelined_strategy_is_predicted_with_the_chunks_that_it_sends():
