@@ -22,10 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from common.core.files import writing
-
 from common.cluster.program import run_program
-from common.core.failures import DataError, UsageError
+from common.core.failures import DataError, UsageError, writing
 from common.core.markdown import markdown_table
 from common.core.spread import half_interval
 from common.reporting.figure_style import legend_below, line, new_figure, svg
