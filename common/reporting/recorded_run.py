@@ -18,6 +18,9 @@ from common.reporting.merged_steps import Steps, averages_in_backward, by_place,
 
 ORDER = ("PartOne", "PartTwo/gather-scatter", "PartTwo/all-reduce", "PartThree")
 
+STARTS_WITH = ("settings", "world_size", "time", "processor", "cores", "ran_on",
+               "iterations_per_epoch")
+
 
 @dataclass(frozen=True)
 class RecordedRun:
@@ -124,6 +127,9 @@ def _read(name: str, paths: list[Path]) -> RecordedRun | None:
     hosts = {rank_of(path): event.get("host", "") for path in paths
              for event in read_events(path, "start")}
     run = RecordedRun(name, leaders[0].parent, list(read_events(leaders[0])), steps, hosts)
+    if run.start and (missing := set(STARTS_WITH) - run.start.keys()):
+        raise DataError(f"{run.folder} was logged by an older version of this program, which did "
+                        f"not write {', '.join(sorted(missing))}")
     return run if run.start else None
 
 

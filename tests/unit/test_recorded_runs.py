@@ -200,3 +200,12 @@ def test_one_run_alone_has_a_summary_too(tmp_path, name, ranks, steps, sync, say
     write_run(tmp_path / name, ranks, steps, sync=sync, root_sends=3 * (ranks > 1))
     runs = find_runs([tmp_path])
     assert says in " ".join(findings.causes_of_differences(runs) + findings.summary(runs))
+
+
+def test_a_log_of_an_older_version_is_one_sentence(tmp_path):
+    folder = write_run(tmp_path / "PartOne")
+    path = folder / "metrics_rank0.jsonl"
+    path.write_text(path.read_text().replace('"processor": "abacus", ', ""))
+    with pytest.raises(DataError, match="PartOne was logged by an older version of this program, "
+                                        "which did not write processor"):
+        find_runs([tmp_path])
