@@ -28,7 +28,7 @@ STORE_TIMEOUT = timedelta(seconds=10)
 NONCE = b"ping"
 # TCPStore's queries VALIDATE, with its magic number, and PING, to which it replies the nonce.
 GREETING = struct.pack("<BIB", 0, 0x3C85F7CE, 13) + NONCE
-
+NO_ANSWER = "no answer"
 Result = TypeVar("Result")
 
 
@@ -47,13 +47,15 @@ def wait_for_master(world: World, address: str, deadline: float,
     deadline.
     """
     place = f"{address}:{world.master_port}"
-    reason, remark = "no answer", time.monotonic() + REMARK_SECONDS
+    reason, remark = NO_ANSWER, time.monotonic() + REMARK_SECONDS
     while (left := deadline - time.monotonic()) > 0:
         try:
-            reply = _reply(address, world.master_port, min(REPLY_SECONDS, left / 2))
+            seconds = min(REPLY_SECONDS, left / 2)
+            reply = _reply(address, world.master_port, seconds)
             if reply == NONCE or not _greeting_is_known():
                 return
-            reason = _what_is_wrong(reply, place)
+            if reply is not None or seconds == REPLY_SECONDS or reason == NO_ANSWER:
+                reason = _what_is_wrong(reply, place)  # the last moments may be too short to tell
         except OSError as error:
             reason = error.strerror or str(error)
         if time.monotonic() > remark:
