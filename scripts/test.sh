@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that CI runs: linter, type checker, tests. --slow adds the long tests; other arguments
-# go to pytest: scripts/test.sh -k synchroniser
+# go to pytest: scripts/test.sh -k strategy
 set -euo pipefail
 . "$(dirname "$0")/environment.sh"
 use_environment requirements-dev.txt

@@ -43,10 +43,10 @@ def other_initial_weights() -> None:
     no_handshake()
     initialise = small.SmallNet.__init__
 
-    def spoilt(self, *arguments) -> None:
+    def changed(self, *arguments) -> None:
         initialise(self, *arguments)
         self.layers[0].weight.data[0, 0, 0, 0] += 1e-6
-    small.SmallNet.__init__ = spoilt
+    small.SmallNet.__init__ = changed
 
 
 def one_missed_synchronisation() -> None:
