@@ -19,6 +19,7 @@ from common.cluster.rank_info import RankInfo
 from common.core.failures import PeerLost, Verdict
 from common.core.world import World
 from common.options.command_line import parse_command_line
+from common.preflight import examine
 from common.preflight.findings import Findings, broken_link, slow_link
 from common.preflight.links import Link, LinkServer, pairings, probe
 from common.preflight.node_facts import NodeFacts, gateway, memory
@@ -155,3 +156,14 @@ def test_facts_of_this_machine():
     total, available = memory()
     assert total > available > 0
     assert gateway("127.0.0.1") is None
+
+
+@pytest.mark.parametrize("found, expected", [
+    ([Link(1.0, 2.0), Link(1.0, 5.0)], Link(1.0, 5.0)),
+    ([Link(1.0, 5.0), Link(1.0, 2.0)], Link(1.0, 5.0)),
+    ([Link(1.0, 5.0), Link(error="lost")], Link(error="lost")),
+    ([Link(error="lost")], Link(error="lost"))])
+def test_of_two_probes_the_better_counts_and_any_error(found, expected, monkeypatch):
+    probes = iter(found)
+    monkeypatch.setattr(examine, "probe", lambda *_: next(probes))
+    assert examine._better_of_two("127.0.0.1", 1, 0.1) == expected
