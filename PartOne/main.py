@@ -28,7 +28,7 @@ def main() -> None:
     from common.run.choices import prepare_runs
     from common.run.resume import open_run
     from common.setup import create_loader, create_training, load_datasets
-    from common.step.gradient_sync import GradientSync
+    from common.step.virtual_nodes import sync_of_one_rank
     from common.training import train
 
     with one_node(settings) as node:
@@ -39,7 +39,7 @@ def main() -> None:
         runs = []
         for strategy in settings.sync:
             model, criterion, optimizer = create_training(settings, train_set, node)
-            gradient_sync = GradientSync()
+            gradient_sync = sync_of_one_rank(settings.virtual_nodes)
             gradient_sync.prepare(model, optimizer)
             with open_run(PART, strategy.name, settings, node, loader, model, optimizer,
                           gradient_sync) as run:

@@ -3,8 +3,10 @@
     python3 PartThree/main.py ... --wire bf16
 """
 
+import concurrent.futures
 from collections.abc import Callable
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import GradBucket
@@ -15,6 +17,10 @@ from torch.futures import Future
 from common.core.collectives import ring_bytes, world_size
 from common.step.gradient_check import require_finite
 from common.step.gradient_sync import GradientSync
+from common.step.virtual_nodes import VirtualNodes
+from PartTwo.buckets import windows
+from PartTwo.on_virtual_nodes import Lane
+from PartTwo.pipelined import reduce_scatter_bytes
 
 # Rank 4 sends a fiftieth of VGG-11's gradient. The first ten steps are exact: the largest gradients
 # are those of the beginning, and rebuild_buckets takes two more.
@@ -56,6 +62,34 @@ def low_rank() -> Hook:
         _count(counter, sent * bucket.buffer().element_size())
         return future
     return send
+
+
+def in_tree(nodes: VirtualNodes, lane: Lane) -> Hook:
+    """A hook that averages over all virtual nodes' shards, on `lane`: see PartTwo."""
+    def send(counter: GradientSync, bucket: GradBucket) -> Future[Tensor]:
+        parameters, buffer = bucket.parameters(), bucket.buffer()
+        sums = [nodes.sums(*each) for each in zip(parameters, windows(buffer, parameters),
+                                                  strict=True)]
+        rows = [buffer, *(torch.empty_like(buffer) for _ in sums[0][1:])]
+        # the buffer last: it holds the last shard's gradients, which may belong in another row
+        for row, values in reversed(list(zip(rows, zip(*sums, strict=True), strict=True))):
+            for window, value in zip(windows(row, parameters), values, strict=True):
+                if window.data_ptr() != value.data_ptr():
+                    window.copy_(value)
+            require_finite(values, parameters=parameters)
+        counter.bytes_sent += reduce_scatter_bytes(rows, world_size())
+        future: Future[Tensor] = Future()
+        lane.send(rows, nodes.tree).add_done_callback(lambda done: _hand_on(done, future, rows[0]))
+        return future
+    return send
+
+
+def _hand_on(done: concurrent.futures.Future, future: Future[Tensor], mean: Tensor) -> None:
+    error = done.exception()
+    if error is None:
+        future.set_result(mean)
+    else:
+        future.set_exception(error)  # type: ignore[arg-type]
 
 
 HOOKS: dict[str, Callable[[], Hook]] = {

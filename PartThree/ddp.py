@@ -1,16 +1,22 @@
 """What DistributedDataParallel needs from us: rules for buffers and buckets, and its seam."""
 
 import inspect
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from common.core.collectives import world_size
 from common.core.settings import Settings
 from common.step.gradient_sync import GradientSync
-from PartThree.comm_hooks import register_comm_hook
+from common.step.virtual_nodes import VirtualNodes
+from PartThree.comm_hooks import in_tree, register_comm_hook
 from PartThree.data_parallel import DataParallel
+from PartTwo.on_virtual_nodes import Lane
+from PartTwo.strategies import SyncOptions
 
 # Every rank keeps its own running statistics while training; see share_leaders_buffers. torch 2.15
 # gave the flag another name.
@@ -54,6 +60,36 @@ class AveragedInBackward(GradientSync):
     def no_sync(self) -> AbstractContextManager:
         """DDP's own."""
         return self._replica.no_sync()  # type: ignore[operator]
+
+
+class AveragedOnVirtualNodes(GradientSync):
+    """The same on virtual nodes: DDP sees the last of a rank's shards, and the hook adds them all.
+
+    Its sums do not depend on buckets, so these need not be rebuilt.
+    """
+
+    def __init__(self, replica: nn.Module, options: SyncOptions) -> None:
+        self._replica, self._options = replica, options
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Registers the hook. Every rank must call it."""
+        assert self._options.virtual_nodes is not None
+        self._nodes = VirtualNodes(self._options.virtual_nodes, dist.get_rank(), world_size())
+        self._nodes.prepare(model, optimizer)
+        self._replica.register_comm_hook(  # type: ignore[operator]
+            self, in_tree(self._nodes, Lane(self._options.timeout)))
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        with self._replica.no_sync(), self._nodes.no_sync():  # type: ignore[operator]
+            yield
+
+
+def create_sync(settings: Settings, replica: nn.Module, example: Tensor) -> GradientSync:
+    """What stands in the seam beside `replica`; `example` are two samples or more."""
+    if settings.virtual_nodes:
+        return AveragedOnVirtualNodes(replica, SyncOptions.of(settings, settings.sync[0], 1))
+    return AveragedInBackward(replica, settings.wire, example)
 
 
 def rebuild_buckets(replica: nn.Module, example: Tensor) -> None:

@@ -29,7 +29,7 @@ def main() -> None:
     from common.run.resume import open_run
     from common.setup import create_loader, create_training, load_datasets
     from common.training import train
-    from PartThree.ddp import AveragedInBackward, replicate
+    from PartThree.ddp import create_sync, replicate
 
     with process_group(world, settings) as node:
         settings = prepare_runs(PART, settings, node)
@@ -40,7 +40,7 @@ def main() -> None:
         for strategy in settings.sync:
             model, criterion, optimizer = create_training(settings, train_set, node)
             replica = replicate(settings, model)
-            gradient_sync = AveragedInBackward(replica, settings.wire, loader.example())
+            gradient_sync = create_sync(settings, replica, loader.example())
             gradient_sync.prepare(model, optimizer)
             with open_run(PART, strategy.name, settings, node, loader, model, optimizer,
                           gradient_sync) as run:

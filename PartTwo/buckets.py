@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -13,49 +12,50 @@ class Bucket:
     """Gradients that travel together, laid end to end in one buffer in which they then live.
 
     Each parameter has a window of its own shape and strides into the buffer. A parameter that is
-    alone needs neither: its gradient travels from where backward left it, without a copy.
+    alone needs neither: its gradient travels from where backward left it, without a copy. Of
+    virtual nodes a rank may have several sums to send: then there are as many `rows`.
     """
 
-    def __init__(self, parameters: Sequence[Parameter]) -> None:
+    def __init__(self, parameters: Sequence[Parameter], rows: int = 1) -> None:
         self.parameters = list(parameters)
         self.size = sum(parameter.numel() for parameter in parameters)
-        self._missing = set(parameters)
+        self.missing = set(parameters)
         self._aside: list[Tensor | None] = []
-        self._windows: dict[Parameter, Tensor] = {}
+        self._buffers: list[Tensor] = []
         if len(parameters) > 1:
-            self._row = parameters[0].detach().new_zeros(self.size)
-            self._windows = dict(zip(parameters, _windows(self._row, parameters), strict=True))
+            self._buffers = [parameters[0].detach().new_zeros(self.size) for _ in range(rows)]
+        self._windows = [dict(zip(parameters, windows(each, parameters), strict=True))
+                         for each in self._buffers]
+        self._more: Sequence[Tensor] = ()
 
     @property
     def is_full(self) -> bool:
-        return not self._missing
+        return not self.missing
 
     @property
-    def row(self) -> Tensor:
-        """All gradients of a full bucket, as they lie in memory: (size,)."""
-        if self._windows:
-            return self._row
+    def rows(self) -> list[Tensor]:
+        """What a full bucket sends, as it lies in memory, (size,) each; the first has gradients."""
+        if self._buffers:
+            return self._buffers
         gradient = self.parameters[0].grad
         assert gradient is not None
-        return gradient.as_strided((self.size,), (1,))
+        return [each.as_strided((self.size,), (1,)) for each in (gradient, *self._more)]
 
-    def take(self, parameter: Parameter, parts: int) -> None:
-        """Divides the parameter's gradient by `parts`, and moves it to its window if it has one."""
-        gradient = parameter.grad
-        assert gradient is not None
-        parameter.grad = torch.div(gradient, parts, out=self._windows.get(parameter, gradient))
-        self._missing.discard(parameter)
+    def take(self, parameter: Parameter, values: Sequence[Tensor]) -> None:
+        """Moves a parameter's values, one a row, to its windows if it has any.
 
-    def fill(self) -> None:
-        """Takes zeros for gradients that backward did not compute here: other ranks may have."""
-        for parameter in self._missing:
-            window = self._windows.get(parameter)
-            parameter.grad = torch.zeros_like(parameter) if window is None else window.zero_()
-        self._missing.clear()
+        The first becomes its gradient.
+        """
+        if self._windows:
+            values = [windows[parameter].copy_(value)
+                      for windows, value in zip(self._windows, values, strict=True)]
+        parameter.grad, *self._more = values
+        self.missing.discard(parameter)
 
     def empty(self) -> None:
         """Awaits the next step's gradients."""
-        self._missing = set(self.parameters)
+        self.missing = set(self.parameters)
+        self._more = ()
 
     def set_aside(self) -> None:
         """Takes the gradients from their parameters, and keeps them."""
@@ -70,22 +70,24 @@ class Bucket:
         self._aside.clear()
 
 
-def _windows(buffer: Tensor, parameters: Sequence[Parameter]) -> list[Tensor]:
+def windows(buffer: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Views of the buffer, (size,), of the parameters' shapes and strides, one after the other."""
     pieces = buffer.split([parameter.numel() for parameter in parameters])
     return [piece.as_strided(parameter.shape, parameter.stride(), piece.storage_offset())
             for piece, parameter in zip(pieces, parameters, strict=True)]
 
 
-def fill_buckets(parameters: Sequence[Parameter], bucket_bytes: int) -> list[Bucket]:
+def fill_buckets(parameters: Sequence[Parameter], bucket_bytes: int,
+                 rows: int = 1) -> list[Bucket]:
     """Packs parameters, in order, into buckets that close as soon as they reach `bucket_bytes`.
 
-    A parameter larger than that travels alone, at once.
+    A parameter larger than that travels alone, at once. `rows` is each bucket's.
     """
     buckets: list[Bucket] = []
     waiting: list[Parameter] = []
     for parameter in parameters:
         waiting.append(parameter)
         if total_bytes(waiting) >= bucket_bytes:
-            buckets.append(Bucket(waiting))
+            buckets.append(Bucket(waiting, rows))
             waiting = []
-    return buckets + ([Bucket(waiting)] if waiting else [])
+    return buckets + ([Bucket(waiting, rows)] if waiting else [])

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from common.core.collectives import LEADER, ring_bytes, total_bytes, world_size
 from common.step.gradient_check import require_finite
 from common.step.gradient_sync import GradientSync
+from common.step.virtual_nodes import mean_of_ranks
 from PartTwo.strategies import DEFAULTS, SyncOptions
 from PartTwo.wire import Wire
 
@@ -28,12 +29,12 @@ def gather_scatter(row: Tensor) -> int:
     """Task one: rank 0 gathers every rank's row, averages, and scatters the mean.
 
     Everything passes through the root's link: with 4 ranks it receives 3 times the row's bytes and
-    sends as many.
+    sends as many. It adds in pairs, (0 + 1) + (2 + 3), as common/step/virtual_nodes.py says.
     """
     if dist.get_rank() == LEADER:
         received = [torch.empty_like(row) for _ in range(world_size())]
         dist.gather(row, received, dst=LEADER)
-        mean = torch.stack(received).mean(dim=0)
+        mean = mean_of_ranks(received)
         dist.scatter(row, [mean] * world_size(), src=LEADER)
         return (world_size() - 1) * total_bytes([row])
     dist.gather(row, dst=LEADER)

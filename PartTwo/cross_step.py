@@ -11,8 +11,8 @@ that of the overlapped all-reduce, in the same order: it learns the same, bit fo
 """
 
 from collections.abc import Sequence
+from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
@@ -39,7 +39,6 @@ class CrossStepAllReduce(OverlappedAllReduce):
 
     def __init__(self, options: SyncOptions) -> None:
         super().__init__(options)
-        self._timeout = options.timeout
         self._late: set[Parameter] = set()
         self._travelling: dict[Bucket, InFlight] = {}
         self._home: dict[Parameter, Bucket] = {}
@@ -56,9 +55,11 @@ class CrossStepAllReduce(OverlappedAllReduce):
             if own:
                 layer.register_forward_pre_hook(
                     lambda layer, inputs, own=own: self._before_forward(own))
-        bulk, express = (dist.new_group(timeout=self._timeout) for _ in range(2))
+
+    def _open_lanes(self) -> list[Any]:
+        bulk, express = (self._open_lane() for _ in range(2))
         first = first_of_express([total_bytes(bucket.parameters) for bucket in self._buckets])
-        self._lanes = [bulk] * first + [express] * (len(self._buckets) - first)
+        return [bulk] * first + [express] * (len(self._buckets) - first)
 
     def average(self, gradients: Sequence[Tensor]) -> None:
         """Takes the gradients away, to come back as means in time."""

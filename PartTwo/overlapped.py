@@ -42,7 +42,7 @@ def _require_equal_layout(parameters: Sequence[Parameter]) -> None:
 class InFlight(NamedTuple):
     """A bucket on its way: what to wait for, and what is sent, which becomes the mean."""
 
-    work: dist.Work
+    work: Any
     payload: Tensor
 
 
@@ -60,6 +60,8 @@ class OverlappedAllReduce(GradientSync):
         self._sent: list[InFlight] = []
         self._lanes: list[Any] = []
         self._is_held = False
+        self._rows = 1
+        self._timeout = options.timeout
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Allots a bucket to each parameter, the last layer's first; hooks into its gradient.
@@ -69,13 +71,21 @@ class OverlappedAllReduce(GradientSync):
         """
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         _require_equal_layout(trained)
-        self._buckets = fill_buckets(trained[::-1], self._bucket_bytes)
-        self._lanes = [dist.group.WORLD] * len(self._buckets)
+        self._buckets = fill_buckets(trained[::-1], self._bucket_bytes, self._rows)
+        self._lanes = self._open_lanes()
         self._wire.expect([bucket.size for bucket in self._buckets], trained[0].detach())
         for bucket in self._buckets:
             for parameter in bucket.parameters:
                 parameter.register_post_accumulate_grad_hook(
                     lambda ready, bucket=bucket: self._take(bucket, ready))
+
+    def _open_lanes(self) -> list[Any]:
+        """What each bucket travels on."""
+        return [dist.group.WORLD] * len(self._buckets)
+
+    def _open_lane(self) -> Any:
+        """One whose buckets no others can delay."""
+        return dist.new_group(timeout=self._timeout)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -91,19 +101,28 @@ class OverlappedAllReduce(GradientSync):
     def _take(self, bucket: Bucket, parameter: Parameter) -> None:
         if self._is_held:
             return
-        bucket.take(parameter, world_size())
+        bucket.take(parameter, self._to_send(parameter))
         while len(self._sent) < len(self._buckets) and self._buckets[len(self._sent)].is_full:
             self._send(self._buckets[len(self._sent)])
 
+    def _to_send(self, parameter: Parameter) -> list[Tensor]:
+        """A parameter's part of what is sent; in place where it can be."""
+        gradient = parameter.grad
+        assert gradient is not None
+        return [gradient.div_(world_size())]
+
     def _send(self, bucket: Bucket) -> None:
-        if not bucket.row.is_cuda:
+        if not bucket.rows[0].is_cuda:
             require_finite([p.grad for p in bucket.parameters if p.grad is not None])
-        number = len(self._sent)
-        payload = self._wire.pack(number, bucket.row)
+        self._sent.append(self._start(len(self._sent), bucket))
+
+    def _start(self, number: int, bucket: Bucket) -> InFlight:
+        """Sends the bucket that leaves as the `number`-th of its step."""
+        payload = self._wire.pack(number, bucket.rows[0])
         work = dist.all_reduce(payload, op=dist.ReduceOp.SUM, group=self._lanes[number],
                                async_op=True)
-        self._sent.append(InFlight(work, payload))
         self.bytes_sent += ring_bytes(total_bytes([payload]), world_size())
+        return InFlight(work, payload)
 
     def average(self, gradients: Sequence[Tensor]) -> None:
         """Waits for the means; `gradients` are the model's, and live in the buckets already."""
@@ -114,11 +133,13 @@ class OverlappedAllReduce(GradientSync):
         self._sent.clear()
 
     def _send_the_rest(self) -> None:
-        """What backward left unfilled leaves with zeros."""
+        """For what backward did not compute here zeros leave: other ranks may have computed it."""
         for bucket in self._buckets[len(self._sent):]:
-            bucket.fill()
+            for parameter in list(bucket.missing):
+                parameter.grad = torch.zeros_like(parameter)
+                bucket.take(parameter, self._to_send(parameter))
             self._send(bucket)
 
     def _receive(self, bucket: Bucket, sent: InFlight) -> None:
         sent.work.wait()
-        self._wire.unpack(sent.payload, bucket.row)
+        self._wire.unpack(sent.payload, bucket.rows[0])

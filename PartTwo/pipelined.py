@@ -2,49 +2,63 @@
 the links require.
 
     python3 PartTwo/main.py ... --sync gather-scatter-pipelined,reduce-scatter
+
+Whoever adds, adds in the order of one tree (common/step/virtual_nodes.py): both give gather/
+scatter's mean, bit for bit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from common.core.collectives import LEADER, total_bytes, world_size
-from PartTwo.by_hand import Flat
+from common.step.virtual_nodes import ShardTree
+from PartTwo.by_hand import Flat, RowMean
 from PartTwo.lanes import CHUNK_BYTES
 
 AHEAD = 8  # chunks that the root is ready to receive while it averages one
 
+TreeMean = Callable[[Sequence[Tensor], ShardTree], int]
+"""Replaces the first of this rank's rows, in place, by the mean over all shards; returns the bytes
+that this rank sent. A rank has a row (n,), contiguous, for each of its subtrees. Every rank must
+call it."""
 
-def pipelined_gather_scatter(row: Tensor) -> int:
+
+def by_ranks(mean: TreeMean) -> RowMean:
+    """The mean over ranks, of a row each."""
+    return lambda row: mean([row], ShardTree(world_size(), world_size()))
+
+
+def pipelined_gather_scatter(rows: Sequence[Tensor], tree: ShardTree) -> int:
     """Task one at its own bound: the root averages and returns one chunk while the next arrives.
 
     Links carry both ways at once, so the root's link needs (N-1) rows' time and not twice that.
-    Sums in the order of ranks, as gather/scatter does: the same mean, bit for bit. Replaces `row`,
-    in place, by its mean over all ranks; returns the bytes this rank sent. Every rank must call it.
     """
-    chunks = row.split(max(1, CHUNK_BYTES // row.element_size()))
+    chunks = list(zip(*(row.split(max(1, CHUNK_BYTES // row.element_size())) for row in rows),
+                      strict=True))
     if dist.get_rank() == LEADER:
-        _average_all(chunks)
-        return (world_size() - 1) * total_bytes([row])
+        _average_all(chunks, tree)
+        return (world_size() - 1) * total_bytes(rows[:1])
     _send_and_receive(chunks)
-    return total_bytes([row])
+    return total_bytes(rows)
 
 
-def _average_all(chunks: Sequence[Tensor]) -> None:
+def _average_all(chunks: Sequence[Sequence[Tensor]], tree: ShardTree) -> None:
     others = [rank for rank in range(world_size()) if rank != LEADER]
-    arriving = [_receive_from(others, chunk) for chunk in chunks[:AHEAD]]
+    senders = [rank for rank in others for _ in tree.subtrees(rank)]
+    arriving = [_receive_from(senders, chunk[0]) for chunk in chunks[:AHEAD]]
     leaving: list[dist.Work] = []
     for number, chunk in enumerate(chunks):
-        for work, received in arriving[number]:
+        for work, _ in arriving[number]:
             work.wait()
-            chunk.add_(received)
-        chunk.div_(world_size())
-        leaving += [_under_way(dist.isend(chunk, rank)) for rank in others]
+        mean = tree.mean([*chunk, *(received for _, received in arriving[number])])
+        leaving += [_under_way(dist.isend(mean, rank)) for rank in others]
         if number + AHEAD < len(chunks):
-            arriving.append(_receive_from(others, chunks[number + AHEAD]))
+            arriving.append(_receive_from(senders, chunks[number + AHEAD][0]))
         arriving[number] = []
     _wait(leaving)
 
@@ -60,13 +74,13 @@ def _receive_from(ranks: Sequence[int], like: Tensor) -> list[tuple[dist.Work, T
             for rank, tensor in zip(ranks, received, strict=True)]
 
 
-def _send_and_receive(chunks: Sequence[Tensor]) -> None:
+def _send_and_receive(chunks: Sequence[Sequence[Tensor]]) -> None:
     """Sends every chunk to the root, and takes its mean in the same place once it has left."""
-    leaving = [_under_way(dist.isend(chunk, LEADER)) for chunk in chunks]
+    leaving = [[_under_way(dist.isend(part, LEADER)) for part in chunk] for chunk in chunks]
     arriving = []
-    for work, chunk in zip(leaving, chunks, strict=True):
-        work.wait()
-        arriving.append(_under_way(dist.irecv(chunk, LEADER)))
+    for works, chunk in zip(leaving, chunks, strict=True):
+        _wait(works)
+        arriving.append(_under_way(dist.irecv(chunk[0], LEADER)))
     _wait(arriving)
 
 
@@ -75,23 +89,33 @@ def _wait(works: Sequence[dist.Work]) -> None:
         work.wait()
 
 
-def reduce_scatter_all_gather(row: Tensor) -> int:
+def reduce_scatter_all_gather(rows: Sequence[Tensor], tree: ShardTree,
+                              group: dist.ProcessGroup | None = None) -> int:
     """Every rank is the root of one N-th: it averages its slice and gives the mean to all.
 
-    The two halves of a ring all-reduce by their own names, and the bytes are the same: each rank
-    sends N-1 N-ths of the row in each half. Sums in the order of ranks, whoever adds: the same mean
-    as gather/scatter's, bit for bit. Replaces `row`, in place, by its mean over all ranks; returns
-    the bytes this rank sent. Every rank must call it.
+    The two halves of a ring all-reduce by their own names, and with a row a rank the bytes are the
+    same: each rank sends N-1 N-ths of the row in each half.
     """
-    slices = torch.nn.functional.pad(row, (0, -len(row) % world_size()))
-    received = torch.empty_like(slices)
-    dist.all_to_all_single(received, slices)
-    mine = received.view(world_size(), -1).mean(dim=0)
-    means = torch.empty_like(slices)
-    dist.all_gather_into_tensor(means, mine)
-    row.copy_(means[:len(row)])
-    return 2 * (world_size() - 1) * total_bytes([mine])
+    ranks, size = tree.ranks, -(-len(rows[0]) // tree.ranks)
+    slices = [torch.nn.functional.pad(row, (0, size * ranks - len(row))).split(size)
+              for row in rows]
+    leaving = torch.cat(list(chain.from_iterable(zip(*slices, strict=True))))
+    counts = [len(tree.subtrees(rank)) for rank in range(ranks)]
+    arriving = leaving.new_empty(sum(counts) * size)
+    dist.all_to_all_single(arriving, leaving, [count * size for count in counts],
+                           [len(rows) * size] * ranks, group=group)
+    mean = tree.mean(arriving.split(size))
+    means = leaving.new_empty(ranks * size)
+    dist.all_gather_into_tensor(means, mean, group=group)
+    rows[0].copy_(means[:len(rows[0])])
+    return reduce_scatter_bytes(rows, ranks)
 
 
-flat_gather_scatter = partial(Flat, pipelined_gather_scatter)
-flat_reduce_scatter = partial(Flat, reduce_scatter_all_gather)
+def reduce_scatter_bytes(rows: Sequence[Tensor], ranks: int) -> int:
+    """What a rank with these rows sends: a slice of each to all others, and one of the mean."""
+    size = -(-len(rows[0]) // ranks) * rows[0].element_size()
+    return (ranks - 1) * (len(rows) + 1) * size
+
+
+flat_gather_scatter = partial(Flat, by_ranks(pipelined_gather_scatter))
+flat_reduce_scatter = partial(Flat, by_ranks(reduce_scatter_all_gather))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from common.core.failures import UsageError
 from common.core.setting_types import SyncChoice
 from common.core.settings import Settings
-from common.core.strategies import LOCAL_STRATEGIES, STRATEGIES
+from common.core.strategies import LOCAL_STRATEGIES, ON_VIRTUAL_NODES, STRATEGIES
 from common.step.gradient_sync import GradientSync
 
 
@@ -22,7 +22,7 @@ class SyncOptions(NamedTuple):
 
     `every` is the least number of steps between synchronisation rounds, which are spread over the
     `iterations` of an epoch; `rate` and `momentum` are the outer optimizer's; `timeout` is torch's
-    for a collective.
+    for a collective; `virtual_nodes` is None where each rank is one node.
     """
 
     bucket_mb: float = 1.0
@@ -32,12 +32,14 @@ class SyncOptions(NamedTuple):
     momentum: float = 0.9
     timeout: timedelta = timedelta(minutes=30)
     iterations: int = 1
+    virtual_nodes: int | None = None
 
     @classmethod
     def of(cls, settings: Settings, choice: SyncChoice, iterations: int) -> "SyncOptions":
         """What the command line says of a strategy, for epochs of `iterations` steps."""
         return cls(settings.bucket_mb, settings.wire, choice.every, choice.rate, choice.momentum,
-                   timedelta(seconds=settings.collective_timeout), iterations)
+                   timedelta(seconds=settings.collective_timeout), iterations,
+                   settings.virtual_nodes)
 
 
 DEFAULTS = SyncOptions()
@@ -45,7 +47,7 @@ DEFAULTS = SyncOptions()
 
 def create_strategy(name: str, options: SyncOptions = DEFAULTS) -> GradientSync:
     """A new strategy by its name on the command line; an unknown name is a UsageError."""
-    known = STRATEGIES | LOCAL_STRATEGIES
+    known = ON_VIRTUAL_NODES if options.virtual_nodes else STRATEGIES | LOCAL_STRATEGIES
     if name not in known:
         raise UsageError(f"no strategy is called {name!r}; there are: {', '.join(known)}")
     module, _, maker = known[name].partition(":")

@@ -132,9 +132,9 @@ def evaluate_model(model: nn.Module, device: torch.device | str, criterion: nn.M
     other rank.
     """
     batches = [(inputs.to(device), targets.to(device)) for inputs, targets in test_loader]
-    loss_sum, predictions = predict(model, criterion, batches, _precision_of(model), Progress())
+    totals, predictions = predict(model, criterion, batches, _precision_of(model), Progress())
     truth = torch.cat([targets for _, targets in batches])
-    result = Evaluation(loss_sum / len(truth), truth.cpu().numpy(), predictions.cpu().numpy())
+    result = Evaluation(totals.means()[0], truth.cpu().numpy(), predictions.cpu().numpy())
     generate_eval_report(result.truth, result.predictions, result.loss, report_path,
                          checkpoint_path)
     return result

@@ -23,7 +23,7 @@ def announce(part: str, settings: Settings, node: Node) -> None:
     if not node.world.is_leader:
         return
     lines = [*_ranks(part, settings, node), *_numbers(settings, node),
-             *_convolutions(settings, node), *_not_the_default(settings),
+             *_convolutions(settings, node), *_not_the_default(settings, node),
              *_alternatives(settings, node), f"  output in {settings.output_dir / part}"]
     if speeds:
         lines += ["  all-reduce (scripts/preflight.py examines every link):", *speed_table(speeds)]
@@ -39,7 +39,7 @@ def _ranks(part: str, settings: Settings, node: Node) -> list[str]:
 
 
 def _numbers(settings: Settings, node: Node) -> list[str]:
-    size, ranks = settings.batch_size, node.world.size
+    size, ranks = settings.batch_size, settings.virtual_nodes or node.world.size
     shards = [shard_bounds(size, rank, ranks) for rank in range(ranks)]
     each = " + ".join(str(shard.stop - shard.start) for shard in shards)
     return [f"  device {node.device}, {node.threads} thread{'s' * (node.threads > 1)} a rank, "
@@ -61,9 +61,11 @@ def _convolutions(settings: Settings, node: Node) -> list[str]:
     return [f"  3x3 convolutions: {how}"]
 
 
-def _not_the_default(settings: Settings) -> list[str]:
+def _not_the_default(settings: Settings, node: Node) -> list[str]:
     """The settings that are not the default, as their rows word them."""
     said = textwrap.wrap(", ".join(settings.said()), 96)
+    if settings.virtual_nodes:
+        said += _virtual_nodes(settings, node)
     if settings.local_sync:
         said.append(f"{' and '.join(map(str, settings.local_sync))}: another algorithm than "
                     "averaging gradients; the ranks average their weights every so many steps or "
@@ -83,3 +85,17 @@ def _alternatives(settings: Settings, node: Node) -> list[str]:
             ": one device, so this shows the mechanism, and no gain of memory or time"
             if other == node.device else ", which take turns")]
     return []
+
+
+def _virtual_nodes(settings: Settings, node: Node) -> list[str]:
+    """What --virtual-nodes changes, and who may round otherwise all the same."""
+    said = []
+    if any("all-reduce" in choice.name for choice in settings.sync):
+        said.append("all-reduces are carried out as reduce-scatter and all-gather: a ring's order "
+                    "of sums depends on the number of ranks")
+    for other in node.ranks[1:]:
+        if other.instructions != node.ranks[0].instructions:
+            said.append(f"warning: {other} computes with {other.instructions} and {node.ranks[0]} "
+                        f"with {node.ranks[0].instructions}: they may round differently, and then "
+                        "bits depend on who computes")
+    return said

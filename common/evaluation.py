@@ -1,7 +1,8 @@
 """Evaluation over the whole test set, each sample exactly once, however many ranks share it."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -13,11 +14,13 @@ from common.core.console import counted
 from common.core.failures import NonFiniteLoss
 from common.core.precision import Precision
 from common.core.progress import Progress
+from common.core.world import World
 from common.data.augment import Augment
 from common.data.datasets import ImageDataset
-from common.data.epoch_plan import shard_bounds
+from common.data.epoch_plan import share_of
 from common.options.workloads import create_augment
 from common.run.run import Run
+from common.run.state import Totals, over_ranks
 from common.step.optimizers import without_smoothing
 
 EVALUATION_BATCH = 250
@@ -67,48 +70,59 @@ def _evaluate(model: nn.Module, criterion: nn.Module, dataset: ImageDataset,
               run: Run) -> Evaluation:
     device = run.node.device
     share_leaders_buffers(model)
-    shard = shard_bounds(len(dataset), run.node.world.rank, run.node.world.size)
-    batches = _batches(dataset, create_augment(run.settings), shard, device)
-    loss_sum, predictions = predict(model, criterion, batches, run.precision, run.node.progress)
-    # Shards are disjoint, so sums over ranks put the pieces together; `seen` proves it.
+    batches = _my_batches(len(dataset), run.node.world)
+    totals, predictions = predict(model, criterion, _loaded(
+        dataset, create_augment(run.settings), batches, device), run.precision, run.node.progress)
+    # Batches are disjoint, so sums over ranks put the pieces together; `seen` proves it.
     gathered = torch.zeros(2, len(dataset), dtype=torch.int64, device=device)
-    gathered[0, shard] = predictions
-    gathered[1, shard] = 1
+    mine = [place for batch in batches for place in range(batch.start, batch.stop)]
+    gathered[0, mine] = predictions
+    gathered[1, mine] = 1
     sum_over_ranks(gathered)
-    loss = sum_over_ranks(torch.tensor(loss_sum, dtype=torch.float64, device=device)).item()
-    if not math.isfinite(loss):
-        raise NonFiniteLoss(f"the test loss is {loss / len(dataset)}: the last updates have "
-                            "ruined the weights; try a smaller --learning-rate")
     if not bool((gathered[1] == 1).all()):
         raise AssertionError("the ranks did not evaluate every test sample exactly once")
-    return Evaluation(loss / len(dataset), dataset.labels, gathered[0].cpu().numpy(),
-                      dataset.class_names)
+    loss, _ = over_ranks(totals, run.node).means()
+    return Evaluation(loss, dataset.labels, gathered[0].cpu().numpy(), dataset.class_names)
 
 
-def _batches(dataset: ImageDataset, augment: Augment, shard: slice,
-             device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+def _my_batches(samples: int, world: World) -> list[slice]:
+    """This rank's of the test set's batches: the same batches, to the bit, on any number of ranks.
+
+    """
+    starts = range(0, samples, EVALUATION_BATCH)
+    share = share_of(world.rank, world.size, len(starts))
+    return [slice(start, min(start + EVALUATION_BATCH, samples))
+            for start in starts[share.first:share.end]]
+
+
+def _loaded(dataset: ImageDataset, augment: Augment, batches: Sequence[slice],
+            device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     images, labels = torch.from_numpy(dataset.images), torch.from_numpy(dataset.labels)
-    starts = range(shard.start, shard.stop, EVALUATION_BATCH)
-    for start in counted(starts, f"batches of {EVALUATION_BATCH} samples"):
-        chosen = slice(start, min(start + EVALUATION_BATCH, shard.stop))
+    for chosen in counted(batches, f"batches of {EVALUATION_BATCH} samples"):
         yield augment.normalise(images[chosen].to(device)), labels[chosen].to(device)
 
 
 @torch.no_grad()
 def predict(model: nn.Module, criterion: nn.Module, batches: Iterable[tuple[Tensor, Tensor]],
-            precision: Precision, progress: Progress) -> tuple[float, Tensor]:
-    """The sum of the samples' losses, and the predicted classes, int64 (n,).
+            precision: Precision, progress: Progress) -> tuple[Totals, Tensor]:
+    """The sums over the samples, and the predicted classes, int64 (n,).
 
     The class is the arg-max of the log-softmax. Leaves the model in evaluation mode. Needs no
-    other rank.
+    other rank. Raises NonFiniteLoss.
     """
     model.eval()
-    loss_sum, predictions = 0.0, []
+    totals, predictions = Totals(), []
     for count, (inputs, targets) in enumerate(batches):
         progress.phase, progress.iteration = "evaluation", count
         with precision.autocast(inputs.device):
             outputs = model(inputs)
         outputs = precision.widen(outputs)
-        loss_sum += criterion(outputs, targets).item() * len(targets)
-        predictions.append(outputs.log_softmax(dim=1).argmax(dim=1))
-    return loss_sum, torch.cat(predictions) if predictions else torch.empty(0, dtype=torch.int64)
+        loss = criterion(outputs, targets).item()
+        if not math.isfinite(loss):
+            raise NonFiniteLoss(f"the test loss is {loss}: the last updates have ruined the "
+                                "weights; try a smaller --learning-rate")
+        predicted = outputs.log_softmax(dim=1).argmax(dim=1)
+        totals.add(Totals(Fraction(loss) * len(targets), int((predicted == targets).sum()),
+                          len(targets)))
+        predictions.append(predicted)
+    return totals, torch.cat(predictions) if predictions else torch.empty(0, dtype=torch.int64)

@@ -76,9 +76,16 @@ def finish_run(run: Run, result: Evaluation) -> None:
     if result.mirrored_accuracy is not None:
         run.log.note("Test Accuracy with mirror images (--tta): "
                      f"{result.mirrored_accuracy:.3f}")
-    threads = run.node.threads
-    run.log.note(f"Weights: {weights} (the same command with {threads} thread"
-                 f"{'s' * (threads > 1)} a rank gives the same; another number rounds differently)")
+    run.log.note(f"Weights: {weights} ({_who_gives_the_same(run)})")
+
+
+def _who_gives_the_same(run: Run) -> str:
+    nodes, threads = run.settings.virtual_nodes, run.node.threads
+    of_threads = f"{threads} thread{'s' * (threads > 1)} a rank"
+    if nodes:
+        return (f"with {nodes} virtual nodes and {of_threads} every part, strategy and number of "
+                "ranks gives the same")
+    return f"the same command with {of_threads} gives the same; another number rounds differently"
 
 
 def confusion_matrix(result: Evaluation) -> np.ndarray:

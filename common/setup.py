@@ -13,7 +13,7 @@ from common.core.failures import DataError, UsageError
 from common.core.precision import Precision
 from common.core.settings import Settings
 from common.data.datasets import ImageDataset
-from common.data.epoch_plan import EpochPlan, validation_split
+from common.data.epoch_plan import EpochPlan, share_of, validation_split
 from common.data.loaders import InMemoryLoader, WorkerLoader
 from common.evaluation import EVALUATION_BATCH
 from common.model import whitening
@@ -69,21 +69,22 @@ def create_loader(settings: Settings, dataset: ImageDataset,
                      alternating_flips=settings.flips == "alternating")
     if plan.iterations == 0:
         raise DataError(f"{len(dataset)} training samples give no batch of {settings.batch_size}")
-    _require_a_sample_for_each_rank(plan, node.world.size)
-    loader = InMemoryLoader(dataset, plan, create_augment(settings), node.world.rank,
-                            node.world.size, node.device)
+    share = share_of(node.world.rank, node.world.size, settings.virtual_nodes)
+    _require_a_sample_for_each(plan, share.of,
+                               "virtual nodes" if settings.virtual_nodes else "ranks")
+    loader = InMemoryLoader(dataset, plan, create_augment(settings), share, node.device)
     choice = settings.loader
     return loader if choice.name == "memory" else WorkerLoader(loader, choice.workers)
 
 
-def _require_a_sample_for_each_rank(plan: EpochPlan, ranks: int) -> None:
-    if (last := _last_batch(plan)) >= ranks:
+def _require_a_sample_for_each(plan: EpochPlan, nodes: int, kind: str) -> None:
+    if (last := _last_batch(plan)) >= nodes:
         return
     larger = (replace(plan, batch_size=size) for size in range(plan.batch_size, plan.samples + 1))
-    enough = next((each.batch_size for each in larger if _last_batch(each) >= ranks), None)
-    raise UsageError(f"the last batch of an epoch has {last} samples, too few for {ranks} ranks: "
+    enough = next((each.batch_size for each in larger if _last_batch(each) >= nodes), None)
+    raise UsageError(f"the last batch of an epoch has {last} samples, too few for {nodes} {kind}: "
                      + (f"use --batch-size {enough} in every run that you compare" if enough
-                        else "use fewer ranks"))
+                        else f"use fewer {kind}"))
 
 
 def _last_batch(plan: EpochPlan) -> int:

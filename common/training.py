@@ -7,19 +7,20 @@ batch; the optimizer takes its step; the run writes it down.
 
 import math
 from contextlib import nullcontext
+from fractions import Fraction
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from common.data.datasets import ImageDataset
-from common.data.loaders import Batch, Loader
+from common.data.loaders import Loader
 from common.evaluation import evaluate
-from common.model.dropout import DropoutPlan
 from common.run.run import Run
 from common.run.state import Totals
-from common.step.accumulation import micro_batches
+from common.step.accumulation import Part, micro_batches
 from common.step.gradient_check import NotFinite
 from common.step.gradient_sync import GradientSync
+from common.step.shard_scope import ShardScope
 
 
 def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: Loader,
@@ -32,7 +33,7 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
     `validation_set`, if any, together. Raises NonFiniteLoss when this rank's loss, or one of its
     gradients, is infinite or not a number.
     """
-    timer, dropout = run.timer, DropoutPlan(model, run.settings.seed)
+    timer, scope = run.timer, ShardScope(model, run.settings)
     for epoch in run.epochs():
         model.train()
         batches = loader.batches(epoch, run.position.iteration)
@@ -42,8 +43,8 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
                 batch = next(batches)
             optimizer.zero_grad()
             for part, is_last in micro_batches(batch, run.settings.accumulate):
-                dropout.set_samples(epoch, part.indices)
-                with nullcontext() if is_last else gradient_sync.no_sync():
+                with (scope.of(run.position, part),
+                      nullcontext() if is_last else gradient_sync.no_sync()):
                     with timer("forward"):
                         loss = forward(model, criterion, part, run, trained)
                     with timer("backward"):
@@ -64,7 +65,7 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
     return model
 
 
-def forward(model: nn.Module, criterion: nn.Module, part: Batch, run: Run,
+def forward(model: nn.Module, criterion: nn.Module, part: Part, run: Run,
             trained: Totals) -> Tensor:
     """The mean loss over the part's samples, a scalar; adds their sums to `trained`.
 
@@ -73,9 +74,9 @@ def forward(model: nn.Module, criterion: nn.Module, part: Batch, run: Run,
     with run.precision.autocast(part.inputs.device):
         outputs = model(part.inputs)
     loss = criterion(run.precision.widen(outputs), part.targets)
-    samples = len(part.targets)
-    trained.add(Totals(loss.item() * samples,
-                       int((outputs.argmax(dim=1) == part.targets).sum()), samples))
-    if not math.isfinite(trained.loss):
+    samples, mean = len(part.targets), loss.item()
+    if not math.isfinite(mean):
         raise NotFinite("the loss")
+    trained.add(Totals(Fraction(mean) * samples,
+                       int((outputs.argmax(dim=1) == part.targets).sum()), samples))
     return loss

@@ -5,6 +5,7 @@
 The same global batches go through one rank, and through every strategy and DDP on 1, 2, 3 and 4
 local ranks, in float64 and float32, by the training loop of the three parts. Ends with status 0
 when every difference is within its bound (see studies/proof/comparison.py), with 1 when one is not.
+`--bits --virtual-nodes 4` allows no difference at all: see studies/proof/bits.py.
 `--strategies local-sgd,diloco` measures how far these get away: they are other algorithms, "not
 equivalent", and that fails nothing.
 """
@@ -35,7 +36,7 @@ from common.options.command_line import parse_command_line
 if TYPE_CHECKING:
     from studies.proof.experiment import Case, Reference
 
-PRECISIONS = ("float64", "float32")
+PRECISIONS, TO_THE_BIT = ("float64", "float32"), ("float32", "bf16")
 PASSES = (2, 4)
 STRATEGY_NAMES = (*SYNC_NAMES, "ddp")
 EPILOG = """All flags of PartOne/main.py that say what is trained (--workload, --data-dir,
@@ -78,14 +79,17 @@ def _parser() -> argparse.ArgumentParser:
                         help="default: every one that averages gradients")
     parser.add_argument("--sync-every", type=count, default=5, metavar="H",
                         help="steps between synchronisations in local-sgd and diloco (default: 5)")
-    parser.add_argument("--precisions", type=_some_of(str, PRECISIONS), default=PRECISIONS,
-                        metavar="NAME[,NAME]", help="default: float64,float32")
+    parser.add_argument("--precisions", type=_some_of(str, (*PRECISIONS, "bf16")),
+                        metavar="NAME[,NAME]",
+                        help="default: float64,float32; with --bits float32,bf16")
     parser.add_argument("--batch-norm", choices=("synchronised", "frozen"), default="synchronised",
                         help="statistics that allow agreement: of the global batch, or constant; "
                         "the gap that each rank's own leave is measured beside the former")
     parser.add_argument("--float64-limit", type=float, default=1e-9, metavar="X",
                         help="no float64 difference may be larger, whatever the bounds allow "
                         "(default: 1e-9)")
+    parser.add_argument("--bits", action="store_true",
+                        help="with --virtual-nodes V: in float32 and bf16, to the last bit")
     parser.add_argument("--output", type=Path, metavar="PATH",
                         help="also write PATH.md and PATH.json")
     return parser
@@ -97,8 +101,12 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Settings]:
     settings, _ = parse_command_line("PartOne", rest)
     if options.steps < 1 or (options.samples or 1) < 1:
         raise UsageError("--steps and --samples must be at least 1")
+    if options.bits != bool(settings.virtual_nodes):
+        raise UsageError("--bits and --virtual-nodes V go together: without virtual nodes the "
+                         "number of ranks decides how sums are rounded")
+    batch_norm = "local" if options.bits else options.batch_norm
     return options, replace(settings, epochs=options.steps, max_iterations=options.steps,
-                            batch_norm=options.batch_norm, device="cpu", resume="no",
+                            batch_norm=batch_norm, device="cpu", resume="no",
                             checkpoint_every=Interval())
 
 
@@ -111,8 +119,12 @@ def main() -> None:
 
     # the first optimiser of a process imports torch._dynamo, which takes longer than a short run
     preload("torch._dynamo", "studies.proof.experiment")
+    precisions = options.precisions or (TO_THE_BIT if options.bits else PRECISIONS)
+    if options.bits:
+        failed = [prove_bits(options, replace(settings, precision=each)) for each in precisions]
+        sys.exit(any(failed))
     tables = []
-    for precision in options.precisions:
+    for precision in precisions:
         with tempfile.TemporaryDirectory() as folder:
             tables.append(prove(options, replace(settings, precision=precision), Path(folder)))
         if options.output:
@@ -156,6 +168,28 @@ def prove(options: argparse.Namespace, settings: Settings,
         print(report.row(case), flush=True)
         cases.append(case)
     return reference, cases
+
+
+def prove_bits(options: argparse.Namespace, settings: Settings) -> bool:
+    """Compares to the bit in one precision, and prints the table; whether any bit differs."""
+    from studies.proof import bits
+    from studies.proof.strategies import on_virtual_nodes
+    from studies.proof.trajectory import Problem
+
+    chosen = {name: strategy for name, strategy in on_virtual_nodes(settings).items()
+              if name in options.strategies}
+    with tempfile.TemporaryDirectory() as folder:
+        problem = Problem(settings, options.samples)
+        reference = bits.Reference.create(problem, Path(folder) / "reference.pt")
+        print(bits.title(reference), flush=True)
+        cases = []
+        for case in bits.compared(reference, chosen, options.sizes):
+            print(bits.row(case), flush=True)
+            cases.append(case)
+    failed = sum(bool(case.why) for case in cases)
+    print(f"\n{failed} of {len(cases)} trainings FAILED" if failed else
+          f"\nall {len(cases)} trainings have the bits of one rank")
+    return bool(failed)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 
 from common.cluster.devices import count_gpus
 from common.core.failures import RanksDisagree
-from common.core.provenance import code_digest, lines_of, versions
+from common.core.provenance import code_digest, instruction_sets, lines_of, versions
 from common.core.setting_row import differences
 from common.core.settings import Settings
 from common.core.world import World
@@ -32,6 +32,7 @@ class RankInfo:
     gpus: int = 0
     versions: dict[str, str] = field(default_factory=dict)
     code: str = ""
+    instructions: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -41,7 +42,7 @@ class RankInfo:
         host, boot = socket.gethostname(), lines_of("/proc/sys/kernel/random/boot_id")
         return cls(world.rank, host, os.getpid(), address, interface, boot[0] if boot else host,
                    len(os.sched_getaffinity(0)), count_gpus(), versions(), code_digest(),
-                   settings.shared())
+                   instruction_sets(), settings.shared())
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.host}"

@@ -118,7 +118,7 @@ def _check_token(store: Store, world: World, address: str, deadline: float) -> S
                            "there: is rank 0 running?")
         time.sleep(POLL_SECONDS)
     if store.get("token").decode() != digest:
-        raise RanksDisagree(f"rank {world.rank} on {socket.gethostname()} has another --token than "
-                            f"the job at {address}:{world.master_port}: give all ranks of a job "
-                            "the same, and each job a --master-port of its own")
+        raise RanksDisagree(f"rank {world.rank} on {socket.gethostname()} has another RUN_TOKEN "
+                            f"than the job at {address}:{world.master_port}: give all ranks of a "
+                            "job the same, and each job a --master-port of its own")
     return store

@@ -20,7 +20,8 @@ class Row:
     `parse` turns the text of its flag into a value; that of a switch is bool. `choices` are
     the names that the text may be, or begin with. A `learned` setting decides what is learned, or
     does under the other settings that a function is given; of its plain value `compared` gives what
-    counts. `per_node` settings may differ between the nodes of a run. `banner` is what the start-up
+    counts. `per_node` settings may differ between the nodes of a run, where they do not decide what
+    is learned. `banner` is what the start-up
     banner says where the value is not the default, with {} for it.
     """
 
@@ -69,7 +70,9 @@ class Rows:
     def shared(self) -> dict[str, Plain]:
         """The settings in which all ranks of a run must agree, as plain values."""
         rows = self.rows()
-        return {name: plain for name, plain in self.as_json().items() if not rows[name].per_node}
+        plain = self.as_json()
+        return {name: value for name, value in plain.items()
+                if rows[name].decides(plain) or not rows[name].per_node}
 
     def trajectory(self) -> dict[str, Plain]:
         """What decides what is learned, as plain values."""

@@ -38,9 +38,6 @@ class Launch(Rows):
     master_port: int | None = setting(
         None, "port of the rendezvous on rank 0 (default: MASTER_PORT or 29500)", JOIN,
         parse=types.integer, metavar="PORT", parts=CLUSTER)
-    token: str | None = setting(
-        None, "any word that tells this job's ranks from another job's on the same port; it is not "
-        "a password (default: RUN_TOKEN, or none)", JOIN, metavar="WORD", parts=CLUSTER)
     debug: bool = setting(False, "print the traceback of an error", RUN, parse=bool)
 
 
@@ -53,7 +50,7 @@ class Settings(LearningSettings):
         choices=("auto", "cpu", "cuda"), per_node=True, common=True)
     threads: int | None = setting(
         None, "intra-op threads (default: cores / ranks here)", NODE, parse=types.count,
-        per_node=True, common=True)
+        per_node=True, learned=lambda plain: plain["virtual_nodes"] is not None, common=True)
     convolutions: str = setting(
         "auto", "algorithms of 3x3 convolutions on a CPU: auto chooses by a rule (default), "
         "library uses PyTorch's, FILE.json holds those that scripts/tune.py measured", NODE,
@@ -107,7 +104,7 @@ class Settings(LearningSettings):
     parallel: str = setting(
         "ddp", "parallelism: ddp (default); to compare with: data-parallel, model-split", SEAM,
         details="; data-parallel is one process with all GPUs of its machine, model-split puts "
-        "each rank's model on two devices", choices=PARALLEL, parts=("PartThree",), common=True)
+        "each rank's model on two devices", choices=PARALLEL, parts=("PartThree",))
     wire: str = setting(
         "float32", "gradient wire format: float32 (default), bf16, fp16", SEAM, details="; int8 "
         "and int4 with --sync local-sgd or diloco; powersgd in Part Three", choices=WIRES,

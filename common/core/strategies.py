@@ -16,8 +16,19 @@ STRATEGIES = {
     "overlapped-all-reduce": "PartTwo.overlapped:OverlappedAllReduce",
     "cross-step-all-reduce": "PartTwo.cross_step:CrossStepAllReduce",
 }
+# What makes them with --virtual-nodes; those that are missing cannot add in a given order.
+ON_VIRTUAL_NODES = {
+    "gather-scatter": "PartTwo.on_virtual_nodes:flat_gather_scatter",
+    "all-reduce": "PartTwo.on_virtual_nodes:flat_all_reduce",
+    "gather-scatter-pipelined": "PartTwo.on_virtual_nodes:flat_pipelined",
+    "reduce-scatter": "PartTwo.on_virtual_nodes:flat_all_reduce",
+    "overlapped-all-reduce": "PartTwo.on_virtual_nodes:OverlappedVirtual",
+    "cross-step-all-reduce": "PartTwo.on_virtual_nodes:CrossStepVirtual",
+}
 # Other algorithms: they average weights now and then, and learn something else than one rank does.
 LOCAL_STRATEGIES = {
     "local-sgd": "PartTwo.local_sgd:local_sgd",
     "diloco": "PartTwo.local_sgd:DiLoCo",
 }
+# What stands in the seam of the parts where there is nothing to choose.
+SEAMS = {"PartOne": "none", "PartThree": "ddp"}

@@ -44,7 +44,6 @@ def detect_world(
     num_nodes: int | None = None,
     rank: int | None = None,
     master_port: int | None = None,
-    token: str | None = None,
 ) -> World:
     """The World of this process: from explicit flags, else torchrun, else SLURM, else alone.
 
@@ -61,8 +60,7 @@ def detect_world(
         world = World()
     port = master_port if master_port is not None else _number(
         environment, "MASTER_PORT", DEFAULT_PORT)
-    return _checked(replace(world, master_port=port,
-                            token=token or environment.get("RUN_TOKEN", "")))
+    return _checked(replace(world, master_port=port, token=environment.get("RUN_TOKEN", "")))
 
 
 def _from_flags(master_ip: str | None, num_nodes: int | None, rank: int | None) -> World:

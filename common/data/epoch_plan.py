@@ -80,10 +80,12 @@ class EpochPlan:
             raise IndexError(f"iteration {iteration} of an epoch of {self.iterations}")
         return self.order[iteration * self.batch_size:(iteration + 1) * self.batch_size]
 
-    def shard(self, iteration: int, rank: int, world_size: int) -> np.ndarray:
-        """The contiguous part of the global batch that belongs to `rank`, int64."""
+    def samples_of(self, iteration: int, share: "Share") -> np.ndarray:
+        """The contiguous part of the global batch that the shards of `share` are, int64."""
         batch = self.batch(iteration)
-        return batch[shard_bounds(len(batch), rank, world_size)]
+        first, last = (shard_bounds(len(batch), shard, share.of)
+                       for shard in (share.first, share.end - 1))
+        return batch[first.start:last.stop]
 
     def augmentation(self, indices: np.ndarray, padding: int) -> Augmentation:
         """Crop, flip and cutout of the given samples (int64, shape (n,)) in this epoch."""
@@ -140,6 +142,32 @@ def shard_bounds(samples: int, rank: int, world_size: int) -> slice:
     base, extra = divmod(samples, world_size)
     start = rank * base + min(rank, extra)
     return slice(start, start + base + (rank < extra))
+
+
+@dataclass(frozen=True)
+class Share:
+    """The shards of each global batch, which is cut into `of`, that are computed at one place.
+
+    They are those from `first` up to, not including, `end`.
+    """
+
+    first: int = 0
+    end: int = 1
+    of: int = 1
+
+    @property
+    def size(self) -> int:
+        return self.end - self.first
+
+
+def share_of(place: int, places: int, shards: int | None = None) -> Share:
+    """The share of one of `places` that compute `shards` shards (None: one each) together.
+
+    Shares differ by one at most, and those of 2k places are the halves of those of k.
+    """
+    shards = shards or places
+    first, end = (-(-each * shards // places) for each in (place, place + 1))
+    return Share(first, end, shards)
 
 
 def mix(*numbers: int) -> int:

@@ -8,6 +8,7 @@ import ctypes
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,24 +18,26 @@ from torch.utils.data import DataLoader
 
 from common.data.augment import Augment
 from common.data.datasets import ImageDataset
-from common.data.epoch_plan import EpochPlan
+from common.data.epoch_plan import EpochPlan, Share
 
 _PR_SET_PDEATHSIG = 1
 
 
 class Batch(NamedTuple):
-    """This rank's shard of one global batch.
+    """What this rank computes of one global batch: one shard of it, or more.
 
     `inputs` are normalised images (n, channels, height, width), channels last in memory; `targets`
-    int64 (n,). `weight` is n * world size / global batch: what the local mean loss is multiplied by
-    so that a plain mean over ranks is the mean over the global batch. `indices` are the samples'
-    numbers in the training set, int64 (n,), where the loader knows them.
+    int64 (n,). `weight` is n * shards / global batch: what the mean loss over these samples is
+    multiplied by so that a plain mean over shards is the mean over the global batch; the shards are
+    as many as ranks, or as virtual nodes. `indices` are the samples' numbers in the training set,
+    int64 (n,), where the loader knows them.
     """
 
     inputs: Tensor
     targets: Tensor
-    weight: float = 1.0
+    weight: Fraction = Fraction(1)
     indices: np.ndarray | None = None
+    share: Share = Share()
 
 
 class Loader(Protocol):
@@ -51,8 +54,7 @@ class InMemoryLoader:
     dataset: ImageDataset
     plan: EpochPlan
     augment: Augment
-    rank: int = 0
-    world_size: int = 1
+    share: Share = Share()
     device: torch.device = torch.device("cpu")
 
     def example(self) -> Tensor:
@@ -65,7 +67,8 @@ class InMemoryLoader:
             images = torch.from_numpy(self.dataset.images[shard.indices]).to(self.device)
             labels = torch.from_numpy(self.dataset.labels[shard.indices]).to(self.device)
             how = (torch.from_numpy(part).to(self.device) for part in shard.augmentation)
-            yield Batch(self.augment(images, *how), labels, shard.weight, shard.indices)
+            yield Batch(self.augment(images, *how), labels, shard.weight, shard.indices,
+                        self.share)
 
 
 class WorkerLoader(torch.utils.data.Dataset):
@@ -93,7 +96,8 @@ class WorkerLoader(torch.utils.data.Dataset):
         device = self._loader.device
         for shard, (inputs, targets) in zip(planned, fetched, strict=True):
             inputs = inputs.to(device, memory_format=torch.channels_last)
-            yield Batch(inputs, targets.to(device), shard.weight, shard.indices)
+            yield Batch(inputs, targets.to(device), shard.weight, shard.indices,
+                        self._loader.share)
 
     def __getitem__(self, request: tuple[int, int, int, bool, int, int]) -> tuple[Tensor, int]:
         """One augmented sample per request: (index, top, left, flip, row, column). For workers."""
@@ -113,15 +117,15 @@ class Shard(NamedTuple):
 
     indices: np.ndarray
     augmentation: Sequence[np.ndarray]
-    weight: float
+    weight: Fraction
 
 
 def shards(loader: InMemoryLoader, epoch: int, first_iteration: int = 0) -> Iterator[Shard]:
-    """The loader's rank's shard of each global batch of `epoch`, from `first_iteration` on."""
+    """The loader's share of each global batch of `epoch`, from `first_iteration` on."""
     plan = loader.plan.at(epoch)
     for iteration in range(first_iteration, plan.iterations):
-        indices = plan.shard(iteration, loader.rank, loader.world_size)
-        weight = len(indices) * loader.world_size / len(plan.batch(iteration))
+        indices = plan.samples_of(iteration, loader.share)
+        weight = Fraction(len(indices) * loader.share.of, len(plan.batch(iteration)))
         padding = loader.augment.settings.crop_padding
         yield Shard(indices, plan.augmentation(indices, padding), weight)
 

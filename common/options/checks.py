@@ -5,6 +5,7 @@
 
 from common.core.failures import UsageError
 from common.core.settings import LOCAL_SYNC_NAMES, LOCAL_WIRES, Settings
+from common.core.strategies import ON_VIRTUAL_NODES, SEAMS
 from common.core.world import World
 from common.options.workloads import find_workload
 
@@ -16,6 +17,7 @@ def check(part: str, settings: Settings, world: World) -> None:
     _check_world(part, settings, world)
     _check_training(settings)
     _check_wire(part, settings)
+    _check_virtual_nodes(settings)
     if settings.profile and settings.profile[0] > settings.epochs:
         raise UsageError(f"--profile {settings.profile[0]} has nothing to trace: the run ends "
                          f"after {settings.epochs} epochs")
@@ -25,9 +27,14 @@ def _check_world(part: str, settings: Settings, world: World) -> None:
     if part == "PartOne" and world.size > 1:
         raise UsageError(f"Part One trains on one node, but {world.source} started {world.size} "
                          "processes: start one, or run PartTwo or PartThree")
-    if settings.batch_size < world.size:
+    nodes = settings.virtual_nodes or world.size
+    if nodes < world.size:
+        raise UsageError(f"--virtual-nodes {nodes} are too few for {world.size} ranks: each rank "
+                         "computes at least one")
+    if settings.batch_size < nodes:
+        kind = "virtual nodes" if settings.virtual_nodes else "ranks"
         raise UsageError(f"--batch-size is the global batch size: {settings.batch_size} samples "
-                         f"are too few for {world.size} ranks")
+                         f"are too few for {nodes} {kind}")
     if settings.parallel == "data-parallel" and world.size > 1:
         raise UsageError("--parallel data-parallel is one process with all GPUs of its machine, "
                          f"but there are {world.size} ranks: start one, or use --parallel ddp")
@@ -53,6 +60,28 @@ def _check_training(settings: Settings) -> None:
     if settings.optimizer == "muon" and not row.has_batch_norm:
         raise UsageError("--optimizer muon is for convolutions before batch norm, and --workload "
                          f"{row.name} has none: use --optimizer nesterov")
+
+
+def _check_virtual_nodes(settings: Settings) -> None:
+    if settings.virtual_nodes is None:
+        return
+    flag = f"--virtual-nodes {settings.virtual_nodes}"
+    cannot = [choice.name for choice in settings.sync
+              if choice.name not in (*ON_VIRTUAL_NODES, *SEAMS.values())]
+    if cannot:
+        raise UsageError(f"{flag} requires a strategy that adds in a given order, and {cannot[0]} "
+                         f"does not: choose {', '.join(ON_VIRTUAL_NODES)}")
+    if settings.wire != "float32":
+        raise UsageError(f"{flag} requires --wire float32: what {settings.wire} rounds away would "
+                         "stay with the rank and not with the virtual node")
+    if settings.accumulate > 1:
+        raise UsageError(f"{flag} already takes a pass for each node: leave out --accumulate "
+                         f"{settings.accumulate}")
+    if settings.batch_norm == "synchronised":
+        raise UsageError(f"{flag} requires --batch-norm local: a virtual node has statistics of "
+                         "its own, as a rank has")
+    if settings.parallel != "ddp":
+        raise UsageError(f"{flag} requires --parallel ddp, not {settings.parallel}")
 
 
 def _check_wire(part: str, settings: Settings) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from common.core.settings import GROUPS, Launch, Settings, SyncChoice
+from common.core.strategies import SEAMS
 from common.core.world import World, detect_world
 from common.options.checks import check
 from common.options.flag_parser import FlagParser, ShowAll
@@ -27,8 +28,6 @@ PARTS = {
     "PartThree": "Part Three: trains on N nodes with DistributedDataParallel.",
     "Preflight": "Checks N nodes before a run of Part Two or Three; takes the flags of the run.",
 }
-# What stands in the seam where there is nothing to choose.
-SEAMS = {"PartOne": "none", "PartThree": "ddp"}
 PROGRAMS = {"Preflight": "scripts/preflight.py"}
 
 
@@ -53,6 +52,8 @@ def _settings(part: str, flags: dict[str, Any]) -> Settings:
     recipe = find_row("recipe", flags.get("recipe", Settings.recipe))
     fixed = {"sync": (SyncChoice(SEAMS[part]),)} if part in SEAMS else {}
     settings = Settings(**{**fixed, **workload.defaults, **recipe, **flags})
+    if settings.virtual_nodes:  # another number of threads adds in another order
+        settings = replace(settings, threads=settings.threads or 1)
     return replace(settings, data_dir=settings.data_dir.expanduser(),
                    output_dir=settings.output_dir.expanduser())
 

@@ -18,7 +18,7 @@ from common.run import checkpoint, checkpoint_folder
 from common.run.ending import best_epoch
 from common.run.run_log import RunLog
 from common.run.save_clock import SaveClock
-from common.run.state import State, summed
+from common.run.state import State
 from common.step.gradient_sync import GradientSync
 
 KEPT_CHECKPOINTS = 2
@@ -61,7 +61,7 @@ class Checkpoints:
         A disk that does not take it draws a warning, and the checkpoint before stays; when it
         `is_last` it raises CheckpointError.
         """
-        totals = state.gathered(self.node)
+        totals = state.all_totals(self.node)
         self.node.progress.phase = "saving"
         begun = time.perf_counter()
         if gradient_sync.replicas_agree:
@@ -72,7 +72,7 @@ class Checkpoints:
         try:
             if self.node.world.is_leader:
                 self._write(path, checkpoint.pack(
-                    model, optimizer, state.position, summed(totals).means()[0], totals=totals,
+                    model, optimizer, state.position, totals.means()[0], totals=totals.as_json(),
                     validation_losses=state.validation_losses, rank_state=rank_state,
                     **self.constants), _is_best(state))
             self.last = path

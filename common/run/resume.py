@@ -28,7 +28,7 @@ from common.run.run import Run, ran_on
 from common.run.run_folder import prepare_folder
 from common.run.run_log import RunLog
 from common.run.save_clock import SaveClock
-from common.run.state import State, Totals, summed
+from common.run.state import State, Totals
 from common.run.tracing import create_tracer
 from common.run.trackers import create_tracker
 from common.step.gradient_check import located
@@ -89,8 +89,10 @@ def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
     checkpoint.restore(contents, source, run.model, run.optimizer)
     remarks += _restore_ranks(contents.get("rank_state", []), run.gradient_sync.state(), run.node)
     validated = contents.get("validation_losses", []) if settings.validation.fraction else []
-    run.state = State(Position(*contents["position"]),
-                      _my_totals(contents.get("totals", []), run.node), validated)
+    totals = contents.get("totals")
+    run.state = State(Position(*contents["position"]),  # on the leader, for all ranks
+                      Totals.from_json(totals) if totals and run.node.world.is_leader else Totals(),
+                      validated)
     run.checkpoints.last = source
     remarks.append(f"resumed at {run.position} from {source} (bit-exact: "
                    f"{_exactness(contents.get('ran_on', {}), constants['ran_on'])})")
@@ -158,13 +160,6 @@ def _check_settings(contents: dict[str, Any], settings: Settings, data: str) -> 
         raise UsageError("the run to resume had other settings: " + "; ".join(changed) +
                          f". Give the old ones, or --resume {settings.resume}:changed")
     return [f"continuing with changed settings: {change}" for change in changed]
-
-
-def _my_totals(rows: list[list[float]], node: Node) -> Totals:
-    """This rank's sums; on another world size the leader carries them all."""
-    if len(rows) == node.world.size:
-        return Totals(*rows[node.world.rank])
-    return summed(rows) if rows and node.world.is_leader else Totals()
 
 
 def _restore_ranks(saved: list[list[Tensor]], state: list[Tensor], node: Node) -> list[str]:

@@ -18,7 +18,7 @@ from common.cluster.process_group import Node
 from common.core.collectives import gather_rows
 from common.core.precision import Precision
 from common.core.progress import Position
-from common.core.provenance import versions
+from common.core.provenance import instruction_sets, versions
 from common.core.settings import Settings
 from common.data.epoch_plan import EpochPlan, mix
 from common.model.convolutions import algorithms
@@ -26,7 +26,7 @@ from common.run.checkpoints import Checkpoints
 from common.run.ending import best_in_words, is_over, last_step, should_stop
 from common.run.run_log import RunLog, Step
 from common.run.sentinel import Sentinel
-from common.run.state import State, Totals, summed
+from common.run.state import State, Totals
 from common.run.tracing import Tracer
 from common.step.gradient_sync import GradientSync
 from common.step.phase_timer import PhaseTimer
@@ -58,7 +58,8 @@ class Run:
         self.precision = Precision(self.settings.precision)
         self.schedule = create_schedule(self.settings, self.iterations_per_epoch)
         self.sentinel = Sentinel(self.model, self.plan, self.node,
-                                 self.settings.check_every if self.plan else 0)
+                                 self.settings.check_every if self.plan else 0,
+                                 self.settings.virtual_nodes)
         self.tracer = Tracer(range(0), self.folder, "", self.node, self.log)
         self.timer = PhaseTimer(self.node.progress, self.node.wait_for_device,
                                 lambda phase: self.tracer.mark(phase))
@@ -127,7 +128,7 @@ class Run:
     def finish_epoch(self, epoch: int) -> None:
         """Compares the replicas and logs the epoch's means over all ranks, who must all call it."""
         self.sentinel.check(self.position)
-        self.log.epoch(epoch, summed(self.state.gathered(self.node)))
+        self.log.epoch(epoch, self.state.all_totals(self.node))
 
     def note_validation(self, epoch: int, loss: float, accuracy: float, **entries: Any) -> None:
         """Writes down how a whole epoch did on the validation set. Every rank must call it.
@@ -165,6 +166,8 @@ def seed_step(seed: int, at: Position, rank: int) -> None:
 
 def ran_on(name: str, node: Node, settings: Settings, model: nn.Module) -> dict[str, Any]:
     """What must stay the same for a resumed run to be bit for bit the same run."""
-    return {"run": name, "world_size": node.world.size, "accumulate": settings.accumulate,
-            "bucket_mb": settings.bucket_mb, "threads": node.threads,
-            "device": node.device.type, "convolutions": algorithms(model), **versions()}
+    ranks = {} if settings.virtual_nodes else {
+        "run": name, "world_size": node.world.size, "accumulate": settings.accumulate,
+        "bucket_mb": settings.bucket_mb}
+    return {**ranks, "threads": node.threads, "device": node.device.type,
+            "instructions": instruction_sets(), "convolutions": algorithms(model), **versions()}

@@ -122,6 +122,7 @@ class RunLog:
         loss, accuracy = step.trained.means()
         self.event("step", epoch=step.at.epoch, iteration=step.at.iteration, loss=loss,
                    accuracy=accuracy, samples=step.trained.samples,
+                   loss_sum=str(step.trained.loss),  # exact
                    duration=round(step.duration, 6),
                    seconds=step.seconds, bytes_sent=step.bytes_sent,
                    learning_rate=step.learning_rate)

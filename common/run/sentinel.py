@@ -14,7 +14,7 @@ from common.cluster.process_group import Node
 from common.core.collectives import gather_rows
 from common.core.failures import RanksDisagree
 from common.core.progress import Position
-from common.data.epoch_plan import EpochPlan, fingerprint
+from common.data.epoch_plan import EpochPlan, fingerprint, share_of
 
 
 class Sentinel:
@@ -25,11 +25,12 @@ class Sentinel:
     """
 
     def __init__(self, model: nn.Module, plan: EpochPlan | None, node: Node,
-                 every: int) -> None:
+                 every: int, virtual_nodes: int | None = None) -> None:
         self._model = model
         self._plan = plan
         self._node = node
         self._every = every
+        self._virtual_nodes = virtual_nodes
         self._trained: list[tuple[Position, np.ndarray]] = []
 
     def note(self, at: Position, indices: np.ndarray | None) -> None:
@@ -63,7 +64,8 @@ class Sentinel:
     def _check_samples(self, found: Sequence[int], position: Position) -> None:
         for rank, samples in enumerate(found):
             planned = np.concatenate([
-                self._plan_of(at.epoch).shard(at.iteration, rank, self._node.world.size)
+                self._plan_of(at.epoch).samples_of(at.iteration, share_of(
+                    rank, self._node.world.size, self._virtual_nodes))
                 for at, _ in self._trained])
             if _signed(fingerprint(planned)) != samples:
                 raise RanksDisagree(

@@ -1,21 +1,24 @@
 """What changes while a run goes on, and is in its checkpoints."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-import torch
+from fractions import Fraction
 
 from common.cluster.process_group import Node
-from common.core.collectives import gather_rows
+from common.core.collectives import gather_bytes
 from common.core.progress import Position
 
 
 @dataclass
 class Totals:
-    """Sums over the samples of an epoch so far: means come from these, never from batch means."""
+    """Sums over the samples of an epoch so far: means come from these, never from batch means.
 
-    loss: float = 0.0
-    correct: float = 0
-    samples: float = 0
+    The loss is exact, and so the same however many ranks have added it up in whatever order.
+    """
+
+    loss: Fraction = Fraction(0)
+    correct: int = 0
+    samples: int = 0
 
     def add(self, other: "Totals") -> None:
         """Adds the sums over other samples."""
@@ -25,8 +28,18 @@ class Totals:
 
     def means(self) -> tuple[float, float]:
         """(mean loss, accuracy) per sample; not a number before the first sample."""
-        count = self.samples or float("nan")
-        return self.loss / count, self.correct / count
+        if not self.samples:
+            return float("nan"), float("nan")
+        return float(self.loss / self.samples), self.correct / self.samples
+
+    def as_json(self) -> list[str]:
+        """The three sums, which `from_json` reads."""
+        return [str(self.loss), str(self.correct), str(self.samples)]
+
+    @classmethod
+    def from_json(cls, sums: list[str]) -> "Totals":
+        loss, correct, samples = sums
+        return cls(Fraction(loss), int(correct), int(samples))
 
 
 @dataclass
@@ -41,14 +54,21 @@ class State:
     totals: Totals = field(default_factory=Totals)
     validation_losses: list[float] = field(default_factory=list)
 
-    def gathered(self, node: Node) -> list[list[float]]:
-        """The totals of every rank, by rank. Every rank must call it."""
+    def all_totals(self, node: Node) -> Totals:
+        """The totals of all ranks together. Every rank must call it."""
         node.progress.phase = "totals"
-        row = torch.tensor([self.totals.loss, self.totals.correct, self.totals.samples],
-                           dtype=torch.float64, device=node.device)
-        return gather_rows(row).tolist()
+        return over_ranks(self.totals, node)
 
 
-def summed(rows: list[list[float]]) -> Totals:
-    """The totals of all ranks together."""
-    return Totals(*(sum(column) for column in zip(*rows, strict=True)))
+def over_ranks(totals: Totals, node: Node) -> Totals:
+    """The sum of every rank's totals. Every rank must call it."""
+    told = gather_bytes(" ".join(totals.as_json()).encode(), node.device)
+    return summed(Totals.from_json(each.decode().split()) for each in told)
+
+
+def summed(parts: Iterable[Totals]) -> Totals:
+    """All of them together."""
+    whole = Totals()
+    for part in parts:
+        whole.add(part)
+    return whole

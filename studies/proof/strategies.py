@@ -12,11 +12,13 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from common.core.strategies import LOCAL_STRATEGIES
+from common.core.settings import Settings
+from common.core.strategies import LOCAL_STRATEGIES, ON_VIRTUAL_NODES
 from common.core.strategies import STRATEGIES as BY_HAND
 from common.data.loaders import Batch, Loader
 from common.step.gradient_sync import GradientSync
-from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, buckets
+from common.step.virtual_nodes import sync_of_one_rank
+from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, AveragedOnVirtualNodes, buckets
 from PartTwo.strategies import DEFAULTS, SyncOptions, create_strategy
 
 
@@ -52,6 +54,27 @@ STRATEGIES: Mapping[str, Strategy] = {
     **{name: partial(by_hand, name) for name in BY_HAND}, "ddp": by_ddp}
 
 
+def alone_on_virtual_nodes(settings: Settings) -> Strategy:
+    """Part One on all of --virtual-nodes."""
+    return partial(_alone_on, settings.virtual_nodes)
+
+
+def _alone_on(shards: int | None, model: nn.Module, loader: Loader) -> Wiring:
+    return Wiring(model, loader, sync_of_one_rank(shards))
+
+
+def on_virtual_nodes(settings: Settings) -> Mapping[str, Strategy]:
+    """Those of Parts Two and Three that can add in the order of --virtual-nodes."""
+    options = SyncOptions(settings.bucket_mb, virtual_nodes=settings.virtual_nodes)
+    return {**{name: partial(by_hand, name, options=options) for name in ON_VIRTUAL_NODES},
+            "ddp": partial(_ddp_on_virtual_nodes, options)}
+
+
+def _ddp_on_virtual_nodes(options: SyncOptions, model: nn.Module, loader: Loader) -> Wiring:
+    replica = DistributedDataParallel(model, **OWN_BUFFERS, **buckets(options.bucket_mb))
+    return Wiring(replica, loader, AveragedOnVirtualNodes(replica, options))
+
+
 def local_strategies(every: int) -> Mapping[str, Strategy]:
     """Those that are other algorithms, with a round after every `every` steps."""
     return {name: partial(by_hand, name, options=SyncOptions(every=every))
@@ -68,7 +91,8 @@ class Reversed:
         """The loader's batches of `epoch`."""
         for batch in self.loader.batches(epoch, first_iteration):
             indices = None if batch.indices is None else batch.indices[::-1]
-            yield Batch(batch.inputs.flip(0), batch.targets.flip(0), batch.weight, indices)
+            yield Batch(batch.inputs.flip(0), batch.targets.flip(0), batch.weight, indices,
+                        batch.share)
 
 
 def batches_reversed(model: nn.Module, loader: Loader) -> Wiring:

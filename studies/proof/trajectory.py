@@ -1,9 +1,11 @@
 """What one rank learns: the real loop over the real loaders, whatever stands in the seam."""
 
+import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from common.cluster.process_group import Node
-from common.core.collectives import sum_over_ranks, world_size
+from common.core.collectives import gather_bytes, world_size
 from common.core.events import read_events
 from common.core.settings import Interval, Settings
 from common.core.world import World
@@ -73,7 +75,8 @@ class Recorder:
 
 Trajectory = dict[str, list[Tensor]]
 """Lists of tensors by quantity: "loss" (the global mean of each step), "first gradients" and "last
-gradients" as the optimiser given them, "weights", and "statistics" (the leader's buffers)."""
+gradients" as the optimizer was given them, "weights", "statistics" (this rank's buffers), and
+"optimizer" (its state)."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,12 @@ def trajectory(problem: Problem, strategy: Strategy, look: Look = look_away) -> 
     return {"loss": [losses], "first gradients": [recorder.first[p] for p in trained],
             "last gradients": [recorder.last[p] for p in trained],
             "weights": [parameter.detach() for parameter in model.parameters()],
-            "statistics": list(model.buffers())}
+            "statistics": list(model.buffers()), "optimizer": _state_of(optimizer)}
+
+
+def _state_of(optimizer: Optimizer) -> list[Tensor]:
+    return [value for group in optimizer.param_groups for parameter in group["params"]
+            for value in optimizer.state[parameter].values() if isinstance(value, Tensor)]
 
 
 def thinned(dataset: ImageDataset, samples: int | None) -> ImageDataset:
@@ -151,9 +159,11 @@ def thinned(dataset: ImageDataset, samples: int | None) -> ImageDataset:
 def global_losses(metrics_path: Path) -> Tensor:
     """The mean loss of each step over all ranks' samples, float64 (steps,). Every rank must call.
 
-    `metrics_path` is this rank's JSON lines.
+    `metrics_path` is this rank's JSON lines. The sums are exact, in whatever order.
     """
-    rows = [(step["loss"] * step["samples"], step["samples"])
-            for step in read_events(metrics_path, "step")]
-    totals = sum_over_ranks(torch.tensor(rows, dtype=torch.float64))
-    return totals[:, 0] / totals[:, 1]
+    mine = [[step["loss_sum"], step["samples"]] for step in read_events(metrics_path, "step")]
+    rows = [json.loads(each) for each in gather_bytes(json.dumps(mine).encode(),
+                                                      torch.device("cpu"))]
+    return torch.tensor([float(sum(Fraction(loss) for loss, _ in step)
+                               / sum(samples for _, samples in step))
+                         for step in zip(*rows, strict=True)], dtype=torch.float64)

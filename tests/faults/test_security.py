@@ -5,6 +5,7 @@ digest; use torch.load without weights_only, or broadcast_object_list, anywhere.
 """
 
 import ast
+import os
 import re
 import time
 from functools import partial
@@ -50,25 +51,29 @@ def test_a_run_on_one_machine_listens_on_loopback_only(run, size, tmp_path):
 
 
 def test_a_rank_of_another_job_is_sent_away_and_the_job_goes_on(tmp_path):
-    flags = [*SMALL, "--output-dir", str(tmp_path / "out"), "--token", "blue"]
+    flags = [*SMALL, "--output-dir", str(tmp_path / "out")]
     small = partial(plant_phases, tmp_path)
     port = str(free_port())
     command = ["-M", "127.0.0.1", "-N", "2", "--master-port", port, *flags]
-    job = [program("PartTwo", [*command, "-R", str(rank)], tmp_path, f"rank{rank}", before=small)
-           for rank in range(2)]
-    stranger = program("PartTwo", [*command, "-R", "1", "--token", "red"], tmp_path, "stranger",
-                       before=small)
+    job = [program("PartTwo", [*command, "-R", str(rank)], tmp_path, f"rank{rank}",
+                   {"RUN_TOKEN": "blue"}, before=small) for rank in range(2)]
+    stranger = program("PartTwo", [*command, "-R", "1"], tmp_path, "stranger",
+                       {"RUN_TOKEN": "red"}, before=small)
     with started([each.process for each in job]):
         time.sleep(0.5)
-        check(run_programs([stranger]), 3, "another --token", "rank 1")
+        check(run_programs([stranger]), 3, "another RUN_TOKEN", "rank 1")
     assert [each.outcome().code for each in job] == [0, 0]
+
+
+def be_red() -> None:
+    os.environ["RUN_TOKEN"] = "red"
 
 
 def test_no_token_on_one_side_is_another_token(tmp_path):
     programs = cluster("PartThree", 2, [*flags_in(tmp_path), "--timeout", "2"], tmp_path,
-                       by_rank={1: ["--token", "red"]})
+                       before={1: be_red})
     outcomes = run_programs(programs)
-    check(outcomes[1:], 3, "another --token")
+    check(outcomes[1:], 3, "another RUN_TOKEN")
     check(outcomes[:1], 75, "waiting for rank 1")
 
 

@@ -6,6 +6,7 @@ log the last part's loss; one pass in experiment.accumulated.
 """
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -100,7 +101,8 @@ def test_gradients_go_over_the_wire_once_a_step_however_many_passes():
 
 
 def test_parts_are_cut_as_shards_are_and_none_is_empty():
-    batch = Batch(torch.arange(10.0).view(10, 1), torch.arange(10), 1.25, np.arange(10) + 100)
+    batch = Batch(torch.arange(10.0).view(10, 1), torch.arange(10), Fraction(5, 4),
+                  np.arange(10) + 100)
     parts = list(micro_batches(batch, 4))
     assert [len(part.targets) for part, _ in parts] == [3, 3, 2, 2]
     assert [is_last for _, is_last in parts] == [False, False, False, True]

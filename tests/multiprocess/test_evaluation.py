@@ -40,7 +40,8 @@ def evaluated(folder: str) -> Evaluation:
 
 
 def evaluated_but_for_the_last_sample(folder: str) -> Evaluation:
-    evaluation.shard_bounds = lambda samples, rank, ranks: slice(0, samples - 1)
+    whole = evaluation._my_batches
+    evaluation._my_batches = lambda samples, world: whole(samples - 1, world)
     return evaluated(folder)
 
 

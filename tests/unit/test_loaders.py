@@ -5,6 +5,7 @@ normalising, or in every batch; take the middle modulo a fixed size.
 """
 
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from common.core.failures import UsageError
 from common.core.settings import Settings
 from common.core.world import World
 from common.data.augment import Augment
+from common.data.epoch_plan import share_of
 from common.data.loaders import InMemoryLoader, PlainLoader, WorkerLoader
 from common.setup import create_loader
 from tests.small import small_dataset, small_loader
@@ -49,14 +51,14 @@ def test_batches_are_what_the_plan_says(cutout):
     loader = with_cutout(small_loader(rank=1, world_size=3), cutout)
     plan = loader.plan
     for iteration, batch in enumerate(loader.batches(epoch=1)):
-        indices = plan.shard(iteration, 1, 3)
+        indices = plan.samples_of(iteration, share_of(1, 3))
         how = plan.augmentation(indices, padding=1)
         expected = [reference(loader.dataset.images[i], *(part[n] for part in how), padding=1,
                               cutout=cutout)
                     for n, i in enumerate(indices)]
         np.testing.assert_allclose(batch.inputs.numpy(), expected, atol=1e-14)
         assert batch.targets.tolist() == loader.dataset.labels[indices].tolist()
-        assert batch.weight == len(indices) * 3 / len(plan.batch(iteration))
+        assert batch.weight == Fraction(len(indices) * 3, len(plan.batch(iteration)))
 
 
 def test_weights_make_a_plain_mean_over_ranks_the_mean_over_the_global_batch():

@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from common.evaluation import Evaluation
 from common.report import confusion_matrix, generate_eval_report
 from common.run import run_log
 from common.run.run_log import RunLog, Step
-from common.run.state import Totals
+from common.run.state import Totals, summed
 from common.step.phase_timer import PhaseTimer
 
 
@@ -101,9 +102,17 @@ def test_a_resumed_log_holds_each_step_once(tmp_path):
 
 def test_totals_are_means_over_samples_not_over_batches():
     totals = Totals()
-    totals.add(Totals(9.0, 9, 9))
-    totals.add(Totals(11.0, 0, 1))
+    totals.add(Totals(Fraction(9), 9, 9))
+    totals.add(Totals(Fraction(11), 0, 1))
     assert totals.means() == (2.0, 0.9)
+    assert Totals.from_json(totals.as_json()) == totals
+
+
+def test_sums_of_losses_do_not_depend_on_their_order():
+    parts = [Totals(Fraction(loss) * 64, 0, 64) for loss in (1e-30, 1.1, 1e17, -1e17, 0.3)]
+    assert summed(parts) == summed(parts[::-1])
+    assert summed(parts).means()[0] == float(
+        (Fraction(1.1) + Fraction(0.3) + Fraction(1e-30)) / 5)
 
 
 def test_the_timer_adds_up_and_tells_where_it_is():

@@ -1,0 +1,132 @@
+"""The strategies on virtual nodes: the same messages, and sums in an order that no rank decides.
+
+    python3 PartTwo/main.py ... --virtual-nodes 4 --sync all-reduce,overlapped-all-reduce
+
+gloo's own ring cannot do it: it adds each slice in the order of the ring, which begins at another
+rank for each slice and has as many summands as ranks. So here all-reduce is carried out as
+reduce-scatter and all-gather, whose slices each have one root that adds in the tree's order; on 2,
+4, 8 … ranks with the same bytes.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from common.core.collectives import LEADER, total_bytes, world_size
+from common.step.gradient_check import require_finite
+from common.step.virtual_nodes import ShardTree, VirtualNodes
+from PartTwo.buckets import Bucket
+from PartTwo.cross_step import CrossStepAllReduce
+from PartTwo.overlapped import InFlight, OverlappedAllReduce
+from PartTwo.pipelined import (
+    TreeMean,
+    pipelined_gather_scatter,
+    reduce_scatter_all_gather,
+    reduce_scatter_bytes,
+)
+from PartTwo.strategies import SyncOptions
+
+
+def gather_scatter(rows: Sequence[Tensor], tree: ShardTree) -> int:
+    """Task one, of as many rows a rank as it has subtrees: a TreeMean."""
+    if dist.get_rank() != LEADER:
+        for row in rows:
+            dist.send(row, LEADER)
+        dist.scatter(rows[0], src=LEADER)
+        return total_bytes(rows)
+    received = [[torch.empty_like(rows[0]) for _ in tree.subtrees(rank)]
+                for rank in range(1, tree.ranks)]
+    for rank, its in enumerate(received, start=1):
+        for row in its:
+            dist.recv(row, rank)
+    mean = tree.mean([*rows, *(row for its in received for row in its)])
+    dist.scatter(mean, [mean] * tree.ranks, src=LEADER)
+    return (tree.ranks - 1) * total_bytes([mean])
+
+
+class FlatVirtual(VirtualNodes):
+    """Lays all sums of a subtree end to end in one row, and averages the rows by `mean`."""
+
+    def __init__(self, mean: TreeMean, options: SyncOptions) -> None:
+        assert options.virtual_nodes is not None
+        super().__init__(options.virtual_nodes, dist.get_rank(), world_size())
+        self._mean = mean
+
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        by_subtree = self.all_sums()
+        rows = [torch.cat([each.flatten() for each in sums]) for sums in by_subtree]
+        self.bytes_sent += self._mean(rows, self.tree)
+        means = rows[0].split([each.numel() for each in by_subtree[0]])
+        for parameter, place, mean in zip(self.parameters, by_subtree[0], means, strict=True):
+            parameter.grad = place.copy_(mean.view_as(place))
+
+
+class Lane:
+    """Averages one bucket's rows after the other, in the background.
+
+    A thread with a process group of its own: collectives match by order, and so no other thread's
+    can come between. Every rank must open its lanes, and send on them, in the same order.
+    """
+
+    def __init__(self, timeout: timedelta) -> None:
+        self._group: Any = dist.new_group(timeout=timeout)
+        self._thread = ThreadPoolExecutor(1, "lane")
+
+    def send(self, rows: Sequence[Tensor], tree: ShardTree) -> Future[int]:
+        """Begins to replace the first of `rows` by the mean over all shards."""
+        return self._thread.submit(reduce_scatter_all_gather, rows, tree, self._group)
+
+
+class OverlappedVirtual(OverlappedAllReduce):
+    """Sends each bucket as soon as the backward pass of this rank's last shard has filled it."""
+
+    def __init__(self, options: SyncOptions) -> None:
+        super().__init__(options)
+        assert options.virtual_nodes is not None
+        self._nodes = VirtualNodes(options.virtual_nodes, dist.get_rank(), world_size())
+        self._rows = len(self._nodes.tree.subtrees(dist.get_rank()))
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
+        super().prepare(model, optimizer)
+        self._nodes.prepare(model, optimizer)
+
+    def _open_lanes(self) -> list[Any]:
+        return [self._open_lane()] * len(self._buckets)
+
+    def _open_lane(self) -> Lane:
+        return Lane(self._timeout)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        with super().no_sync(), self._nodes.no_sync():
+            yield
+
+    def _to_send(self, parameter: Parameter) -> list[Tensor]:
+        return self._nodes.sums(parameter, parameter.grad)
+
+    def _start(self, number: int, bucket: Bucket) -> InFlight:
+        rows = bucket.rows
+        require_finite(rows[1:], "a gradient")
+        self.bytes_sent += reduce_scatter_bytes(rows, world_size())
+        return InFlight(self._lanes[number].send(rows, self._nodes.tree), rows[0])
+
+    def _receive(self, bucket: Bucket, sent: InFlight) -> None:
+        sent.work.result()
+
+
+class CrossStepVirtual(CrossStepAllReduce, OverlappedVirtual):
+    """Its means arrive behind the next forward, as CrossStepAllReduce's do."""
+
+
+flat_gather_scatter = partial(FlatVirtual, gather_scatter)
+flat_pipelined = partial(FlatVirtual, pipelined_gather_scatter)
+flat_all_reduce = partial(FlatVirtual, reduce_scatter_all_gather)

@@ -1,0 +1,137 @@
+"""To the bit: any number of ranks and every strategy against one rank, on virtual nodes.
+
+Mutations that turn this red: seed by rank in ShardScope; buffers moved by all shards; weights of
+shards as floats (`weight * n / samples`); evaluation in shards of the test set instead of batches;
+`loss` a float in Totals; ring all-reduce in OverlappedVirtual. The plants below are such mutations
+made on one rank alone, or everywhere but on one.
+"""
+
+import re
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from common.core.strategies import ON_VIRTUAL_NODES
+from common.data.loaders import Loader
+from common.step.shard_scope import ShardScope
+from common.step.virtual_nodes import ShardTree
+from PartTwo.strategies import SyncOptions, create_strategy
+from studies.proof import bits
+from studies.proof.strategies import Wiring, on_virtual_nodes
+from studies.proof.trajectory import Problem
+from tests.multiprocess.prove_cases import small_problem
+
+STEPS = 4  # of 45 samples in batches of 16: the third has 13
+
+
+def problem_on(nodes: int, precision: str = "float32", steps: int = STEPS) -> Problem:
+    problem = small_problem(precision, "local", steps)
+    return replace(problem, settings=replace(problem.settings, batch_size=16, momentum=0.9,
+                                             weight_decay=1e-3, virtual_nodes=nodes))
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("references")
+    return {case: bits.Reference.create(problem_on(*case), folder / f"{case}")
+            for case in ((4, "float32"), (7, "bf16"))}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("case", [(4, "float32"), (7, "bf16")], ids=str)
+def test_every_strategy_has_the_bits_of_one_rank(case, ranks, references):
+    reference = references[case]
+    strategies = on_virtual_nodes(reference.problem.settings)
+    assert set(strategies) == {*ON_VIRTUAL_NODES, "ddp"}
+    found = list(bits.compared(reference, strategies, [ranks]))
+    assert [case.why for case in found] == [""] * len(strategies)
+    assert {case.digest for case in found} == {reference.digest}
+    assert all(not any(case.bits.values()) for case in found)
+
+
+def wired(model: nn.Module, loader: Loader, nodes: int = 4) -> Wiring:
+    options = SyncOptions(virtual_nodes=nodes)
+    return Wiring(model, loader, create_strategy("reduce-scatter", options))
+
+
+def another_tree(model: nn.Module, loader: Loader) -> Wiring:
+    """((0 + 2) + (1 + 3)), on all ranks."""
+    wiring = wired(model, loader)
+    sync, mean = wiring.gradient_sync, wiring.gradient_sync._mean
+
+    class Other(ShardTree):
+        def mean(self, values):
+            one, two, three, four = values
+            return ((one + three) + (two + four)).div_(4)
+
+    sync._mean = lambda rows, tree: mean(rows, Other(*tree))
+    return wiring
+
+
+def another_order_on_rank_1(model: nn.Module, loader: Loader) -> Wiring:
+    """Rank 1 adds 4 + (5 + 6), where the tree has (4 + 5) + 6."""
+    wiring = wired(model, loader, nodes=7)
+    if dist.get_rank() == 1:
+        tree = wiring.gradient_sync.tree
+
+        class Other(ShardTree):
+            def put(self, sums, subtree, value):
+                if self.within(subtree).size > 1:
+                    return super().put(sums, subtree, value)
+                sums[subtree] = value
+                if len(sums) == 3:
+                    four, five, six = sums.values()
+                    sums.clear()
+                    sums.update({self.subtrees(1)[0]: four + (five + six)})
+
+        wiring.gradient_sync.tree = Other(*tree)
+    return wiring
+
+
+def statistics_of_shard_1(model: nn.Module, loader: Loader) -> Wiring:
+    plain = ShardScope.of
+
+    @contextmanager
+    def of(self, at, part):
+        with plain(self, at, part._replace(shard={0: 1, 1: 0}.get(part.shard, part.shard))):
+            yield
+
+    ShardScope.of = of
+    return wired(model, loader)
+
+
+class Nudged(nn.Conv2d):
+    """A convolution that adds in another order."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        half = inputs.shape[1] // 2 + 1
+        return (nn.functional.conv2d(inputs[:, half:], self.weight[:, half:], None, padding=1)
+                + nn.functional.conv2d(inputs[:, :half], self.weight[:, :half], self.bias,
+                                       padding=1))
+
+
+def another_convolution_on_rank_1(model: nn.Module, loader: Loader) -> Wiring:
+    if dist.get_rank() == 1:
+        model.layers[4].__class__ = Nudged
+    return wired(model, loader)
+
+
+PLANTS: Mapping = {
+    another_tree: (4, 4, r"after step 1 layers\.\d+\.(weight|bias): element \[.*\] of \d+ that"),
+    another_order_on_rank_1: (7, 2, r"layers\.\d+\.(weight|bias): element \[.*\] of \d+ that"),
+    statistics_of_shard_1: (4, 2, r"on rank 0 statistics layers.1.running_mean: element \[0\]"),
+    another_convolution_on_rank_1: (4, 2, r"after step 1 layers\.\d+\.(weight|bias): element"),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_planted_difference_is_named(plant, references):
+    nodes, ranks, why = PLANTS[plant]
+    case = references[nodes, {4: "float32", 7: "bf16"}[nodes]].compare("planted", plant, ranks)
+    assert sum(case.bits.values()) > 0
+    assert re.search(why, case.why), case.why

@@ -1,0 +1,112 @@
+"""The order in which shards are added, whoever computes them.
+
+Mutations that turn this red: equal parts (`place * (shards // places)`) in share_of; in `put` add
+to what stands last instead of the left neighbour, or never; `mine.first < here.first` in subtrees.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+
+from common.core.failures import UsageError
+from common.data.epoch_plan import EpochPlan, share_of
+from common.options.command_line import parse_command_line
+from common.step.virtual_nodes import ROOT, ShardTree
+
+MOST = 24
+
+
+@dataclass
+class Words:
+    """A value that remembers how it was added up."""
+
+    text: str
+
+    def add_(self, other: "Words") -> "Words":
+        return Words(f"({self.text}+{other.text})")
+
+    def div_(self, parts: int) -> "Words":
+        return Words(f"{self.text}/{parts}")
+
+
+def added_up(shards: int, ranks: int) -> str:
+    """As `ranks` ranks do it, in words."""
+    tree, sent = ShardTree(shards, ranks), []
+    for rank in range(ranks):
+        share, sums = share_of(rank, ranks, shards), {}
+        for shard in range(share.first, share.end):
+            tree.put(sums, tree.leaf(shard), Words(str(shard)))
+        assert list(sums) == tree.subtrees(rank)
+        sent += sums.values()
+    return tree.mean(sent).text
+
+
+@pytest.mark.parametrize("shards", range(1, MOST + 1))
+def test_any_number_of_ranks_adds_in_the_same_order(shards):
+    assert {added_up(shards, ranks) for ranks in range(1, shards + 1)} == {added_up(shards, 1)}
+
+
+def test_the_order_is_a_tree():
+    assert added_up(4, 3) == "((0+1)+(2+3))/4"
+    assert added_up(7, 2) == "(((0+1)+(2+3))+((4+5)+6))/7"
+
+
+@pytest.mark.parametrize("shards", range(1, MOST + 1))
+def test_shares_are_even_and_have_no_gap(shards):
+    for ranks in range(1, shards + 1):
+        shares = [share_of(rank, ranks, shards) for rank in range(ranks)]
+        assert [each.first for each in shares] == [0, *(each.end for each in shares[:-1])]
+        assert shares[-1].end == shards
+        assert max(each.size for each in shares) - min(each.size for each in shares) <= 1
+
+
+@pytest.mark.parametrize("shards", range(1, MOST + 1))
+def test_what_a_rank_sends_is_one_sum_on_powers_of_two_and_few_elsewhere(shards):
+    for ranks in range(1, shards + 1):
+        most = max(len(ShardTree(shards, ranks).subtrees(rank)) for rank in range(ranks))
+        assert most <= (1 if ranks & (ranks - 1) == 0 else 2 * (shards - 1).bit_length())
+
+
+def test_a_subtree_covers_its_shards_and_the_root_all():
+    assert ShardTree(6).within(ROOT) == share_of(0, 1, 6)
+    assert ShardTree(6, 3).all_subtrees() == [(2, 0), (2, 1), (3, 4), (3, 5), (2, 3)]
+
+
+def test_ranks_have_the_samples_of_their_shards():
+    plan = EpochPlan(100, 33, seed=5)
+    whole = [plan.samples_of(0, share_of(shard, 7)).tolist() for shard in range(7)]
+    for ranks in (1, 2, 3, 4):
+        for rank in range(ranks):
+            share = share_of(rank, ranks, 7)
+            assert plan.samples_of(0, share).tolist() == sum(whole[share.first:share.end], [])
+
+
+TWO = ["-M", "10.0.0.1", "-N", "2", "-R", "0", "--virtual-nodes"]
+
+
+@pytest.mark.parametrize("flags, sentence", [
+    (["1"], "--virtual-nodes 1 are too few for 2 ranks"),
+    (["4", "--sync", "all-reduce-per-tensor"],
+     "all-reduce-per-tensor does not: choose gather-scatter, all-reduce, gather-scatter-pipelined"),
+    (["4", "--sync", "reduce-scatter,local-sgd:5"], "local-sgd does not: choose"),
+    (["4", "--wire", "bf16"], "requires --wire float32"),
+    (["4", "--accumulate", "2"], "leave out --accumulate 2"),
+    (["4", "--batch-norm", "synchronised"], "requires --batch-norm local"),
+    (["300"], "256 samples are too few for 300 virtual nodes"),
+])
+def test_what_does_not_go_with_virtual_nodes_is_one_sentence(flags, sentence):
+    with pytest.raises(UsageError, match=sentence.replace("-", r"\-")):
+        parse_command_line("PartTwo", [*TWO, *flags])
+
+
+def test_model_split_does_not_go_with_virtual_nodes():
+    with pytest.raises(UsageError, match="requires --parallel ddp, not model-split"):
+        parse_command_line("PartThree", [*TWO, "4", "--parallel", "model-split"])
+
+
+def test_threads_decide_what_is_learned_on_virtual_nodes_alone():
+    plain, _ = parse_command_line("PartTwo", [*TWO[:-1], "--threads", "2"])
+    assert "threads" not in plain.shared() and "threads" not in plain.trajectory()
+    virtual, _ = parse_command_line("PartTwo", [*TWO, "4"])
+    assert virtual.threads == virtual.shared()["threads"] == virtual.trajectory()["threads"] == 1
+    assert parse_command_line("PartTwo", [*TWO, "4", "--threads", "2"])[0].threads == 2
