@@ -6,9 +6,11 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from common.core.collectives import world_size
 from common.core.settings import SYNC_NAMES
+from common.core.strategies import ON_VIRTUAL_NODES
 from common.step.gradient_sync import GradientSync
-from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, buckets
+from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, AveragedOnVirtualNodes, buckets
 from PartTwo.strategies import SyncOptions, create_strategy
 from studies.prediction.grid import COMPUTE_ONLY, DDP_DEFAULT, PART_THREE
 
@@ -35,6 +37,17 @@ def by_hand(name: str, wire: str = "float32", bucket_mb: float = 1.0) -> Wiring:
     return wire_up
 
 
+def on_virtual_nodes(name: str) -> Wiring:
+    """A strategy of Part Two, or Part Three, with a virtual node on each rank."""
+    def wire_up(model: nn.Module, example: Tensor) -> Wired:
+        options = SyncOptions(virtual_nodes=world_size())
+        if name != PART_THREE:
+            return Wired(model, create_strategy(name, options))
+        replica = DistributedDataParallel(model, **OWN_BUFFERS, **buckets(1.0))
+        return Wired(replica, AveragedOnVirtualNodes(replica, options))
+    return wire_up
+
+
 def by_ddp(hook: str = "float32", **flags: object) -> Wiring:
     """Part Three with other buckets, or another hook."""
     def wire_up(model: nn.Module, example: Tensor) -> Wired:
@@ -56,4 +69,6 @@ VARIANTS: dict[str, Wiring] = {
     PART_THREE: by_ddp(**buckets(1.0)),
     f"{PART_THREE}, bf16 hook": by_ddp("bf16", **buckets(1.0)),
     f"{PART_THREE}, powersgd": by_ddp("powersgd", **buckets(1.0)),
+    **{f"{name}, virtual nodes": on_virtual_nodes(name)
+       for name in (*ON_VIRTUAL_NODES, PART_THREE)},
 }

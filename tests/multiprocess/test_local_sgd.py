@@ -67,7 +67,7 @@ def as_in_the_paper(world_size: int, rounds_after: tuple[int, ...], rate: float,
         for model, optimizer, batch in zip(models, inner, batches, strict=True):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model.train()(batch.inputs), batch.targets)
-            (loss * batch.weight).backward()
+            (loss * float(batch.weight)).backward()
             optimizer.step()
         if iteration in rounds_after:
             for common, *own in zip(outer_model.parameters(),

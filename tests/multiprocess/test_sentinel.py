@@ -21,12 +21,13 @@ EVERY = 4
 
 def same_samples_on_all_ranks() -> None:
     from common import setup
+    from common.data.epoch_plan import share_of
 
     plant()
     create_loader = setup.create_loader
 
     def as_rank_zero(settings, dataset, node):
-        return dataclasses.replace(create_loader(settings, dataset, node), rank=0)
+        return dataclasses.replace(create_loader(settings, dataset, node), share=share_of(0, 3))
     setup.create_loader = as_rank_zero
 
 
