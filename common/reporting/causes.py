@@ -113,7 +113,8 @@ def _algorithms(one: Learned, other: Learned) -> tuple[str, ...]:
 def _normalised_by(run: Learned) -> tuple[int, str]:
     if _value(run, "batch_norm") != "local":
         return 1, ""
-    return run.ranks, "parallel" * (_value(run, "parallel") == "data-parallel")
+    nodes = _value(run, "virtual_nodes") or run.ranks
+    return nodes, "parallel" * (_value(run, "parallel") == "data-parallel")
 
 
 def _has_batch_norm(run: Learned) -> bool:

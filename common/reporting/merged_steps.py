@@ -10,6 +10,7 @@ backward (Part Three), backward includes waiting for other ranks, so only data a
 
 import re
 from collections.abc import Iterable
+from fractions import Fraction
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -56,10 +57,13 @@ def rank_of(path: Path) -> int:
 def merge(place: tuple[int, int], ranks: dict[int, Step]) -> dict[str, Any]:
     """One iteration of all ranks in one record; loss and accuracy are means over samples."""
     samples = sum(step["samples"] for step in ranks.values())
+    # exact where the log has exact sums, so that it does not depend on the number of ranks
+    loss = sum(Fraction(step.get("loss_sum", step["loss"] * step["samples"]))
+               for step in ranks.values())
     by_phase = [step["seconds"] for step in ranks.values()]
     return {
         "epoch": place[0], "iteration": place[1], "ranks": sorted(ranks), "samples": samples,
-        "loss": sum(step["loss"] * step["samples"] for step in ranks.values()) / samples,
+        "loss": float(loss / samples),
         "accuracy": sum(step["accuracy"] * step["samples"] for step in ranks.values()) / samples,
         "seconds": max(step["duration"] for step in ranks.values()),
         "skew": {phase: max(seconds[phase] for seconds in by_phase)

@@ -4,7 +4,7 @@
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +85,7 @@ def _begin(run: Run) -> list[str]:
 
 def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
     settings, constants = run.settings, run.checkpoints.constants
-    remarks = _check_settings(contents, settings, constants["data"])
+    remarks = _check_settings(contents, settings, constants)
     checkpoint.restore(contents, source, run.model, run.optimizer)
     remarks += _restore_ranks(contents.get("rank_state", []), run.gradient_sync.state(), run.node)
     validated = contents.get("validation_losses", []) if settings.validation.fraction else []
@@ -151,11 +151,19 @@ def _leaders_checkpoint(folder: Path, resume: str) -> tuple[Path, bytes]:
     return Path(), b""
 
 
-def _check_settings(contents: dict[str, Any], settings: Settings, data: str) -> list[str]:
-    """Remarks on accepted changes. Raises UsageError for changes that were not accepted."""
+def _check_settings(contents: dict[str, Any], settings: Settings,
+                    now: dict[str, Any]) -> list[str]:
+    """Remarks on accepted changes. Raises UsageError for changes that were not accepted.
+
+    On virtual nodes other versions or convolutions are changes too. Other vector instructions only
+    draw a remark: a lost node may have no like.
+    """
     changed = settings.changes_since(contents.get("settings", {}))
-    if contents.get("data") != data:
-        changed.append(f"data was {contents.get('data')} and is {data}")
+    if contents.get("data") != now["data"]:
+        changed.append(f"data was {contents.get('data')} and is {now['data']}")
+    if settings.virtual_nodes:
+        changed += _changes(contents.get("ran_on", {}), now["ran_on"],
+                            but=("threads", "instructions"))
     if changed and not settings.accepts_changes:
         raise UsageError("the run to resume had other settings: " + "; ".join(changed) +
                          f". Give the old ones, or --resume {settings.resume}:changed")
@@ -172,9 +180,12 @@ def _restore_ranks(saved: list[list[Tensor]], state: list[Tensor], node: Node) -
     return []
 
 
+def _changes(before: dict[str, Any], now: dict[str, Any], but: Sequence[str] = ()) -> list[str]:
+    return [f"{name} was {before.get(name)} and is {now.get(name)}"
+            for name in differences(before, now) if name not in but]
+
+
 def _exactness(before: dict[str, Any], now: dict[str, Any]) -> str:
-    changed = [f"{name} was {before.get(name)} and is {now.get(name)}"
-               for name in differences(before, now)]
-    if changed:
+    if changed := _changes(before, now):
         return "no, because " + ", ".join(changed)
     return "yes" if now["device"] == "cpu" else "not promised on a GPU"
