@@ -30,8 +30,10 @@ from PartTwo.overlapped import InFlight, OverlappedAllReduce
 from PartTwo.pipelined import (
     TreeMean,
     pipelined_gather_scatter,
+    receive_from,
     reduce_scatter_all_gather,
     reduce_scatter_bytes,
+    wait,
 )
 from PartTwo.strategies import SyncOptions
 
@@ -43,12 +45,10 @@ def gather_scatter(rows: Sequence[Tensor], tree: ShardTree) -> int:
             dist.send(row, LEADER)
         dist.scatter(rows[0], src=LEADER)
         return total_bytes(rows)
-    received = [[torch.empty_like(rows[0]) for _ in tree.subtrees(rank)]
-                for rank in range(1, tree.ranks)]
-    for rank, its in enumerate(received, start=1):
-        for row in its:
-            dist.recv(row, rank)
-    mean = tree.mean([*rows, *(row for its in received for row in its)])
+    senders = [rank for rank in range(1, tree.ranks) for _ in tree.subtrees(rank)]
+    arriving = receive_from(senders, rows[0])
+    wait([work for work, _ in arriving])
+    mean = tree.mean([*rows, *(row for _, row in arriving)])
     dist.scatter(mean, [mean] * tree.ranks, src=LEADER)
     return (tree.ranks - 1) * total_bytes([mean])
 

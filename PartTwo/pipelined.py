@@ -50,7 +50,7 @@ def pipelined_gather_scatter(rows: Sequence[Tensor], tree: ShardTree) -> int:
 def _average_all(chunks: Sequence[Sequence[Tensor]], tree: ShardTree) -> None:
     others = [rank for rank in range(world_size()) if rank != LEADER]
     senders = [rank for rank in others for _ in tree.subtrees(rank)]
-    arriving = [_receive_from(senders, chunk[0]) for chunk in chunks[:AHEAD]]
+    arriving = [receive_from(senders, chunk[0]) for chunk in chunks[:AHEAD]]
     leaving: list[dist.Work] = []
     for number, chunk in enumerate(chunks):
         for work, _ in arriving[number]:
@@ -58,9 +58,9 @@ def _average_all(chunks: Sequence[Sequence[Tensor]], tree: ShardTree) -> None:
         mean = tree.mean([*chunk, *(received for _, received in arriving[number])])
         leaving += [_under_way(dist.isend(mean, rank)) for rank in others]
         if number + AHEAD < len(chunks):
-            arriving.append(_receive_from(senders, chunks[number + AHEAD][0]))
+            arriving.append(receive_from(senders, chunks[number + AHEAD][0]))
         arriving[number] = []
-    _wait(leaving)
+    wait(leaving)
 
 
 def _under_way(work: dist.Work | None) -> dist.Work:
@@ -68,7 +68,8 @@ def _under_way(work: dist.Work | None) -> dist.Work:
     return work
 
 
-def _receive_from(ranks: Sequence[int], like: Tensor) -> list[tuple[dist.Work, Tensor]]:
+def receive_from(ranks: Sequence[int], like: Tensor) -> list[tuple[dist.Work, Tensor]]:
+    """Begins to receive a tensor from each of `ranks`, a rank that is named twice sends two."""
     received = [torch.empty_like(like) for _ in ranks]
     return [(_under_way(dist.irecv(tensor, rank)), tensor)
             for rank, tensor in zip(ranks, received, strict=True)]
@@ -79,12 +80,13 @@ def _send_and_receive(chunks: Sequence[Sequence[Tensor]]) -> None:
     leaving = [[_under_way(dist.isend(part, LEADER)) for part in chunk] for chunk in chunks]
     arriving = []
     for works, chunk in zip(leaving, chunks, strict=True):
-        _wait(works)
+        wait(works)
         arriving.append(_under_way(dist.irecv(chunk[0], LEADER)))
-    _wait(arriving)
+    wait(arriving)
 
 
-def _wait(works: Sequence[dist.Work]) -> None:
+def wait(works: Sequence[dist.Work]) -> None:
+    """Returns when all messages have left or arrived."""
     for work in works:
         work.wait()
 

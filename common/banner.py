@@ -90,7 +90,7 @@ def _alternatives(settings: Settings, node: Node) -> list[str]:
 def _virtual_nodes(settings: Settings, node: Node) -> list[str]:
     """What --virtual-nodes changes, and who may round otherwise all the same."""
     said = []
-    if any("all-reduce" in choice.name for choice in settings.sync):
+    if any("all-reduce" in choice.name or choice.name == "ddp" for choice in settings.sync):
         said.append("all-reduces are carried out as reduce-scatter and all-gather: a ring's order "
                     "of sums depends on the number of ranks")
     for other in node.ranks[1:]:

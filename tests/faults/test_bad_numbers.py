@@ -83,6 +83,19 @@ def test_all_ranks_stop_at_the_same_step(run, size, what, value, tmp_path):
             assert bool(tensor.isfinite().all())
 
 
+@pytest.mark.parametrize("run", ["gather-scatter", "PartThree", "cross-step-all-reduce"])
+def test_so_do_ranks_with_several_virtual_nodes(run, tmp_path):
+    plants = {2: partial(plant_bad_number, tmp_path, "gradient", float("inf"))}
+    with running(Case(run, 3, "memory", 3, 0), tmp_path, more=("--virtual-nodes", "6"),
+                 plants=plants) as programs:
+        codes, _ = joined(programs, 60)
+    assert codes == [5] * 3, [each.output() for each in programs]
+    for each in programs:
+        line, = error_lines(each.output())
+        assert "gradient of layers.4.weight became infinite or not a number" in line
+        assert f"on rank 2 at epoch 1 iteration {BAD_AT}" in line
+
+
 def test_weights_that_the_last_update_made_non_finite(tmp_path):
     """No later loss could tell: the evaluation does."""
     outcome, = run_programs([program("PartOne", [
