@@ -2,6 +2,7 @@
 
     python3 scripts/compare.py outputs                          # writes outputs/comparison.html
     python3 scripts/compare.py outputs/two outputs/four --output outputs --proof docs/proof.json
+    python3 scripts/compare.py outputs/quickstart --one-digest      # status 1 unless they have one
 
 Reads what the runs have logged (metrics_rankR.jsonl of every rank, found there and below, and their
 traces), proof*.json beside them, and nothing else. The page needs no network.
@@ -28,8 +29,11 @@ NAME = "comparison"
 def main() -> None:
     options = _parser().parse_args()
     runs = find_runs(options.folders)
+    from common.reporting.digests import digests_as_text, have_one_digest
     from common.reporting.page import Page  # matplotlib takes a second: mistakes come first
 
+    if options.one_digest:
+        print(digests_as_text(runs), end="\n\n")
     beside = [path for folder in options.folders for path in sorted(folder.rglob("proof*.json"))]
     page = Page.of(runs, options.proof + beside)
     print(page.first_sentences(), page.timing_as_text(), sep="\n\n")
@@ -37,6 +41,7 @@ def main() -> None:
     with writing(output):
         page.write(output, NAME)
     print(f"\nthe comparison, to look at: {output / NAME}.html")
+    sys.exit(options.one_digest and not have_one_digest(runs))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,6 +52,9 @@ def _parser() -> argparse.ArgumentParser:
                         help="where to write (default: the first OUTPUT_DIR)")
     parser.add_argument("--proof", type=Path, action="append", default=[], metavar="FILE",
                         help="also show what scripts/prove.py wrote there (its .json)")
+    parser.add_argument("--one-digest", action="store_true",
+                        help="print each run's digest of its weights first, and end with status 1 "
+                        "unless all are equal")
     return parser
 
 
