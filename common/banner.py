@@ -91,11 +91,11 @@ def _virtual_nodes(settings: Settings, node: Node) -> list[str]:
     """What --virtual-nodes changes, and who may round otherwise all the same."""
     said = []
     if any("all-reduce" in choice.name or choice.name == "ddp" for choice in settings.sync):
-        said.append("all-reduces are carried out as reduce-scatter and all-gather: a ring's order "
-                    "of sums depends on the number of ranks")
+        said.append("all-reduces are carried out as reduce-scatter and all-gather, because a ring "
+                    "adds in an order that depends on the number of ranks")
     for other in node.ranks[1:]:
         if other.instructions != node.ranks[0].instructions:
             said.append(f"warning: {other} computes with {other.instructions} and {node.ranks[0]} "
                         f"with {node.ranks[0].instructions}: they may round differently, and then "
-                        "bits depend on who computes")
+                        "the bits depend on which rank computes which shard")
     return said

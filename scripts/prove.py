@@ -31,6 +31,7 @@ from common.cluster.program import run_program
 from common.core.failures import UsageError
 from common.core.setting_types import Interval, count
 from common.core.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
+from common.core.strategies import ON_VIRTUAL_NODES
 from common.options.command_line import parse_command_line
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
                         help="no float64 difference may be larger, whatever the bounds allow "
                         "(default: 1e-9)")
     parser.add_argument("--bits", action="store_true",
-                        help="with --virtual-nodes V: in float32 and bf16, to the last bit")
+                        help="compare to the last bit; requires --virtual-nodes V")
     parser.add_argument("--output", type=Path, metavar="PATH",
                         help="also write PATH.md and PATH.json")
     return parser
@@ -102,8 +103,11 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Settings]:
     if options.steps < 1 or (options.samples or 1) < 1:
         raise UsageError("--steps and --samples must be at least 1")
     if options.bits != bool(settings.virtual_nodes):
-        raise UsageError("--bits and --virtual-nodes V go together: without virtual nodes the "
-                         "number of ranks decides how sums are rounded")
+        raise UsageError("--bits requires --virtual-nodes V, and the reverse: without virtual "
+                         "nodes the number of ranks decides how sums are rounded")
+    can = {*options.strategies} & {*ON_VIRTUAL_NODES, "ddp"}
+    if settings.virtual_nodes and (not can or min(options.sizes) > settings.virtual_nodes):
+        raise UsageError("none of the --strategies, or of the --sizes, allows --virtual-nodes")
     batch_norm = "local" if options.bits else options.batch_norm
     return options, replace(settings, epochs=options.steps, max_iterations=options.steps,
                             batch_norm=batch_norm, device="cpu", resume="no",
@@ -188,7 +192,7 @@ def prove_bits(options: argparse.Namespace, settings: Settings) -> bool:
             cases.append(case)
     failed = sum(bool(case.why) for case in cases)
     print(f"\n{failed} of {len(cases)} trainings FAILED" if failed else
-          f"\nall {len(cases)} trainings have the bits of one rank")
+          f"\nall {len(cases)} trainings learned the bits that one rank learns")
     return bool(failed)
 
 

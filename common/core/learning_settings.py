@@ -84,8 +84,9 @@ class LearningSettings(Rows):
         "1)", LEARN, parse=types.count, metavar="K", banner="{} micro-batches a step, each with "
         "batch-norm statistics of its own")
     virtual_nodes: int | None = setting(
-        None, "cut each batch for V nodes, whoever computes them: the same bits on any number of "
-        "ranks", LEARN, details="; each rank uses 1 thread, or --threads", parse=types.count,
+        None, "split each batch into V shards, added in a fixed order: the same bits on 1 to V "
+        "ranks", LEARN, details="; a rank uses 1 thread unless --threads says otherwise; see "
+        "docs/virtual_nodes.md", parse=types.count,
         metavar="V", learned=True, banner="{} virtual nodes", common=True)
     decay_on: str = setting(
         "all", "parameters with weight decay: all, or weights without biases and batch norm", LEARN,

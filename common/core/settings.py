@@ -49,7 +49,8 @@ class Settings(LearningSettings):
         "auto", "compute device: auto (default), cpu or cuda", NODE,
         choices=("auto", "cpu", "cuda"), per_node=True, common=True)
     threads: int | None = setting(
-        None, "intra-op threads (default: cores / ranks here)", NODE, parse=types.count,
+        None, "intra-op threads (default: cores / ranks here)", NODE,
+        details="; with --virtual-nodes, 1", parse=types.count,
         per_node=True, learned=lambda plain: plain["virtual_nodes"] is not None, common=True)
     convolutions: str = setting(
         "auto", "algorithms of 3x3 convolutions on a CPU: auto chooses by a rule (default), "

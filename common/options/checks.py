@@ -29,8 +29,8 @@ def _check_world(part: str, settings: Settings, world: World) -> None:
                          "processes: start one, or run PartTwo or PartThree")
     nodes = settings.virtual_nodes or world.size
     if nodes < world.size:
-        raise UsageError(f"--virtual-nodes {nodes} are too few for {world.size} ranks: each rank "
-                         "computes at least one")
+        raise UsageError(f"--virtual-nodes {nodes} is too few for {world.size} ranks: each "
+                         f"computes at least one, so give {world.size} or more")
     if settings.batch_size < nodes:
         kind = "virtual nodes" if settings.virtual_nodes else "ranks"
         raise UsageError(f"--batch-size is the global batch size: {settings.batch_size} samples "
@@ -69,17 +69,18 @@ def _check_virtual_nodes(settings: Settings) -> None:
     cannot = [choice.name for choice in settings.sync
               if choice.name not in (*ON_VIRTUAL_NODES, *SEAMS.values())]
     if cannot:
-        raise UsageError(f"{flag} requires a strategy that adds in a given order, and {cannot[0]} "
-                         f"does not: choose {', '.join(ON_VIRTUAL_NODES)}")
+        raise UsageError(f"{flag} requires that gradients are added in one fixed order, and "
+                         f"--sync {cannot[0]} does not do that: choose from "
+                         f"{', '.join(ON_VIRTUAL_NODES)}")
     if settings.wire != "float32":
-        raise UsageError(f"{flag} requires --wire float32: what {settings.wire} rounds away would "
-                         "stay with the rank and not with the virtual node")
+        raise UsageError(f"{flag} requires --wire float32: {settings.wire} rounds what each rank "
+                         "sends, and what it sends depends on the number of ranks")
     if settings.accumulate > 1:
-        raise UsageError(f"{flag} already takes a pass for each node: leave out --accumulate "
-                         f"{settings.accumulate}")
+        raise UsageError(f"{flag} already computes a rank's batch in several passes, one for each "
+                         f"virtual node: leave out --accumulate {settings.accumulate}")
     if settings.batch_norm == "synchronised":
-        raise UsageError(f"{flag} requires --batch-norm local: a virtual node has statistics of "
-                         "its own, as a rank has")
+        raise UsageError(f"{flag} requires --batch-norm local: each virtual node normalises by the "
+                         "batch statistics of its own shard")
     if settings.parallel != "ddp":
         raise UsageError(f"{flag} requires --parallel ddp, not {settings.parallel}")
 

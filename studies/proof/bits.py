@@ -72,8 +72,8 @@ def first_element(mine: Tensor, other: Tensor) -> str:
     unlike = (_bytes(mine) ^ _bytes(other)).reshape(-1, size).any(axis=1)
     at = int(unlike.argmax())
     index = [int(i) for i in np.unravel_index(at, mine.shape)]
-    return (f"element {index} of {int(unlike.sum())} that differ is "
-            f"{other.flatten()[at].item()!r} and not {mine.flatten()[at].item()!r}")
+    return (f"{int(unlike.sum())} elements differ, the first is {index}: "
+            f"{other.flatten()[at].item()!r} instead of {mine.flatten()[at].item()!r}")
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def title(reference: Reference) -> str:
             f"nodes, {settings.max_iterations} steps of {settings.batch_size} samples, "
             f"{settings.threads} thread{'s' * ((settings.threads or 1) > 1)} a rank. Cells: bits "
             f"that differ from one rank's.\n\n{HEAD}\n"
-            f"| 1 | in this process alone | {of} | {reference.digest} | |")
+            f"| 1 | one rank alone, the reference | {of} | {reference.digest} | |")
 
 
 def row(case: Case) -> str:

@@ -264,7 +264,10 @@ def test_a_failing_rank_ends_all(function, error, told):
     (["--steps", "0"], "at least 1"), (["--sizes", "2,none"], "none"),
     (["--sizes", "0"], "0 is none of 1, 2"),
     (["--strategies", "gossip"], "gossip"), (["--batch-norm", "local"], "synchronised"),
-    (["--batch-size", "x"], "'x'"), (["--no-such-flag"], "no-such-flag")])
+    (["--batch-size", "x"], "'x'"), (["--no-such-flag"], "no-such-flag"),
+    (["--bits"], "--bits requires --virtual-nodes"),
+    (["--bits", "--virtual-nodes", "2", "--sizes", "3,4"], "none of the --strategies, or of the"),
+    (["--bits", "--virtual-nodes", "2", "--strategies", "local-sgd"], "none of the --strategies")])
 def test_mistakes_are_named(flags, words):
     with pytest.raises(UsageError, match=words):
         prove.parse(flags)

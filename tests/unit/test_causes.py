@@ -2,9 +2,9 @@
 
 Mutations that turn this red: FIRST["float32"] ten times as large with MOST_AT_FIRST left out;
 GROWTH 100; `<=` to `>=` in difference; algorithms, settings or statistics not looked at in
-explanation, or in another order; ranks left out of _normalised_by; WITHOUT_BATCH_NORM empty;
-statistics without a bound; the first of all instead of the first of the alike as head; `max` to
-`min` in sentences; causes not sorted by gravity; a loss's gaps without abs.
+explanation, or in another order; ranks or virtual nodes left out of _normalised_by;
+WITHOUT_BATCH_NORM empty; statistics without a bound; the first of all instead of the first of the
+alike as head; `max` to `min` in sentences; causes not sorted by gravity; a loss's gaps without abs.
 """
 
 import re
@@ -94,6 +94,13 @@ def test_own_statistics_are_named_between_other_numbers_of_ranks_only():
     assert because.startswith("all-reduce and DDP do not learn quite what PartOne learns, because")
     assert "--batch-norm synchronised" in because and "rounding" not in because
     assert "DDP learns what all-reduce learns" in same and "bit for bit" in same
+
+
+def test_with_virtual_nodes_the_number_of_ranks_changes_no_statistics():
+    same = {"virtual_nodes": 4, "batch_norm": "local"}
+    one, four = learned(**same), learned("DDP", 4, **same)
+    assert difference(one, four).cause == EQUAL
+    assert difference(one, learned("DDP", 4, batch_norm="local")).cause == SETTING
 
 
 def test_a_fault_among_ranks_with_their_own_statistics_is_found_beside_them():

@@ -5,7 +5,7 @@ autoescape off; a differing flag among the common ones; the standard deviation l
 escaped in Markdown; `min` for `max` in the picture's width (the page would scroll sideways);
 `nowrap` for the cells or the narrow screen's rules left out (numbers would be cut off); the page's
 or the figures' rules for dark readers left out; a label of one line in place of two; the proof
-behind the rest.
+behind the rest; `len(found) == 1` left out of have_one_digest; compare.py always ending with 0.
 """
 
 import json
@@ -18,6 +18,7 @@ import html5lib
 import pytest
 
 from common.reporting import tables
+from common.reporting.digests import digests_as_text, have_one_digest
 from common.reporting.page import Page
 from common.reporting.recorded_run import find_runs
 from tests.ranks import ROOT
@@ -127,6 +128,24 @@ def test_mistakes_are_one_sentence(written, arguments, code, words):
     done = subprocess.run([sys.executable, "scripts/compare.py", *arguments], cwd=ROOT,
                           capture_output=True, text=True)
     assert done.returncode == code and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_one_digest_is_asked_of_all_runs(written, tmp_path):
+    runs = find_runs([written[0]])
+    assert have_one_digest(runs)
+    assert digests_as_text(runs).splitlines() == [
+        "5eed1234  PartOne on one rank", "5eed1234  gather-scatter on four ranks",
+        "5eed1234  all-reduce on four ranks", "5eed1234  DDP on four ranks",
+        "Four runs, one digest: 5eed1234. They learned the same weights, bit for bit."]
+    write_run(tmp_path / "PartOne")
+    other = write_run(tmp_path / "PartThree", 4) / "metrics_rank0.jsonl"
+    other.write_text(other.read_text().replace("5eed1234", "5eed1235"))
+    done = subprocess.run([sys.executable, "scripts/compare.py", tmp_path, "--one-digest"],
+                          cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and "they did NOT learn the same weights" in done.stdout
+    write_run(tmp_path / "PartThree", 4, ended=False)
+    runs = find_runs([tmp_path])
+    assert not have_one_digest(runs) and "of which one did not end" in digests_as_text(runs)
 
 
 def test_no_letter_of_a_figure_is_cut_off(written):

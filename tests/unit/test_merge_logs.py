@@ -1,7 +1,8 @@
 """Merging the ranks' logs: losses weighted by samples, skew by phase, and the true straggler.
 
 Mutations that turn this red: leave `samples` out of the loss's sum; use max instead of the spread;
-count `sync`, or Part Three's backward, as own work; compare with the mean that the straggler is in.
+count `sync`, or Part Three's backward, as own work; compare with the mean that the straggler is in;
+floats for the exact sums.
 """
 
 import json
@@ -10,6 +11,7 @@ import sys
 
 import pytest
 
+from common.core.progress import PHASES
 from common.reporting.merged_steps import merge, read_steps, straggler
 from tests.ranks import ROOT
 
@@ -42,6 +44,15 @@ def test_the_loss_is_a_mean_over_samples_and_skew_is_by_phase(tmp_path):
     assert one["skew"] == pytest.approx({"data": 0, "forward": 0.1, "backward": 0.1, "sync": 0.2,
                                          "update": 0.002})
     assert one["slowest"] == 2
+
+
+def test_exact_sums_give_one_loss_on_any_number_of_ranks():
+    def step(loss_sum: str) -> dict:
+        return {"samples": 3, "loss_sum": loss_sum, "loss": 9.0, "accuracy": 0.0, "duration": 1.0,
+                "bytes_sent": 0, "seconds": dict.fromkeys(PHASES, 0.1)}
+    shards = ["100000000000000000000", "1/3", "-100000000000000000000"]
+    three = merge((1, 0), {rank: step(each) for rank, each in enumerate(shards)})
+    assert three["loss"] == 1 / 27
 
 
 @pytest.mark.parametrize("in_backward", [False, True])

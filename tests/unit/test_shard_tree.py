@@ -85,10 +85,10 @@ TWO = ["-M", "10.0.0.1", "-N", "2", "-R", "0", "--virtual-nodes"]
 
 
 @pytest.mark.parametrize("flags, sentence", [
-    (["1"], "--virtual-nodes 1 are too few for 2 ranks"),
+    (["1"], "--virtual-nodes 1 is too few for 2 ranks"),
     (["4", "--sync", "all-reduce-per-tensor"],
-     "all-reduce-per-tensor does not: choose gather-scatter, all-reduce, gather-scatter-pipelined"),
-    (["4", "--sync", "reduce-scatter,local-sgd:5"], "local-sgd does not: choose"),
+     "all-reduce-per-tensor does not do that: choose from gather-scatter, all-reduce, gather-"),
+    (["4", "--sync", "reduce-scatter,local-sgd:5"], "--sync local-sgd does not do that: choose"),
     (["4", "--wire", "bf16"], "requires --wire float32"),
     (["4", "--accumulate", "2"], "leave out --accumulate 2"),
     (["4", "--batch-norm", "synchronised"], "requires --batch-norm local"),
