@@ -106,4 +106,4 @@ def test_the_proof_to_the_bit_as_a_command():
 def test_bits_and_virtual_nodes_go_together(flags):
     done = subprocess.run([sys.executable, "scripts/prove.py", *flags], cwd=ROOT,
                           capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "--bits and --virtual-nodes V go together" in done.stderr
+    assert done.returncode == 2 and "--bits requires --virtual-nodes V" in done.stderr
