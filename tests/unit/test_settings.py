@@ -68,9 +68,9 @@ def test_all_ranks_must_agree_on_it(told):
 def test_a_resumed_run_must_not_change_it(told):
     before = {"settings": replace(told, darkness=1, threads=7).as_json(), "data": "d"}
     with pytest.raises(UsageError, match="settings: darkness was 1 and is 3. Give"):
-        _check_settings(before, told, "d")
+        _check_settings(before, told, {"data": "d"})
     accepting = replace(told, resume="auto:changed")
-    assert _check_settings(before, accepting, "d") == [
+    assert _check_settings(before, accepting, {"data": "d"}) == [
         "continuing with changed settings: darkness was 1 and is 3"]
 
 
