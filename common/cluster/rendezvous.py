@@ -103,8 +103,12 @@ def connect_store(world: World, address: str) -> Store:
 
 
 def _prefix(world: World) -> str:
-    """A restarted job must not read what its earlier attempts left on a launcher's store."""
-    return f"attempt{world.attempt}"
+    """A restarted job must not read what its earlier attempts left on a launcher's store.
+
+    A store of rank 0's own is new in each attempt. There the number must not matter: each of
+    torchrun's agents counts its own restarts, and that of a host that came late counts from 0.
+    """
+    return f"attempt{world.attempt}" if world.store_is_served else "run"
 
 
 def _check_token(store: Store, world: World, address: str, deadline: float) -> Store:

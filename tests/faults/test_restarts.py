@@ -5,8 +5,9 @@
 These run the literal commands in fresh interpreters, so they are the slow ones of this folder.
 
 Mutations that turn this red: leave `world.attempt` out of parse_command_line (a restart refuses the
-folder); leave the attempt out of the store's prefix (the first attempt's verdict ends the second);
-drop `--resume auto` in supervise.sh, or the 75 in its test.
+folder); leave the attempt out of the store's prefix (the first attempt's verdict ends the second),
+or in for a store of rank 0's own (a late host finds nobody); drop `--resume auto` in supervise.sh,
+or the 75 in its test.
 """
 
 import os
@@ -19,6 +20,9 @@ from pathlib import Path
 
 import pytest
 
+from common.cluster.master_port import serve_store
+from common.cluster.rendezvous import open_store
+from common.core.world import World
 from tests.faults.disturbed import PAUSE
 from tests.ranks import ROOT, free_port
 from tests.runs import RUNS, Case, end_of, same_bits
@@ -124,6 +128,24 @@ def test_a_signal_reaches_the_command_and_ends_the_supervision(tmp_path):
         time.sleep(0.02)
     script.send_signal(signal.SIGUSR1)
     assert script.wait(20) == 75
+
+
+def test_a_rank_of_fewer_restarts_finds_the_store_of_rank_0():
+    """Under torchrun --nnodes 3:4 the agent of a host that comes later counts from 0."""
+    port, deadline = free_port(), time.monotonic() + 20
+    store = open_store(World(0, 2, master_port=port, attempt=3), "127.0.0.1", deadline, print)
+    store.set("word", "of round 3")
+    late = open_store(World(1, 2, master_port=port), "127.0.0.1", deadline, print)
+    assert late.get("word") == b"of round 3"
+
+
+def test_a_restart_does_not_read_what_is_left_on_a_launchers_store():
+    served, deadline = serve_store("127.0.0.1", 0), time.monotonic() + 20
+    first, second = (open_store(
+        World(0, 2, master_port=served.port, store_is_served=True, attempt=attempt), "127.0.0.1",
+        deadline, print) for attempt in (0, 1))
+    first.set("verdict", "of attempt 0")
+    assert not second.check(["verdict"])
 
 
 @pytest.mark.parametrize("arguments", [[], ["2"], ["many", "true"]])
