@@ -127,12 +127,13 @@ class Contestant:
 
     def warm_up(self) -> None:
         """A step that sends nothing: between turns the system may have put this memory away."""
-        self._optimizer.zero_grad()
-        precision = Precision(self._settings.precision)
-        with self.wired.gradient_sync.no_sync():
-            with precision.autocast(self._batch.inputs.device):
-                outputs = self.wired.replica(self._batch.inputs)
-            self._criterion(precision.widen(outputs), self._batch.targets).backward()
+        precision, parameters = Precision(self._settings.precision), list(self._model.parameters())
+        with precision.autocast(self._batch.inputs.device):
+            outputs = self._model(self._batch.inputs)
+        loss = self._criterion(precision.widen(outputs), self._batch.targets)
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters),
+                                       strict=True):  # which calls no strategy's hooks
+            parameter.grad = gradient
         self._optimizer.step()
 
     @property
