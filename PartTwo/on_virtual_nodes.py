@@ -37,6 +37,8 @@ from PartTwo.pipelined import (
 )
 from PartTwo.strategies import SyncOptions
 
+IN_FLIGHT = 3
+
 
 def gather_scatter(rows: Sequence[Tensor], tree: ShardTree) -> int:
     """Task one, of as many rows a rank as it has subtrees: a TreeMean."""
@@ -71,19 +73,24 @@ class FlatVirtual(VirtualNodes):
 
 
 class Lane:
-    """Averages one bucket's rows after the other, in the background.
+    """Averages buckets in the background, a few at a time: while one is added, others travel.
 
-    A thread with a process group of its own: collectives match by order, and so no other thread's
-    can come between. Every rank must open its lanes, and send on them, in the same order.
+    Each of its `threads` has a process group of its own: collectives match by order, and so no
+    other thread's can come between. Every rank must open its lanes, and send on them, in the same
+    order.
     """
 
-    def __init__(self, timeout: timedelta) -> None:
-        self._group: Any = dist.new_group(timeout=timeout)
-        self._thread = ThreadPoolExecutor(1, "lane")
+    def __init__(self, timeout: timedelta, threads: int = IN_FLIGHT) -> None:
+        self._groups: list[Any] = [dist.new_group(timeout=timeout) for _ in range(threads)]
+        self._threads = [ThreadPoolExecutor(1, "lane") for _ in range(threads)]
+        self._sent = 0
 
     def send(self, rows: Sequence[Tensor], tree: ShardTree) -> Future[int]:
         """Begins to replace the first of `rows` by the mean over all shards."""
-        return self._thread.submit(reduce_scatter_all_gather, rows, tree, self._group)
+        turn = self._sent % len(self._threads)
+        self._sent += 1
+        return self._threads[turn].submit(reduce_scatter_all_gather, rows, tree,
+                                          self._groups[turn])
 
 
 class OverlappedVirtual(OverlappedAllReduce):

@@ -14,6 +14,7 @@ from itertools import chain
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.functional import pad
 
 from common.core.collectives import LEADER, total_bytes, world_size
 from common.step.virtual_nodes import ShardTree
@@ -98,18 +99,20 @@ def reduce_scatter_all_gather(rows: Sequence[Tensor], tree: ShardTree,
     The two halves of a ring all-reduce by their own names, and with a row a rank the bytes are the
     same: each rank sends N-1 N-ths of the row in each half.
     """
-    ranks, size = tree.ranks, -(-len(rows[0]) // tree.ranks)
-    slices = [torch.nn.functional.pad(row, (0, size * ranks - len(row))).split(size)
-              for row in rows]
-    leaving = torch.cat(list(chain.from_iterable(zip(*slices, strict=True))))
+    ranks, length = tree.ranks, len(rows[0])
+    size = -(-length // ranks)
+    whole = [pad(row, (0, size * ranks - length)) if length % ranks else row for row in rows]
+    leaving = whole[0]
+    if len(rows) > 1:  # each rank's slices of all rows, one after the other
+        leaving = torch.cat(list(chain.from_iterable(zip(*(row.split(size) for row in whole),
+                                                         strict=True))))
     counts = [len(tree.subtrees(rank)) for rank in range(ranks)]
     arriving = leaving.new_empty(sum(counts) * size)
     dist.all_to_all_single(arriving, leaving, [count * size for count in counts],
                            [len(rows) * size] * ranks, group=group)
-    mean = tree.mean(arriving.split(size))
-    means = leaving.new_empty(ranks * size)
-    dist.all_gather_into_tensor(means, mean, group=group)
-    rows[0].copy_(means[:len(rows[0])])
+    dist.all_gather_into_tensor(whole[0], tree.mean(arriving.split(size)), group=group)
+    if length % ranks:
+        rows[0].copy_(whole[0][:length])
     return reduce_scatter_bytes(rows, ranks)
 
 
