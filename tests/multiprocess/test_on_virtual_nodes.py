@@ -2,7 +2,7 @@
 
 Mutations that turn this red: the leader's totals alone in State.all_totals; `learned` left out of
 the threads' row; ran_on without the `if settings.virtual_nodes` (a resume on other ranks is
-refused); _check_settings without ran_on.
+refused).
 """
 
 import subprocess
@@ -78,7 +78,7 @@ def test_a_rank_with_other_threads_is_refused_at_the_start(tmp_path):
         assert "threads is 2 there and 1 on rank 0" in error_lines(outcome.output)[0]
 
 
-def test_a_run_does_not_go_on_with_other_convolutions_or_threads(tmp_path):
+def test_a_run_does_not_go_on_with_other_threads_or_nodes(tmp_path):
     case = Case("PartOne", 1, "memory", 4, 5)
     launch(case, tmp_path, "no", before=partial(plant, 5), more=NODES, code=-9)
     for change, words in ((["--threads", "2"], "threads was 1 and is 2"),

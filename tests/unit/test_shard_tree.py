@@ -1,7 +1,8 @@
 """The order in which shards are added, whoever computes them.
 
 Mutations that turn this red: equal parts (`place * (shards // places)`) in share_of; in `put` add
-to what stands last instead of the left neighbour, or never; `mine.first < here.first` in subtrees.
+to what stands last instead of the left neighbour, or never; `mine.first < here.first` in subtrees;
+_check_settings without ran_on.
 """
 
 from dataclasses import dataclass
@@ -9,8 +10,10 @@ from dataclasses import dataclass
 import pytest
 
 from common.core.failures import UsageError
+from common.core.settings import Settings
 from common.data.epoch_plan import EpochPlan, share_of
 from common.options.command_line import parse_command_line
+from common.run.resume import _check_settings
 from common.step.virtual_nodes import ROOT, ShardTree
 
 MOST = 24
@@ -110,3 +113,16 @@ def test_threads_decide_what_is_learned_on_virtual_nodes_alone():
     virtual, _ = parse_command_line("PartTwo", [*TWO, "4"])
     assert virtual.threads == virtual.shared()["threads"] == virtual.trajectory()["threads"] == 1
     assert parse_command_line("PartTwo", [*TWO, "4", "--threads", "2"])[0].threads == 2
+
+
+def test_a_run_on_virtual_nodes_goes_on_with_its_versions_and_convolutions():
+    ran_on = {"torch": "2.14", "convolutions": "library", "instructions": "AVX2", "threads": 1}
+    now = {"data": "d", "ran_on": {**ran_on, "torch": "2.15", "convolutions": "winograd-4",
+                                   "instructions": "AVX512"}}
+    virtual = Settings(virtual_nodes=4, threads=1)
+    before = {"settings": virtual.as_json(), "data": "d", "ran_on": ran_on}
+    with pytest.raises(UsageError) as refused:
+        _check_settings(before, virtual, now)
+    assert "convolutions was library and is winograd-4; torch was 2.14 and is 2.15. Give" in \
+        str(refused.value)
+    assert _check_settings({**before, "settings": Settings().as_json()}, Settings(), now) == []
