@@ -2,18 +2,23 @@
 
 Mutations that turn this red: equal parts (`place * (shards // places)`) in share_of; in `put` add
 to what stands last instead of the left neighbour, or never; `mine.first < here.first` in subtrees;
-_check_settings without ran_on.
+_check_settings without ran_on; no `part.shard` in the seed, or in what keeps buffers.
 """
 
 from dataclasses import dataclass
 
 import pytest
+import torch
+from torch import nn
 
 from common.core.failures import UsageError
+from common.core.progress import Position
 from common.core.settings import Settings
 from common.data.epoch_plan import EpochPlan, share_of
 from common.options.command_line import parse_command_line
 from common.run.resume import _check_settings
+from common.step.accumulation import Part
+from common.step.shard_scope import ShardScope
 from common.step.virtual_nodes import ROOT, ShardTree
 
 MOST = 24
@@ -126,3 +131,16 @@ def test_a_run_on_virtual_nodes_goes_on_with_its_versions_and_convolutions():
     assert "convolutions was library and is winograd-4; torch was 2.14 and is 2.15. Give" in \
         str(refused.value)
     assert _check_settings({**before, "settings": Settings().as_json()}, Settings(), now) == []
+
+
+def test_each_shard_draws_numbers_of_its_own_and_only_the_first_moves_buffers():
+    layer, at = nn.BatchNorm1d(2), Position(1, 3)
+    scope = ShardScope(layer, Settings(virtual_nodes=4))
+    drawn, means = [], []
+    for shard in (1, 0, 1):
+        with scope.of(at, Part(torch.ones(4, 2), torch.zeros(4), 1.0, None, shard)):
+            drawn.append(torch.rand(3).tolist())
+            layer(torch.full((4, 2), 5.0))
+        means.append(layer.running_mean.tolist())
+    assert drawn[0] == drawn[2] != drawn[1]
+    assert means == [[0.0, 0.0], [0.5, 0.5], [0.5, 0.5]]
