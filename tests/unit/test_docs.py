@@ -30,6 +30,7 @@ CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 # What a command leaves behind, beyond its exit code.
 LEAVES = {"scripts/quickstart.sh": "outputs/quickstart/comparison.html",
           "python3 scripts/compare.py outputs": "outputs/comparison.html",
+          "python3 scripts/compare.py outputs/laptop": "outputs/laptop/comparison.html",
           'WORKERS="0 1 2 4"': "outputs/worker-sweep/comparison_figures/worker-sweep.svg"}
 
 
@@ -118,7 +119,7 @@ def test_a_command_works_as_printed(command, newcomer):
     assert done.returncode == (1 if command.text.startswith("diff") else 0), told
     assert done.stdout and "Traceback" not in told, told
     for start, path in LEAVES.items():
-        assert not command.text.startswith(start) or (newcomer.clone / path).exists()
+        assert not f"{command.text} ".startswith(f"{start} ") or (newcomer.clone / path).exists()
     if "show_mistakes" in command.text:
         assert done.stdout.count("FAILED") == 6
 
