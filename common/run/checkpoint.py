@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from common.core.failures import CheckpointError, first_line
 from common.core.progress import Position
 
-FORMAT = 2
+FORMAT = 3
 _LAYOUT = {"position": list, "model_state_dict": dict, "optimizer": str,
            "optimizer_state_dict": dict}
 _END_RECORD = b"PK\x05\x06"
