@@ -146,6 +146,8 @@ def test_one_digest_is_asked_of_all_runs(written, tmp_path):
     write_run(tmp_path / "PartThree", 4, ended=False)
     runs = find_runs([tmp_path])
     assert not have_one_digest(runs) and "of which one did not end" in digests_as_text(runs)
+    write_run(tmp_path / "PartOne", ended=False)
+    assert not have_one_digest(find_runs([tmp_path]))  # no digest at all is not one
 
 
 def test_no_letter_of_a_figure_is_cut_off(written):
