@@ -1,0 +1,62 @@
+"""Objects out of a user's file; what it raises is told by its own lines."""
+
+import pytest
+
+from common.core.failures import PeerLost, UsageError
+from common.core.user_code import Place, UserCodeError, own_errors
+
+FILE = """import helper_of_mine
+def fine(gradients):
+    return helper_of_mine.half(gradients)
+class Mine:
+    pass
+"""
+
+
+def place(folder, text, name):
+    """Something in a file with this text."""
+    (folder / "mine.py").write_text(text)
+    return Place(folder / "mine.py", name)
+
+
+@pytest.mark.parametrize("text, place", [
+    ("a/b.py:C", ("a/b.py", "C")), ("b.py", None), ("all-reduce", None), ("local-sgd:3", None)])
+def test_what_is_a_place(text, place):
+    found = Place.parse(text)
+    assert (found and (str(found.file), found.name)) == place
+    assert found is None or str(found) == text
+
+
+def test_a_file_may_import_its_neighbours_and_its_errors_are_told_by_their_lines(tmp_path, capsys):
+    (tmp_path / "helper_of_mine.py").write_text("def half(number):\n    return int(number) / 0\n")
+    mine = place(tmp_path, FILE, "fine")
+    with pytest.raises(UserCodeError, match="helper_of_mine.py, line 2: ZeroDivisionError"), \
+            own_errors(mine.file):
+        mine.load()("3")
+    told = capsys.readouterr().err
+    assert "helper_of_mine.py" in told and "return int(number) / 0" in told
+    assert "test_user_code" not in told and "user_code.py" not in told
+
+
+@pytest.mark.parametrize("text, words", [
+    ("x = (1,\n", "line 1: SyntaxError"), ("\nraise SystemExit(0)\n", "line 2: SystemExit"),
+    ("import no_such_module\n", "line 1: ModuleNotFoundError"),
+    ("class Mine:\n    pass\n", "has no 'wanted'; it has Mine")])
+def test_a_file_that_cannot_be_used(text, words, tmp_path):
+    with pytest.raises(UsageError, match=words):
+        place(tmp_path, text, "wanted").load()
+
+
+def test_a_file_that_is_missing(tmp_path):
+    with pytest.raises(UsageError, match="none.py cannot be read"):
+        Place(tmp_path / "none.py", "x").load()
+
+
+def test_a_changed_file_is_read_again(tmp_path):
+    assert place(tmp_path, "value = 1\n", "value").load() == 1
+    assert place(tmp_path, "value = 2\n", "value").load() == 2
+
+
+def test_a_failure_of_ours_stays_what_it_is(tmp_path):
+    with pytest.raises(PeerLost), own_errors(tmp_path / "mine.py"):
+        raise PeerLost("rank 2 died")
