@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 PRECISIONS, TO_THE_BIT = ("float64", "float32"), ("float32", "bf16")
 PASSES = (2, 4)
+SIZES = (1, 2, 3, 4)
 STRATEGY_NAMES = (*SYNC_NAMES, "ddp")
 EPILOG = """All flags of PartOne/main.py that say what is trained (--workload, --data-dir,
 --batch-size, --learning-rate, --seed, ...) hold here too. A batch size that the numbers of ranks do
@@ -73,8 +74,9 @@ def _parser() -> argparse.ArgumentParser:
                         help="iterations to compare (default: 40)")
     parser.add_argument("--samples", type=int, metavar="N",
                         help="thin the training set out to so many, evenly (default: all)")
-    parser.add_argument("--sizes", type=_some_of(int, range(1, 17)), default=(1, 2, 3, 4),
-                        metavar="N[,N]", help="numbers of ranks (default: 1,2,3,4)")
+    parser.add_argument("--sizes", type=_some_of(int, range(1, 17)),
+                        metavar="N[,N]", help="numbers of ranks (default: 1,2,3,4, where there are "
+                        "as many virtual nodes)")
     parser.add_argument("--strategies", type=_some_of(str, STRATEGY_NAMES + LOCAL_SYNC_NAMES),
                         default=STRATEGY_NAMES, metavar="NAME[,NAME]",
                         help="default: every one that averages gradients")
@@ -105,13 +107,24 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Settings]:
     if options.bits != bool(settings.virtual_nodes):
         raise UsageError("--bits requires --virtual-nodes V, and the reverse: without virtual "
                          "nodes the number of ranks decides how sums are rounded")
-    can = {*options.strategies} & {*ON_VIRTUAL_NODES, "ddp"}
-    if settings.virtual_nodes and (not can or min(options.sizes) > settings.virtual_nodes):
-        raise UsageError("none of the --strategies, or of the --sizes, allows --virtual-nodes")
+    most = settings.virtual_nodes or SIZES[-1]
+    options.sizes = options.sizes or tuple(size for size in SIZES if size <= most)
+    _require_virtual_nodes_for(options, settings.virtual_nodes)
     batch_norm = "local" if options.bits else options.batch_norm
     return options, replace(settings, epochs=options.steps, max_iterations=options.steps,
                             batch_norm=batch_norm, device="cpu", resume="no",
                             checkpoint_every=Interval())
+
+
+def _require_virtual_nodes_for(options: argparse.Namespace, nodes: int | None) -> None:
+    if nodes is None:
+        return
+    if not {*options.strategies} & {*ON_VIRTUAL_NODES, "ddp"}:
+        raise UsageError("none of the --strategies allows --virtual-nodes; these do: "
+                         f"{', '.join((*ON_VIRTUAL_NODES, 'ddp'))}")
+    if max(options.sizes) > nodes:
+        raise UsageError(f"--sizes: {max(options.sizes)} ranks need --virtual-nodes "
+                         f"{max(options.sizes)} or more")
 
 
 def main() -> None:
@@ -141,7 +154,7 @@ def main() -> None:
 def _conclusion(cases: Sequence["Case"]) -> str:
     failed = sum(case.has_failed for case in cases)
     if failed:
-        return f"{failed} cases FAILED"
+        return f"{failed} of {len(cases)} cases FAILED"
     others = sum(case.verdict == "not equivalent" for case in cases)
     return "all cases agree with one rank" + (
         f", but for {others} of other algorithms, which are not equivalent" if others else "")

@@ -152,12 +152,10 @@ class Reference:
 
 def compared(reference: Reference, strategies: Mapping[str, Strategy],
              sizes: Iterable[int]) -> Iterator[Case]:
-    """Every strategy on every number of ranks that there are virtual nodes for."""
-    nodes = reference.problem.settings.virtual_nodes or 1
+    """Every strategy on every number of ranks."""
     for size in sizes:
         for name, strategy in strategies.items():
-            if size <= nodes:
-                yield reference.compare(name, strategy, size)
+            yield reference.compare(name, strategy, size)
 
 
 def title(reference: Reference) -> str:

@@ -266,7 +266,7 @@ def test_a_failing_rank_ends_all(function, error, told):
     (["--strategies", "gossip"], "gossip"), (["--batch-norm", "local"], "synchronised"),
     (["--batch-size", "x"], "'x'"), (["--no-such-flag"], "no-such-flag"),
     (["--bits"], "--bits requires --virtual-nodes"),
-    (["--bits", "--virtual-nodes", "2", "--sizes", "3,4"], "none of the --strategies, or of the"),
+    (["--bits", "--virtual-nodes", "2", "--sizes", "1,3"], "3 ranks need --virtual-nodes 3"),
     (["--bits", "--virtual-nodes", "2", "--strategies", "local-sgd"], "none of the --strategies")])
 def test_mistakes_are_named(flags, words):
     with pytest.raises(UsageError, match=words):
@@ -279,6 +279,11 @@ def test_flags_of_the_training_are_passed_on():
     assert options.sizes == (2, 4) and options.strategies == tuple(STRATEGIES)
     assert (settings.workload, settings.seed, settings.max_iterations, settings.batch_norm,
             settings.device) == ("digits-vgg11", 5, 7, "frozen", "cpu")
+
+
+def test_without_sizes_there_are_at_most_as_many_ranks_as_virtual_nodes():
+    assert prove.parse([])[0].sizes == (1, 2, 3, 4)
+    assert prove.parse(["--bits", "--virtual-nodes", "3"])[0].sizes == (1, 2, 3)
 
 
 @pytest.mark.parametrize("strategy, code", [(STRATEGIES["ddp"], 0), (no_synchronisation, 1)],
