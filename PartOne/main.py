@@ -41,7 +41,7 @@ def main() -> None:
             model, criterion, optimizer = create_training(settings, train_set, node)
             gradient_sync = sync_of_one_rank(settings.virtual_nodes)
             gradient_sync.prepare(model, optimizer)
-            with open_run(PART, strategy.name, settings, node, loader, model, optimizer,
+            with open_run(PART, strategy.label, settings, node, loader, model, optimizer,
                           gradient_sync) as run:
                 train(model, criterion, optimizer, loader, gradient_sync, run, validation_set)
                 finish_run(run, evaluate(run, criterion, test_set))

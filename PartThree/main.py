@@ -42,7 +42,7 @@ def main() -> None:
             replica = replicate(settings, model)
             gradient_sync = create_sync(settings, replica, loader.example())
             gradient_sync.prepare(model, optimizer)
-            with open_run(PART, strategy.name, settings, node, loader, model, optimizer,
+            with open_run(PART, strategy.label, settings, node, loader, model, optimizer,
                           gradient_sync) as run:
                 train(replica, criterion, optimizer, loader, gradient_sync, run, validation_set)
                 finish_run(run, evaluate(run, criterion, test_set))

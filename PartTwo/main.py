@@ -42,7 +42,7 @@ def main() -> None:
             options = SyncOptions.of(settings, strategy, loader.plan.iterations)
             gradient_sync = create_strategy(strategy.name, options)
             gradient_sync.prepare(model, optimizer)
-            with open_run(PART, strategy.name, settings, node, loader, model, optimizer,
+            with open_run(PART, strategy.label, settings, node, loader, model, optimizer,
                           gradient_sync) as run:
                 train(model, criterion, optimizer, loader, gradient_sync, run, validation_set)
                 finish_run(run, evaluate(run, criterion, test_set))

@@ -3,7 +3,8 @@
 by_hand.py has the assignment's; pipelined.py takes both apart into messages; overlapped.py hides
 the messages behind backward, and cross_step.py behind the next forward too: each is the answer to
 the one before. Every strategy works in place on a list of tensors and does not know the training
-loop. Last local_sgd.py, which averages weights now and then: another algorithm.
+loop. Last local_sgd.py, which averages weights now and then: another algorithm; and
+own_strategy.py, which lets a user's own class stand in their place.
 """
 
 from datetime import timedelta
@@ -14,6 +15,7 @@ from common.core.failures import UsageError
 from common.core.setting_types import SyncChoice
 from common.core.settings import Settings
 from common.core.strategies import LOCAL_STRATEGIES, ON_VIRTUAL_NODES, STRATEGIES
+from common.core.user_code import Place
 from common.step.gradient_sync import GradientSync
 
 
@@ -46,7 +48,14 @@ DEFAULTS = SyncOptions()
 
 
 def create_strategy(name: str, options: SyncOptions = DEFAULTS) -> GradientSync:
-    """A new strategy by its name on the command line; an unknown name is a UsageError."""
+    """A new strategy by its name on the command line, or by its place in a user's file.
+
+    An unknown name is a UsageError.
+    """
+    if place := Place.parse(name):
+        from PartTwo.own_strategy import own_strategy
+
+        return own_strategy(place)
     known = ON_VIRTUAL_NODES if options.virtual_nodes else STRATEGIES | LOCAL_STRATEGIES
     if name not in known:
         raise UsageError(f"no strategy is called {name!r}; there are: {', '.join(known)}")

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store
 
 from common.cluster import addresses, devices, rendezvous
-from common.cluster.board import Board
+from common.cluster.board import Board, is_broken_collective
 from common.cluster.devices import keep_freed_memory, use_threads
 from common.cluster.rank_info import RankInfo, gpus_suffice, on_same_machine, require_one_run
 from common.cluster.stopping import Stop, process_stop
@@ -27,6 +27,7 @@ from common.core.console import console
 from common.core.failures import PeerLost, RanksDisagree, first_line
 from common.core.progress import FINISHED, Progress, process_progress
 from common.core.settings import Settings
+from common.core.user_code import own_errors
 from common.core.world import World
 
 START_FACTOR = 2.0
@@ -81,8 +82,10 @@ def one_node(settings: Settings) -> Iterator[Node]:
     """The node of Part One, which needs no other: no store, no process group, no port."""
     keep_freed_memory()
     device = devices.choose_device(settings.device, 0, devices.count_gpus() > 0)
-    yield Node(World(), device, use_threads(settings.threads, ranks_here=1),
-               progress=process_progress(), stop=process_stop())
+    node = Node(World(), device, use_threads(settings.threads, ranks_here=1),
+                progress=process_progress(), stop=process_stop())
+    with own_errors(is_broken_collective):
+        yield node
 
 
 @contextmanager
@@ -102,7 +105,9 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
         ranks = rendezvous.exchange(board, me, deadline)
         require_one_run(ranks)
         watch.names = [f"rank {each.rank} ({each.host}, pid {each.pid})" for each in ranks]
-        yield form_group(board, ranks, settings, settings.collective_timeout)
+        node = form_group(board, ranks, settings, settings.collective_timeout)
+        with own_errors(is_broken_collective, f"rank {world.rank}: "):
+            yield node
         progress.phase = FINISHED
         with contextlib.suppress(RuntimeError):  # the leader has left, as all ranks have finished
             board.share("the run", True)

@@ -11,6 +11,7 @@ from common.core.failures import RanksDisagree
 from common.core.provenance import code_digest, instruction_sets, lines_of, versions
 from common.core.setting_row import differences
 from common.core.settings import Settings
+from common.core.user_code import digests
 from common.core.world import World
 
 
@@ -41,8 +42,9 @@ class RankInfo:
         """The info of this process."""
         host, boot = socket.gethostname(), lines_of("/proc/sys/kernel/random/boot_id")
         return cls(world.rank, host, os.getpid(), address, interface, boot[0] if boot else host,
-                   len(os.sched_getaffinity(0)), count_gpus(), versions(), code_digest(),
-                   instruction_sets(), settings.shared())
+                   len(os.sched_getaffinity(0)), count_gpus(),
+                   versions() | digests([settings.workload, *(s.name for s in settings.sync)]),
+                   code_digest(), instruction_sets(), settings.shared())
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.host}"

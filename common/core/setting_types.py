@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from common.core.strategies import LOCAL_STRATEGIES, STRATEGIES
+from common.core.user_code import Place
 
 SYNC_NAMES, LOCAL_SYNC_NAMES = tuple(STRATEGIES), tuple(LOCAL_STRATEGIES)
 SCHEDULES = ("constant", "step", "one-cycle", "cosine", "linear")
@@ -83,8 +84,11 @@ class Named:
 
 @dataclass(frozen=True)
 class SyncChoice(Named):
-    """A strategy. The numbers are those of LOCAL_SYNC_NAMES: the least number of steps between
-    synchronisation rounds; and diloco's learning rate and Nesterov momentum at each of them."""
+    """A strategy, by its name or by its place in a user's file.
+
+    The numbers are those of LOCAL_SYNC_NAMES: the least number of steps between synchronisation
+    rounds; and diloco's learning rate and Nesterov momentum at each of them.
+    """
 
     name: str
     every: int = 50
@@ -92,6 +96,16 @@ class SyncChoice(Named):
     momentum: float = 0.9
     forms = {**dict.fromkeys(SYNC_NAMES, {}), "local-sgd": {"every": count},
              "diloco": {"every": count, "rate": positive, "momentum": fraction}}
+
+    @classmethod
+    def parse(cls, text: str) -> Any:
+        return cls(text) if Place.parse(text) else super().parse(text)
+
+    @property
+    def label(self) -> str:
+        """A name for folders and tables."""
+        place = Place.parse(self.name)
+        return f"{place.file.stem}.{place.name}" if place else self.name
 
 
 @dataclass(frozen=True)
@@ -174,6 +188,6 @@ def convolutions(text: str) -> str:
 def sync_list(text: str) -> tuple[SyncChoice, ...]:
     """Strategies with commas between them, each once."""
     choices = tuple(map(SyncChoice.parse, text.split(",")))
-    if len({choice.name for choice in choices}) < len(choices):
+    if len({choice.label for choice in choices}) < len(choices):
         raise argparse.ArgumentTypeError(f"{text!r} names a strategy twice")
     return choices

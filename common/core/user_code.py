@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -55,6 +55,12 @@ class Place(NamedTuple):
         return getattr(module, self.name)
 
 
+def digests(texts: Iterable[str]) -> dict[str, str]:
+    """Of each user's file that one of `texts` is a place in, by its name."""
+    places = filter(None, map(Place.parse, texts))
+    return {place.file.name: place.digest for place in places}
+
+
 @cache
 def _module(file: Path, digest: str) -> ModuleType:
     name = f"user_code_{file.stem}"
@@ -63,33 +69,46 @@ def _module(file: Path, digest: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.insert(1, str(file.parent))  # for what stands beside it
-    with own_errors(file):
+    _folders.add(file.parent)
+    try:
         spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise _told(error) from error
     return module
 
 
-@contextmanager
-def own_errors(file: Path) -> Iterator[None]:
-    """Around calls of what is in `file`: what it raises becomes a UserCodeError.
+_folders: set[Path] = set()  # those that user code has been loaded from
 
-    Prints the traceback, cut to the lines of the file and of those beside it.
+
+@contextmanager
+def own_errors(unless: Callable[[BaseException], bool], who: str = "") -> Iterator[None]:
+    """Around what calls user code: what that raises becomes a UserCodeError about `who`.
+
+    Prints the traceback, cut to the lines of the user's files. Errors that are `unless`, and those
+    that no line of the user's was on the way of, stay what they are.
     """
     try:
         yield
     except Failure:
         raise
-    except (Exception, SystemExit) as error:
-        told = traceback.TracebackException.from_exception(error)
-        own = [frame for frame in told.stack
-               if Path(frame.filename).parent == file.absolute().parent]
-        told.stack = traceback.StackSummary.from_list(own)
-        told.__cause__ = told.__context__ = None
-        print("".join(told.format()), file=sys.stderr, end="", flush=True)
-        where = _where(error, own, file)
-        raise UserCodeError(f"{where}: {type(error).__name__}: {first_line(error)}") from error
+    except Exception as error:
+        if unless(error) or not _own_frames(error):
+            raise
+        raise _told(error, who) from error
 
 
-def _where(error: BaseException, own: list[traceback.FrameSummary], file: Path) -> str:
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{Path(error.filename).name}, line {error.lineno}"
-    return f"{Path(own[-1].filename).name}, line {own[-1].lineno}" if own else file.name
+def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    return [frame for frame in traceback.extract_tb(error.__traceback__)
+            if Path(frame.filename).parent in _folders]
+
+
+def _told(error: BaseException, who: str = "") -> UserCodeError:
+    """Prints the user's part of the traceback; returns the sentence."""
+    told, own = traceback.TracebackException.from_exception(error), _own_frames(error)
+    told.stack = traceback.StackSummary.from_list(own)
+    told.__cause__ = told.__context__ = None
+    print("".join(told.format()), file=sys.stderr, end="", flush=True)
+    file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (
+        own[-1].filename, own[-1].lineno)
+    return UserCodeError(f"{who}{Path(file or '').name}, line {line}: {type(error).__name__}: "
+                         f"{first_line(error)}")

@@ -6,6 +6,7 @@
 from common.core.failures import UsageError
 from common.core.settings import LOCAL_SYNC_NAMES, LOCAL_WIRES, Settings
 from common.core.strategies import ON_VIRTUAL_NODES, SEAMS
+from common.core.user_code import Place
 from common.core.world import World
 from common.options.workloads import find_workload
 
@@ -93,6 +94,10 @@ def _check_wire(part: str, settings: Settings) -> None:
     if wire != "float32" and any(name.endswith("per-tensor") for name in names):
         raise UsageError(f"--wire {wire} requires gradients in few long messages: choose a --sync "
                          "without -per-tensor")
+    own = next((choice.name for choice in settings.sync if Place.parse(choice.name)), None)
+    if wire != "float32" and own:
+        raise UsageError(f"--wire {wire} is for strategies that come with this program, and --sync "
+                         f"{own} decides itself what it sends: leave out one of the two")
     if wire in LOCAL_WIRES and by_gradients:
         raise UsageError(f"--wire {wire} requires --sync {' or '.join(LOCAL_SYNC_NAMES)}, but "
                          f"{by_gradients[0]} sends gradients: choose bf16 or fp16")

@@ -18,7 +18,7 @@ def run_name(part: str, strategy: str) -> str:
 def refuse_other_runs(part: str, settings: Settings, world: World) -> None:
     """Raises UsageError when a folder that this command will fill holds another run."""
     for strategy in settings.sync:
-        refuse_other_run(settings.output_dir / run_name(part, strategy.name), settings, world)
+        refuse_other_run(settings.output_dir / run_name(part, strategy.label), settings, world)
 
 
 def refuse_other_run(folder: Path, settings: Settings, world: World) -> None:

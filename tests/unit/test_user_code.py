@@ -13,6 +13,11 @@ class Mine:
 """
 
 
+def never(error):
+    """Excepts nothing."""
+    return False
+
+
 def place(folder, text, name):
     """Something in a file with this text."""
     (folder / "mine.py").write_text(text)
@@ -31,7 +36,7 @@ def test_a_file_may_import_its_neighbours_and_its_errors_are_told_by_their_lines
     (tmp_path / "helper_of_mine.py").write_text("def half(number):\n    return int(number) / 0\n")
     mine = place(tmp_path, FILE, "fine")
     with pytest.raises(UserCodeError, match="helper_of_mine.py, line 2: ZeroDivisionError"), \
-            own_errors(mine.file):
+            own_errors(never):
         mine.load()("3")
     told = capsys.readouterr().err
     assert "helper_of_mine.py" in told and "return int(number) / 0" in told
@@ -57,6 +62,13 @@ def test_a_changed_file_is_read_again(tmp_path):
     assert place(tmp_path, "value = 2\n", "value").load() == 2
 
 
-def test_a_failure_of_ours_stays_what_it_is(tmp_path):
-    with pytest.raises(PeerLost), own_errors(tmp_path / "mine.py"):
-        raise PeerLost("rank 2 died")
+@pytest.mark.parametrize("text, unless", [
+    ("fine = print", never),
+    ("def fine(_):\n    raise OSError", lambda error: isinstance(error, OSError)),
+    ("from common.core.failures import PeerLost\ndef fine(_):\n    raise PeerLost", never)],
+    ids=["not theirs", "excepted", "a failure of ours"])
+def test_other_errors_stay_what_they_are(text, unless, tmp_path):
+    mine = place(tmp_path, text, "fine").load()
+    with pytest.raises((OSError, PeerLost)), own_errors(unless):
+        mine("x")
+        raise OSError
