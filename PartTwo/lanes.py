@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 # Of a gradient, what the pipelined strategy sends at a time: see pipelined.py.
 CHUNK_BYTES = 1 << 18
+# And on virtual nodes a lane of on_virtual_nodes.py.
+PIECE_BYTES = 1 << 22
 # Of the gradient's bytes, those of the first layers, which overtake all others: see cross_step.py.
 # In VGG-11 they belong to four of eight convolutions, which take two thirds of forward.
 EXPRESS_PART = 1 / 8

@@ -5,7 +5,8 @@
 gloo's own ring cannot do it: it adds each slice in the order of the ring, which begins at another
 rank for each slice and has as many summands as ranks. So here all-reduce is carried out as
 reduce-scatter and all-gather, whose slices each have one root that adds in the tree's order; on 2,
-4, 8 … ranks with the same bytes.
+4, 8 … ranks with the same bytes. As in a ring it is done piece by piece, and one piece's means
+travel while the next is added.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from common.step.gradient_check import require_finite
 from common.step.virtual_nodes import ShardTree, VirtualNodes
 from PartTwo.buckets import Bucket
 from PartTwo.cross_step import CrossStepAllReduce
+from PartTwo.lanes import PIECE_BYTES
 from PartTwo.overlapped import InFlight, OverlappedAllReduce
 from PartTwo.pipelined import (
     TreeMean,
@@ -37,7 +39,7 @@ from PartTwo.pipelined import (
 )
 from PartTwo.strategies import SyncOptions
 
-IN_FLIGHT = 3
+IN_FLIGHT = 2
 
 
 def gather_scatter(rows: Sequence[Tensor], tree: ShardTree) -> int:
@@ -73,7 +75,7 @@ class FlatVirtual(VirtualNodes):
 
 
 class Lane:
-    """Averages buckets in the background, a few at a time: while one is added, others travel.
+    """Averages rows in the background, in pieces: while one is added, others travel.
 
     Each of its `threads` has a process group of its own: collectives match by order, and so no
     other thread's can come between. Every rank must open its lanes, and send on them, in the same
@@ -83,14 +85,31 @@ class Lane:
     def __init__(self, timeout: timedelta, threads: int = IN_FLIGHT) -> None:
         self._groups: list[Any] = [dist.new_group(timeout=timeout) for _ in range(threads)]
         self._threads = [ThreadPoolExecutor(1, "lane") for _ in range(threads)]
+        self._end = ThreadPoolExecutor(1, "end of the lane")
         self._sent = 0
 
     def send(self, rows: Sequence[Tensor], tree: ShardTree) -> Future[int]:
-        """Begins to replace the first of `rows` by the mean over all shards."""
+        """Begins to replace the first of `rows` by the mean over all shards.
+
+        Returns the bytes that this rank sends, when all is done.
+        """
+        length = PIECE_BYTES // rows[0].element_size() // tree.ranks * tree.ranks
+        pieces = zip(*(row.split(length) for row in rows), strict=True)
+        return self._end.submit(_all_done, [self._send(piece, tree) for piece in pieces])
+
+    def _send(self, piece: Sequence[Tensor], tree: ShardTree) -> Future[int]:
         turn = self._sent % len(self._threads)
         self._sent += 1
-        return self._threads[turn].submit(reduce_scatter_all_gather, rows, tree,
+        return self._threads[turn].submit(reduce_scatter_all_gather, piece, tree,
                                           self._groups[turn])
+
+    def average(self, rows: Sequence[Tensor], tree: ShardTree) -> int:
+        """A TreeMean: sends, and waits."""
+        return self.send(rows, tree).result()
+
+
+def _all_done(pieces: Sequence[Future[int]]) -> int:
+    return sum(piece.result() for piece in pieces)
 
 
 class OverlappedVirtual(OverlappedAllReduce):
@@ -136,4 +155,9 @@ class CrossStepVirtual(CrossStepAllReduce, OverlappedVirtual):
 
 flat_gather_scatter = partial(FlatVirtual, gather_scatter)
 flat_pipelined = partial(FlatVirtual, pipelined_gather_scatter)
-flat_all_reduce = partial(FlatVirtual, reduce_scatter_all_gather)
+flat_reduce_scatter = partial(FlatVirtual, reduce_scatter_all_gather)
+
+
+def flat_all_reduce(options: SyncOptions) -> FlatVirtual:
+    """Task two, by pieces. Every rank must call it."""
+    return FlatVirtual(Lane(options.timeout).average, options)

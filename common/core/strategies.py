@@ -21,7 +21,7 @@ ON_VIRTUAL_NODES = {
     "gather-scatter": "PartTwo.on_virtual_nodes:flat_gather_scatter",
     "all-reduce": "PartTwo.on_virtual_nodes:flat_all_reduce",
     "gather-scatter-pipelined": "PartTwo.on_virtual_nodes:flat_pipelined",
-    "reduce-scatter": "PartTwo.on_virtual_nodes:flat_all_reduce",
+    "reduce-scatter": "PartTwo.on_virtual_nodes:flat_reduce_scatter",
     "overlapped-all-reduce": "PartTwo.on_virtual_nodes:OverlappedVirtual",
     "cross-step-all-reduce": "PartTwo.on_virtual_nodes:CrossStepVirtual",
 }
