@@ -132,9 +132,8 @@ def evaluate_model(model: nn.Module, device: torch.device | str, criterion: nn.M
     other rank.
     """
     batches = [(inputs.to(device), targets.to(device)) for inputs, targets in test_loader]
-    totals, predictions = predict(model, criterion, batches, _precision_of(model), Progress())
-    truth = torch.cat([targets for _, targets in batches])
-    result = Evaluation(totals.means()[0], truth.cpu().numpy(), predictions.cpu().numpy())
+    totals, classes = predict(model, criterion, batches, _precision_of(model), Progress())
+    result = Evaluation(totals.means()[0], *classes.cpu().numpy())
     generate_eval_report(result.truth, result.predictions, result.loss, report_path,
                          checkpoint_path)
     return result

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from common.core.collectives import share_leaders_buffers, sum_over_ranks
 from common.core.console import counted
 from common.core.failures import NonFiniteLoss
+from common.core.metrics import ACCURACY, Metric
 from common.core.precision import Precision
 from common.core.progress import Progress
 from common.core.world import World
-from common.data.augment import Augment
-from common.data.datasets import ImageDataset
+from common.data.augment import Preparation
+from common.data.dataset import Dataset
 from common.data.epoch_plan import share_of
 from common.options.workloads import create_augment
 from common.run.run import Run
@@ -24,24 +25,38 @@ from common.run.state import Totals, over_ranks
 from common.step.optimizers import without_smoothing
 
 EVALUATION_BATCH = 250
+NO_CLASSES = np.empty(0, np.int64)
 
 
 class Evaluation(NamedTuple):
-    """The mean loss over samples, and truth and prediction of each sample, int64 (n,)."""
+    """The mean loss over samples; and, of classes, each sample's truth and prediction, int64 (n,).
+
+    With a metric other than accuracy there are `totals` instead. `mirrored_accuracy`, where --tta
+    asks, is that of the mean scores of image and mirror image.
+    """
 
     loss: float
     truth: np.ndarray
     predictions: np.ndarray
     class_names: tuple[str, ...] = ()
     mirrored_accuracy: float | None = None
-    """Where --tta asks: the accuracy of the mean scores of each image and its mirror image."""
+    totals: Totals | None = None
 
     @property
     def accuracy(self) -> float:
         return float((self.truth == self.predictions).mean())
 
+    @property
+    def score(self) -> float:
+        """The mean of the run's metric."""
+        return self.totals.means()[1] if self.totals else self.accuracy
 
-def evaluate(run: Run, criterion: nn.Module, dataset: ImageDataset) -> Evaluation:
+    @property
+    def samples(self) -> int:
+        return self.totals.samples if self.totals else len(self.truth)
+
+
+def evaluate(run: Run, criterion: nn.Module, dataset: Dataset) -> Evaluation:
     """Evaluates the run's model on `dataset`; every rank takes a shard and gets all results.
 
     Every rank must call it. The leader's running statistics count. `criterion` must be the mean
@@ -66,23 +81,28 @@ class Mirrored(nn.Module):
         return scores.to(torch.promote_types(scores.dtype, torch.float32)).mean(0)
 
 
-def _evaluate(model: nn.Module, criterion: nn.Module, dataset: ImageDataset,
+def _evaluate(model: nn.Module, criterion: nn.Module, dataset: Dataset,
               run: Run) -> Evaluation:
     device = run.node.device
     share_leaders_buffers(model)
     batches = _my_batches(len(dataset), run.node.world)
-    totals, predictions = predict(model, criterion, _loaded(
-        dataset, create_augment(run.settings), batches, device), run.precision, run.node.progress)
+    totals, classes = predict(model, criterion, _loaded(
+        dataset, create_augment(run.settings), batches, device), run.precision, run.node.progress,
+        run.log.metric)
     # Batches are disjoint, so sums over ranks put the pieces together; `seen` proves it.
-    gathered = torch.zeros(2, len(dataset), dtype=torch.int64, device=device)
+    gathered = torch.zeros(3, len(dataset), dtype=torch.int64, device=device)
     mine = [place for batch in batches for place in range(batch.start, batch.stop)]
-    gathered[0, mine] = predictions
-    gathered[1, mine] = 1
+    gathered[:2, mine] = classes
+    gathered[2, mine] = 1
     sum_over_ranks(gathered)
-    if not bool((gathered[1] == 1).all()):
+    if not bool((gathered[2] == 1).all()):
         raise AssertionError("the ranks did not evaluate every test sample exactly once")
-    loss, _ = over_ranks(totals, run.node).means()
-    return Evaluation(loss, dataset.labels, gathered[0].cpu().numpy(), dataset.class_names)
+    totals = over_ranks(totals, run.node)
+    loss, _ = totals.means()
+    if run.log.metric is not ACCURACY:
+        return Evaluation(loss, NO_CLASSES, NO_CLASSES, totals=totals)
+    truth, predictions, _ = gathered.cpu().numpy()
+    return Evaluation(loss, truth, predictions, dataset.class_names)
 
 
 def _my_batches(samples: int, world: World) -> list[slice]:
@@ -95,23 +115,25 @@ def _my_batches(samples: int, world: World) -> list[slice]:
             for start in starts[share.first:share.end]]
 
 
-def _loaded(dataset: ImageDataset, augment: Augment, batches: Sequence[slice],
+def _loaded(dataset: Dataset, augment: Preparation, batches: Sequence[slice],
             device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    images, labels = torch.from_numpy(dataset.images), torch.from_numpy(dataset.labels)
     for chosen in counted(batches, f"batches of {EVALUATION_BATCH} samples"):
-        yield augment.normalise(images[chosen].to(device)), labels[chosen].to(device)
+        taken = dataset.take(np.arange(chosen.start, chosen.stop))
+        inputs, targets = (each.to(device) for each in taken)
+        yield augment.normalise(inputs), augment.in_precision(targets)
 
 
 @torch.no_grad()
 def predict(model: nn.Module, criterion: nn.Module, batches: Iterable[tuple[Tensor, Tensor]],
-            precision: Precision, progress: Progress) -> tuple[Totals, Tensor]:
-    """The sums over the samples, and the predicted classes, int64 (n,).
+            precision: Precision, progress: Progress,
+            metric: Metric = ACCURACY) -> tuple[Totals, Tensor]:
+    """The sums over the samples; and their classes and the predicted ones, int64 (2, n).
 
-    The class is the arg-max of the log-softmax. Leaves the model in evaluation mode. Needs no
-    other rank. Raises NonFiniteLoss.
+    The predicted class is the arg-max of the log-softmax. With another metric than accuracy all
+    are 0. Leaves the model in evaluation mode. Needs no other rank. Raises NonFiniteLoss.
     """
     model.eval()
-    totals, predictions = Totals(), []
+    totals, classes = Totals(), []
     for count, (inputs, targets) in enumerate(batches):
         progress.phase, progress.iteration = "evaluation", count
         with precision.autocast(inputs.device):
@@ -121,8 +143,8 @@ def predict(model: nn.Module, criterion: nn.Module, batches: Iterable[tuple[Tens
         if not math.isfinite(loss):
             raise NonFiniteLoss(f"the test loss is {loss}: the last updates have ruined the "
                                 "weights; try a smaller --learning-rate")
-        predicted = outputs.log_softmax(dim=1).argmax(dim=1)
-        totals.add(Totals(Fraction(loss) * len(targets), int((predicted == targets).sum()),
+        totals.add(Totals(Fraction(loss) * len(targets), metric.sum(outputs, targets),
                           len(targets)))
-        predictions.append(predicted)
-    return totals, torch.cat(predictions) if predictions else torch.empty(0, dtype=torch.int64)
+        classes.append(torch.stack([targets, outputs.log_softmax(dim=1).argmax(dim=1)])
+                       if metric is ACCURACY else targets.new_zeros(2, len(targets)).long())
+    return totals, torch.cat(classes, dim=1) if classes else torch.empty(2, 0, dtype=torch.int64)

@@ -60,19 +60,24 @@ def generate_eval_report(ground_truth: Sequence[int] | np.ndarray,
 def finish_run(run: Run, result: Evaluation) -> None:
     """Writes report and summary, on the leader, and says how it went. Every rank may call."""
     weights = digest_of(run.model)[:DIGEST_CHARACTERS]
-    run.log.evaluation(result.loss, result.accuracy, class_names=result.class_names,
-                       confusion_matrix=confusion_matrix(result).tolist(), weights=weights)
+    classes = {} if result.totals else {"class_names": result.class_names,
+                                        "confusion_matrix": confusion_matrix(result).tolist()}
+    run.log.evaluation(result.loss, result.score, **classes, weights=weights)
     if not run.node.world.is_leader:
         return
     if run.settings.dry_run:
         run.log.say(_dry_run_sentence(run))
         return
-    generate_eval_report(result.truth, result.predictions, result.loss, run.folder / "report.txt",
-                         str(run.checkpoints.last), class_names=result.class_names)
+    metric, path = run.log.metric, run.folder / "report.txt"
+    if result.totals:
+        path.write_text(f"Metrics for the checkpoint: {run.checkpoints.last}\n"
+                        f"Test Loss: {result.loss:.3f}, Test {metric.title}: {result.score:.3f}\n")
+    else:
+        generate_eval_report(result.truth, result.predictions, result.loss, path,
+                             str(run.checkpoints.last), class_names=result.class_names)
     summary = {**summarise(run, result), "weights": weights}
     (run.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    run.log.note(f"Test Loss: {result.loss:.3f}, Test Accuracy: {result.accuracy:.3f} "
-                 f"({run.folder / 'report.txt'})")
+    run.log.note(f"Test Loss: {result.loss:.3f}, Test {metric.title}: {result.score:.3f} ({path})")
     if result.mirrored_accuracy is not None:
         run.log.note("Test Accuracy with mirror images (--tta): "
                      f"{result.mirrored_accuracy:.3f}")
@@ -114,9 +119,9 @@ def summarise(run: Run, result: Evaluation) -> dict:
     durations = [step["duration"] for step in steps[1:]]
     mean = statistics.fmean(durations) if durations else None
     return {
-        "test_loss": result.loss, "test_accuracy": result.accuracy,
+        "test_loss": result.loss, f"test_{run.log.metric.key}": result.score,
         "mirrored_test_accuracy": result.mirrored_accuracy,
-        "test_samples": len(result.truth), "iterations": len(steps), "mean_iteration_seconds": mean,
+        "test_samples": result.samples, "iterations": len(steps), "mean_iteration_seconds": mean,
         "median_iteration_seconds": statistics.median(durations) if durations else None,
         "stdev_iteration_seconds": statistics.stdev(durations) if len(durations) > 1 else 0.0,
         "images_per_second": run.settings.batch_size / mean if mean else None,

@@ -4,15 +4,17 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from common.cluster.process_group import Node
 from common.core.failures import DataError, UsageError
+from common.core.metrics import ACCURACY
 from common.core.precision import Precision
 from common.core.settings import Settings
-from common.data.datasets import ImageDataset
+from common.data.dataset import Dataset, as_dataset
 from common.data.epoch_plan import EpochPlan, share_of, validation_split
 from common.data.loaders import InMemoryLoader, WorkerLoader
 from common.evaluation import EVALUATION_BATCH
@@ -26,8 +28,7 @@ from common.options.workloads import create_augment, find_workload
 from common.step.optimizers import create_criterion, create_optimizer
 
 
-def load_datasets(settings: Settings, node: Node) -> tuple[ImageDataset, ImageDataset | None,
-                                                           ImageDataset]:
+def load_datasets(settings: Settings, node: Node) -> tuple[Dataset, Dataset | None, Dataset]:
     """Training, validation and test set; no validation set when none is held out.
 
     Every rank must call: all must hold the same data, or all stop. Raises DataError, or
@@ -35,19 +36,21 @@ def load_datasets(settings: Settings, node: Node) -> tuple[ImageDataset, ImageDa
     """
     node.progress.phase = "loading data"
     row = find_workload(settings.workload)
-    train_set, test_set = (row.load(split, settings.data_dir) for split in ("train", "test"))
+    train_set, test_set = (as_dataset(row.load(split, settings.data_dir))
+                           for split in ("train", "test"))
+    if row.metric is ACCURACY and not train_set.class_names:
+        raise DataError(f"--workload {settings.workload} reports accuracy, but its data set names "
+                        "no classes: return (inputs, targets, class names), or give it a metric")
     if train_set.class_names != test_set.class_names:
         raise DataError(f"training and test set in {settings.data_dir} have different classes: "
                         f"{', '.join(train_set.class_names)} and {', '.join(test_set.class_names)}")
     node.agree("data", f"{train_set.digest} {test_set.digest}")
     if settings.dry_run:
-        test_set = replace(test_set, images=test_set.images[:EVALUATION_BATCH],
-                           labels=test_set.labels[:EVALUATION_BATCH])
+        test_set = test_set.part(np.arange(min(EVALUATION_BATCH, len(test_set))))
     return *hold_out(train_set, settings), test_set
 
 
-def hold_out(train_set: ImageDataset,
-             settings: Settings) -> tuple[ImageDataset, ImageDataset | None]:
+def hold_out(train_set: Dataset, settings: Settings) -> tuple[Dataset, Dataset | None]:
     """The part of the training set that is trained on, and the part that validates, if any.
 
     Pure: (--seed, --validation) fix it. Raises DataError where nothing is left.
@@ -62,7 +65,7 @@ def hold_out(train_set: ImageDataset,
     return train_set.part(trained), train_set.part(held_out)
 
 
-def create_loader(settings: Settings, dataset: ImageDataset,
+def create_loader(settings: Settings, dataset: Dataset,
                   node: Node) -> InMemoryLoader | WorkerLoader:
     """This rank's loader of the training set."""
     plan = EpochPlan(len(dataset), settings.batch_size, settings.seed,
@@ -92,7 +95,7 @@ def _last_batch(plan: EpochPlan) -> int:
     return len(plan.batch(plan.iterations - 1))
 
 
-def create_training(settings: Settings, dataset: ImageDataset,
+def create_training(settings: Settings, dataset: Dataset,
                     node: Node) -> tuple[nn.Module, nn.Module, Optimizer]:
     """Model, criterion and optimizer. Every rank must call: initial weights must agree.
 
@@ -101,7 +104,7 @@ def create_training(settings: Settings, dataset: ImageDataset,
     node.progress.phase = "building the model"
     torch.manual_seed(settings.seed)
     row = find_workload(settings.workload)
-    model = row.build_model(len(dataset.class_names))
+    model = row.build(dataset.class_names)
     if settings.init == "whitened":
         whitening.initialise(model, dataset)
     if settings.batch_norm == "synchronised":
@@ -109,11 +112,11 @@ def create_training(settings: Settings, dataset: ImageDataset,
     model = model.to(node.device, Precision(settings.precision).dtype,
                      memory_format=torch.channels_last)
     node.agree("initial weights", digest_of(model))
-    height, width, channels = dataset.images.shape[1:]
-    how = settings.convolutions
-    use_fast_convolutions(model, (channels, height, width), settings.batch_size,
-                          Precision(settings.precision), AUTO if is_tuned(how) else how,
-                          partial(choose_tuned, Path(how)) if is_tuned(how) else by_rule)
+    how, example = settings.convolutions, create_augment(settings).normalise(dataset.take([0])[0])
+    if example.ndim == 4:
+        use_fast_convolutions(model, example.shape[1:], settings.batch_size,
+                              Precision(settings.precision), AUTO if is_tuned(how) else how,
+                              partial(choose_tuned, Path(how)) if is_tuned(how) else by_rule)
     if settings.parallel == "model-split":
         split_in_two(model, node.device, second_device(node.device, node.ranks_here))
     criterion = create_criterion(settings, row.criterion).to(node.device)

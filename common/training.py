@@ -12,7 +12,7 @@ from fractions import Fraction
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from common.data.datasets import ImageDataset
+from common.data.dataset import Dataset
 from common.data.loaders import Loader
 from common.evaluation import evaluate
 from common.run.run import Run
@@ -25,7 +25,7 @@ from common.step.shard_scope import ShardScope
 
 def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: Loader,
           gradient_sync: GradientSync, run: Run,
-          validation_set: ImageDataset | None = None) -> nn.Module:
+          validation_set: Dataset | None = None) -> nn.Module:
     """Trains `model`, in place, from where `run` stands to the run's end, and returns it.
 
     Every rank must call it, with replicas of equal weights; `model` is the run's, or DDP around it.
@@ -58,7 +58,7 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
         run.finish_epoch(epoch)
         if validation_set is not None and run.position.epoch > epoch:
             found = evaluate(run, criterion, validation_set)
-            run.note_validation(epoch, found.loss, found.accuracy,
+            run.note_validation(epoch, found.loss, found.score,
                                 mirrored_accuracy=found.mirrored_accuracy)
         run.save()
         run.stop_if_asked()
@@ -77,6 +77,6 @@ def forward(model: nn.Module, criterion: nn.Module, part: Part, run: Run,
     samples, mean = len(part.targets), loss.item()
     if not math.isfinite(mean):
         raise NotFinite("the loss")
-    trained.add(Totals(Fraction(mean) * samples,
-                       int((outputs.argmax(dim=1) == part.targets).sum()), samples))
+    trained.add(Totals(Fraction(mean) * samples, run.log.metric.sum(outputs, part.targets),
+                       samples))
     return loss

@@ -19,24 +19,26 @@ use_environment(__name__, [])
 import argparse
 
 from common.cluster.program import run_program
+from common.core.metrics import Metric
 from common.core.progress import PHASES
-from common.reporting.merged_steps import Steps, merge, read_steps, straggler
+from common.reporting.merged_steps import Steps, merge, metric_of, read_steps, straggler
 
 
-def show(steps: Steps, every: int) -> None:
+def show(steps: Steps, every: int, metric: Metric) -> None:
     """Prints a table, one line for each `every` iterations, and the sentence on the straggler."""
     ranks = sorted({rank for row in steps.values() for rank in row})
     print(f"{len(steps)} iterations of ranks {', '.join(map(str, ranks))}; skew is slowest minus "
           "fastest rank, in milliseconds")
-    print("epoch  iteration  samples    loss  accuracy  seconds  "
+    width = max(8, len(metric.name))
+    print(f"epoch  iteration  samples    loss  {metric.name:>{width}}  seconds  "
           + "  ".join(f"{phase:>8}" for phase in PHASES) + "  slowest")
     for index, (place, row) in enumerate(steps.items()):
         if len(row) < len(ranks):
             print(f"{place[0]:>5}  {place[1]:>9}  only ranks {', '.join(map(str, sorted(row)))}")
         elif index % every == 0:
-            one = merge(place, row)
+            one = merge(place, row, metric.key)
             print(f"{place[0]:>5}  {place[1]:>9}  {one['samples']:>7}  {one['loss']:>6.3f}  "
-                  f"{one['accuracy']:>8.3f}  {one['seconds']:>7.3f}  "
+                  f"{one['score']:>{width}.3f}  {one['seconds']:>7.3f}  "
                   + "  ".join(f"{1000 * one['skew'][phase]:>8.1f}" for phase in PHASES)
                   + f"  {one['slowest']:>7}")
     print(straggler(steps))
@@ -47,7 +49,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where the ranks' metrics_rankR.jsonl lie")
     parser.add_argument("--every", type=int, default=20, metavar="N", help="lines to show")
     options = parser.parse_args()
-    show(read_steps(options.folder), max(1, options.every))
+    show(read_steps(options.folder), max(1, options.every), metric_of(options.folder))
 
 
 if __name__ == "__main__":

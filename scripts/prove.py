@@ -32,6 +32,7 @@ from common.core.failures import UsageError
 from common.core.setting_types import Interval, count
 from common.core.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
 from common.core.strategies import ON_VIRTUAL_NODES
+from common.core.user_code import Place
 from common.options.command_line import parse_command_line
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def _some_of(kind: Callable[[str], Any], known: Sequence[Any]) -> Callable[[str]
             chosen = tuple(kind(word) for word in text.split(","))
         except ValueError:
             chosen = (text,)
-        unknown = [value for value in chosen if value not in known]
+        unknown = [value for value in chosen
+                   if value not in known and not Place.parse(str(value))]
         if unknown:
             raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of "
                                              f"{', '.join(map(str, known))}")
@@ -79,7 +81,8 @@ def _parser() -> argparse.ArgumentParser:
                         "as many virtual nodes)")
     parser.add_argument("--strategies", type=_some_of(str, STRATEGY_NAMES + LOCAL_SYNC_NAMES),
                         default=STRATEGY_NAMES, metavar="NAME[,NAME]",
-                        help="default: every one that averages gradients")
+                        help="default: every one that averages gradients; FILE.py:NAME is "
+                        "one of your own")
     parser.add_argument("--sync-every", type=count, default=5, metavar="H",
                         help="steps between synchronisations in local-sgd and diloco (default: 5)")
     parser.add_argument("--precisions", type=_some_of(str, (*PRECISIONS, "bf16")),
@@ -164,7 +167,7 @@ def prove(options: argparse.Namespace, settings: Settings,
           folder: Path) -> tuple["Reference", list["Case"]]:
     """Compares in one precision, and prints the table as it grows."""
     from studies.proof import experiment, report
-    from studies.proof.strategies import STRATEGIES, local_strategies
+    from studies.proof.strategies import chosen, local_strategies
     from studies.proof.trajectory import Problem
 
     limit = options.float64_limit if settings.precision == "float64" else float("inf")
@@ -172,11 +175,10 @@ def prove(options: argparse.Namespace, settings: Settings,
     print(report.title(problem), flush=True)
     reference = experiment.create_reference(problem, folder / "reference.pt", limit)
     print(report.bounds(reference), flush=True)
-    chosen = {name: STRATEGIES[name] for name in options.strategies if name in STRATEGIES}
     local = {name: strategy for name, strategy in local_strategies(options.sync_every).items()
              if name in options.strategies}
     cases = []
-    for case in chain(experiment.judged(reference, chosen, options.sizes),
+    for case in chain(experiment.judged(reference, chosen(options.strategies), options.sizes),
                       experiment.judged(reference, local, options.sizes, are_meant_to_agree=False),
                       experiment.accumulated(reference, PASSES),
                       experiment.local_statistics(reference, options.sizes)

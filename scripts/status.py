@@ -61,11 +61,11 @@ def describe(run: RecordedRun, now: float) -> tuple[str, int]:
 def _speed(run: RecordedRun, recent: list[dict], usual: float) -> str:
     phase, fraction = slowest_phase({name: sum(step["seconds"][name] for step in recent)
                                      for name in PHASES})
-    test = run.last("evaluation")
     return (f"loss {fmean(step['loss'] for step in recent):.3f} (last {len(recent)} iterations, "
-            f"rank 0), {run.settings['batch_size'] / usual:.0f} images/s, mostly {phase} "
+            f"rank 0), {run.settings['batch_size'] / usual:.0f} samples/s, mostly {phase} "
             f"({100 * fraction:.0f} %)"
-            + (f", test accuracy {100 * test['test_accuracy']:.2f} %" if test else ""))
+            + ("" if run.test_score is None
+               else f", test {run.metric.name} {run.metric.shown(run.test_score)}"))
 
 
 def duration(seconds: float) -> str:

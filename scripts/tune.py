@@ -57,8 +57,8 @@ def main() -> None:
     use_threads(settings.threads, options.ranks)
     row, precision = find_workload(settings.workload), Precision(settings.precision)
     dataset = row.load("test", settings.data_dir)
-    height, width, channels = dataset.images.shape[1:]
-    model = row.build_model(len(dataset.class_names)).to(precision.dtype)
+    height, width, channels = dataset.inputs.shape[1:]
+    model = row.build(dataset.class_names).to(precision.dtype)
     found = convolution_shapes(model, (channels, height, width), settings.batch_size, precision)
     shapes: list[Shape] = list(dict.fromkeys(found.values()))
     shard = -(-settings.batch_size // options.ranks // settings.accumulate)

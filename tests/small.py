@@ -9,7 +9,7 @@ from torch import nn
 from common.cluster.process_group import Node
 from common.core.settings import Settings
 from common.data.augment import Augment
-from common.data.datasets import ImageDataset
+from common.data.dataset import ArrayDataset
 from common.data.epoch_plan import EpochPlan, share_of
 from common.data.loaders import InMemoryLoader
 from common.run.checkpoints import Checkpoints
@@ -39,12 +39,12 @@ class SmallNet(nn.Module):
         return self.layers(images)
 
 
-def small_dataset(samples: int = 45) -> ImageDataset:
+def small_dataset(samples: int = 45) -> ArrayDataset:
     """Random images of 3 classes; each pixel says which sample it belongs to a little."""
     generator = np.random.default_rng(7)
     images = generator.integers(0, 256, (samples, 8, 8, 3), dtype=np.uint8)
     labels = generator.integers(0, 3, samples).astype(np.int64)
-    return ImageDataset(images, labels, ("a", "b", "c"), "small")
+    return ArrayDataset(images, labels, ("a", "b", "c"), "small")
 
 
 def small_loader(rank: int, world_size: int, samples: int = 45, batch_size: int = 10,

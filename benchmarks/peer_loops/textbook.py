@@ -61,7 +61,7 @@ def textbook_loader(job: Job) -> DataLoader:
     augment = transforms.Compose([
         transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(),
         transforms.ToTensor(), transforms.Normalize(row.mean, row.std)])
-    images = ArrayImages(np.array(found.images), found.labels, augment)
+    images = ArrayImages(np.array(found.inputs), found.targets, augment)
     return DataLoader(images, job.batch_size, shuffle=True, num_workers=WORKERS, drop_last=True)
 
 

@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from common.core.collectives import world_size
 from common.core.settings import SYNC_NAMES
 from common.core.strategies import ON_VIRTUAL_NODES
+from common.core.user_code import Place
 from common.step.gradient_sync import GradientSync
 from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, AveragedOnVirtualNodes, buckets
 from PartTwo.strategies import SyncOptions, create_strategy
@@ -72,3 +73,8 @@ VARIANTS: dict[str, Wiring] = {
     **{f"{name}, virtual nodes": on_virtual_nodes(name)
        for name in (*ON_VIRTUAL_NODES, PART_THREE)},
 }
+
+
+def find_variant(name: str) -> Wiring:
+    """The variant called `name`, or of the strategy at that place in a user's file."""
+    return by_hand(name) if Place.parse(name) else VARIANTS[name]

@@ -29,7 +29,7 @@ from torch.optim import SGD
 
 from benchmarks.sync_benchmark.counters import read_counters
 from benchmarks.sync_benchmark.ready_times import ReadyTimes
-from benchmarks.sync_benchmark.variants import VARIANTS, Wired
+from benchmarks.sync_benchmark.variants import VARIANTS, Wired, find_variant
 from common.cluster.process_group import Node, process_group
 from common.cluster.program import run_program
 from common.core.collectives import total_bytes
@@ -100,7 +100,7 @@ class Contestant:
         self._batch = Batch(torch.randn(shard, *IMAGE).to(memory_format=torch.channels_last),
                             torch.randint(0, 10, (shard,)))
         self._optimizer = SGD(self._model.parameters(), 0.01, 0.9, weight_decay=1e-4)
-        self.wired: Wired = VARIANTS[name](self._model, self._batch.inputs[:2])
+        self.wired: Wired = find_variant(name)(self._model, self._batch.inputs[:2])
         self.wired.gradient_sync.prepare(self._model, self._optimizer)
         self._criterion = nn.CrossEntropyLoss()
         self._ready = ReadyTimes(self._model) if name == COMPUTE_ONLY else None

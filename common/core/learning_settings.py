@@ -7,6 +7,7 @@ from typing import Any
 
 from common.core import setting_types as types
 from common.core.setting_row import Rows, setting
+from common.core.user_code import label
 
 PRECISIONS = ("float32", "bf16", "float64")
 OPTIMIZERS = ("sgd", "nesterov", "adam", "adadelta", "muon")
@@ -26,8 +27,9 @@ def is_local(settings: Mapping[str, Any]) -> bool:
 @dataclass(frozen=True)
 class LearningSettings(Rows):
     workload: str = setting(
-        "cifar10-vgg11", "data set and model (default: cifar10-vgg11)", DATA, learned=True,
-        common=True)
+        "cifar10-vgg11", "data set and model (default: cifar10-vgg11)", DATA,
+        details="; FILE.py:NAME is a Workload of your own", metavar="NAME", learned=True,
+        compared=label, common=True)
     data_dir: Path = setting(
         Path("data"), "folder or archive of the data set (default: data)", DATA, parse=Path,
         per_node=True, common=True)

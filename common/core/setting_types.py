@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from common.core.strategies import LOCAL_STRATEGIES, STRATEGIES
-from common.core.user_code import Place
+from common.core.user_code import Place, label
 
 SYNC_NAMES, LOCAL_SYNC_NAMES = tuple(STRATEGIES), tuple(LOCAL_STRATEGIES)
 SCHEDULES = ("constant", "step", "one-cycle", "cosine", "linear")
@@ -104,8 +104,7 @@ class SyncChoice(Named):
     @property
     def label(self) -> str:
         """A name for folders and tables."""
-        place = Place.parse(self.name)
-        return f"{place.file.stem}.{place.name}" if place else self.name
+        return label(self.name)
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,8 @@ class Settings(LearningSettings):
         "other (default: gather-scatter,all-reduce)", SEAM, details=". They average gradients: "
         f"{', '.join(SYNC_NAMES)}; or, rarely, weights: local-sgd:H at least every H steps "
         "(default: 50), diloco:H:RATE:MOMENTUM with an outer Nesterov optimizer (default: "
-        "50:0.7:0.9)", parse=types.sync_list, choices=SYNC_NAMES + LOCAL_SYNC_NAMES,
+        "50:0.7:0.9); FILE.py:NAME is a class or function of your own",
+        parse=types.sync_list, choices=SYNC_NAMES + LOCAL_SYNC_NAMES,
         metavar="NAME[,NAME]", parts=("PartTwo", "Preflight"), learned=is_local,
         compared=local_choices, common=True)
     parallel: str = setting(

@@ -46,13 +46,21 @@ class Place(NamedTuple):
 
     def load(self) -> Any:
         """The object. Raises UsageError where there is none, UserCodeError where its file fails."""
-        module = _module(self.file.absolute(), self.digest)
+        if not self.file.is_file():
+            raise UsageError(f"there is no file {self.file}")
+        module = _module(self.file.absolute())
         if not hasattr(module, self.name):
             own = [name for name, value in vars(module).items()
-                   if getattr(value, "__module__", None) == module.__name__]
+                   if getattr(value, "__module__", None) == module.__name__ or name.isupper()]
             raise UsageError(f"{self.file} has no {self.name!r}" + (
                 f"; it has {', '.join(own)}" if own else ""))
         return getattr(module, self.name)
+
+
+def label(text: str) -> str:
+    """A name for folders and tables: of a place its file's and its own, of other texts itself."""
+    place = Place.parse(text)
+    return f"{place.file.stem}.{place.name}" if place else text
 
 
 def digests(texts: Iterable[str]) -> dict[str, str]:
@@ -62,7 +70,7 @@ def digests(texts: Iterable[str]) -> dict[str, str]:
 
 
 @cache
-def _module(file: Path, digest: str) -> ModuleType:
+def _module(file: Path) -> ModuleType:
     name = f"user_code_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None  # the name ends in .py

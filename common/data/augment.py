@@ -1,4 +1,4 @@
-"""Augmentation of a whole batch at once, on uint8 images."""
+"""From samples to the model's inputs, a whole batch at once; images are augmented on the way."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,31 @@ from common.core.settings import Settings
 
 
 @dataclass(frozen=True)
-class Augment:
+class Preparation:
+    """Hands samples on as they are, floating-point ones in the settings' precision.
+
+    Those of four dimensions, which are images (n, channels, height, width), become channels last.
+    """
+
+    settings: Settings
+
+    def __call__(self, inputs: Tensor, *how: Tensor) -> Tensor:
+        """Of training samples; `how` is what EpochPlan.augmentation has for each."""
+        return self.normalise(inputs)
+
+    def normalise(self, inputs: Tensor) -> Tensor:
+        """Of any samples."""
+        inputs = self.in_precision(inputs)
+        return inputs.to(memory_format=torch.channels_last) if inputs.ndim == 4 else inputs
+
+    def in_precision(self, values: Tensor) -> Tensor:
+        """Inputs or targets: in the settings' precision, unless they are whole numbers."""
+        dtype = Precision(self.settings.precision).dtype
+        return values.to(dtype) if values.is_floating_point() else values
+
+
+@dataclass(frozen=True)
+class Augment(Preparation):
     """Crop, flip, normalise, cut out, as `settings` say: uint8 (n, h, w, c) to (n, c, h, w).
 
     `mean` and `std` are per channel, in units of 0 to 1; without `may_flip` no image is mirrored.
@@ -19,14 +43,13 @@ class Augment:
     The result is channels last, in the settings' precision.
     """
 
-    settings: Settings
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
     may_flip: bool = False
 
-    def __call__(self, images: Tensor, top: Tensor, left: Tensor, flip: Tensor, row: Tensor,
-                 column: Tensor) -> Tensor:
+    def __call__(self, images: Tensor, *how: Tensor) -> Tensor:
         """Augments each image by its own entries, as EpochPlan.augmentation has them."""
+        top, left, flip, row, column = how
         count, height, width, _ = images.shape
         pad = self.settings.crop_padding
         padded = torch.nn.functional.pad(images, (0, 0, pad, pad, pad, pad))

@@ -12,47 +12,18 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from common.core.failures import DataError, first_line
+from common.data.dataset import ArrayDataset, make_dataset
 
 CACHE_FORMAT = 1
 Arrays = tuple[np.ndarray, np.ndarray, list[str]]
 
 
-@dataclass(frozen=True)
-class ImageDataset:
-    """Images uint8 (n, height, width, channels), labels int64 (n,), one name per class.
-
-    Points are images of one pixel: float32 (n, 1, 1, coordinates). `digest` is a hash of pixels,
-    labels and names: equal on every node that holds the same data.
-    """
-
-    images: np.ndarray
-    labels: np.ndarray
-    class_names: tuple[str, ...]
-    digest: str
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def part(self, chosen: np.ndarray) -> "ImageDataset":
-        """A data set of the `chosen` samples, int64 (n,): a copy, which costs their memory."""
-        digest = hashlib.sha256(self.digest.encode() + chosen.tobytes()).hexdigest()[:16]
-        return ImageDataset(self.images[chosen], self.labels[chosen], self.class_names, digest)
-
-
-def make_dataset(images: np.ndarray, labels: np.ndarray, class_names: list[str]) -> ImageDataset:
-    digest = hashlib.sha256(json.dumps([list(images.shape), class_names]).encode())
-    digest.update(np.ascontiguousarray(images).data)
-    digest.update(np.ascontiguousarray(labels).data)
-    return ImageDataset(images, labels, tuple(class_names), digest.hexdigest()[:16])
-
-
-def cached(data_dir: Path, name: str, source: Path, read: Callable[[], Arrays]) -> ImageDataset:
+def cached(data_dir: Path, name: str, source: Path, read: Callable[[], Arrays]) -> ArrayDataset:
     """The data set from its cache; decoded and cached first when `source` is new or has changed."""
     state = _fingerprint(source)
     for folder in _cache_roots(data_dir):
@@ -71,7 +42,7 @@ def cached(data_dir: Path, name: str, source: Path, read: Callable[[], Arrays]) 
     return _open_cache(cache)
 
 
-def _read_unchanged(source: Path, read: Callable[[], Arrays]) -> tuple[ImageDataset, str]:
+def _read_unchanged(source: Path, read: Callable[[], Arrays]) -> tuple[ArrayDataset, str]:
     """The data set and its source's fingerprint, read again if the source changed meanwhile.
 
     So a folder that is still being unpacked makes no cache that looks complete.
@@ -131,12 +102,12 @@ def _fingerprint(source: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _write_cache(dataset: ImageDataset, cache: Path) -> None:
+def _write_cache(dataset: ArrayDataset, cache: Path) -> None:
     """Writes beside the final place and renames, so that a cache is whole or absent."""
     partial = Path(tempfile.mkdtemp(prefix="partial-", dir=cache.parent))
     try:
-        np.save(partial / "images.npy", dataset.images)
-        np.save(partial / "labels.npy", dataset.labels)
+        np.save(partial / "images.npy", dataset.inputs)
+        np.save(partial / "labels.npy", dataset.targets)
         meta = {"class_names": dataset.class_names, "digest": dataset.digest}
         (partial / "meta.json").write_text(json.dumps(meta))
         partial.rename(cache)
@@ -149,7 +120,7 @@ def _write_cache(dataset: ImageDataset, cache: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _open_cache(cache: Path) -> ImageDataset:
+def _open_cache(cache: Path) -> ArrayDataset:
     try:
         meta = json.loads((cache / "meta.json").read_text())
         # Copy-on-write: torch wants writable memory, and no write may reach the file.
@@ -158,4 +129,4 @@ def _open_cache(cache: Path) -> ImageDataset:
     except (OSError, ValueError) as error:
         raise DataError(f"the cache {cache} cannot be read ({first_line(error)}); delete it and "
                         "it is made anew") from error
-    return ImageDataset(images, labels, tuple(meta["class_names"]), meta["digest"])
+    return ArrayDataset(images, labels, tuple(meta["class_names"]), meta["digest"])

@@ -13,13 +13,14 @@ import numpy as np
 
 from common.core.console import counted
 from common.core.failures import DataError, first_line
-from common.data.dataset_cache import Arrays, ImageDataset, cached, make_dataset
+from common.data.dataset import ArrayDataset, make_dataset
+from common.data.dataset_cache import Arrays, cached
 from common.data.epoch_plan import EpochPlan
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png"}
 
 
-def load_cifar10(split: str, data_dir: Path) -> ImageDataset:
+def load_cifar10(split: str, data_dir: Path) -> ArrayDataset:
     """CIFAR-10's `split` ("train" or "test") from an image folder in `data_dir`, else the archive.
 
     The folder is `train/<class>/*.jpg|png` and `test/<class>/...`; the archive is the official
@@ -32,7 +33,7 @@ def load_cifar10(split: str, data_dir: Path) -> ImageDataset:
                    lambda: _read_cifar10_archive(split, data_dir))
 
 
-def load_image_folder(split: str, data_dir: Path, size: int = 32) -> ImageDataset:
+def load_image_folder(split: str, data_dir: Path, size: int = 32) -> ArrayDataset:
     """Any `data_dir/split/<class>/*.jpg|png`; other sizes are resized to `size` x `size` pixels.
 
     Where the classes lie in `data_dir` itself, a fixed fifth of the images is the test set. Labels
@@ -50,7 +51,7 @@ def load_image_folder(split: str, data_dir: Path, size: int = 32) -> ImageDatase
     return whole.part(_chosen(split, len(whole), len(whole) // 5))
 
 
-def load_digits(split: str, data_dir: Path | None = None) -> ImageDataset:
+def load_digits(split: str, data_dir: Path | None = None) -> ArrayDataset:
     """scikit-learn's 1,797 digits, 8x8 grey, enlarged to 32x32x3; a fixed fifth is the test set.
 
     They come with scikit-learn, whatever `data_dir` is.
@@ -89,7 +90,7 @@ def _chosen(split: str, samples: int, tested: int) -> np.ndarray:
 SPIRAL_POINTS, SPIRAL_TEST_POINTS, SPIRAL_SEED, SPIRAL_NOISE = 10_000, 1_500, 42, 0.2
 
 
-def load_spirals(split: str, data_dir: Path | None = None) -> ImageDataset:
+def load_spirals(split: str, data_dir: Path | None = None) -> ArrayDataset:
     """10,000 points on two interleaved spirals with noise, of which 1,500 are the test set.
 
     Points are float32, as images of one pixel: (n, 1, 1, 2). Each arm makes one turn, at a distance

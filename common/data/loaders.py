@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from common.data.augment import Augment
-from common.data.datasets import ImageDataset
+from common.data.augment import Preparation
+from common.data.dataset import Dataset
 from common.data.epoch_plan import EpochPlan, Share
 
 _PR_SET_PDEATHSIG = 1
@@ -26,11 +26,12 @@ _PR_SET_PDEATHSIG = 1
 class Batch(NamedTuple):
     """What this rank computes of one global batch: one shard of it, or more.
 
-    `inputs` are normalised images (n, channels, height, width), channels last in memory; `targets`
-    int64 (n,). `weight` is n * shards / global batch: what the mean loss over these samples is
-    multiplied by so that a plain mean over shards is the mean over the global batch; the shards are
-    as many as ranks, or as virtual nodes. `indices` are the samples' numbers in the training set,
-    int64 (n,), where the loader knows them.
+    `inputs` are normalised images (n, channels, height, width), channels last in memory, and
+    `targets` int64 (n,); of a user's workload what its data set has, (n, ...). `weight` is n *
+    shards / global batch: what the mean loss over these samples is multiplied by so that a plain
+    mean over shards is the mean over the global batch; the shards are as many as ranks, or as
+    virtual nodes. `indices` are the samples' numbers in the training set, int64 (n,), where the
+    loader knows them.
     """
 
     inputs: Tensor
@@ -49,26 +50,25 @@ class Loader(Protocol):
 
 @dataclass(frozen=True)
 class InMemoryLoader:
-    """Gathers, crops and flips whole batches at once from the memory-mapped images."""
+    """Takes whole batches at once, and augments them in one go."""
 
-    dataset: ImageDataset
+    dataset: Dataset
     plan: EpochPlan
-    augment: Augment
+    augment: Preparation
     share: Share = Share()
     device: torch.device = torch.device("cpu")
 
     def example(self) -> Tensor:
-        """Two images as the model will see them, (2, channels, height, width): for dry passes."""
-        return self.augment.normalise(torch.from_numpy(self.dataset.images[:2]).to(self.device))
+        """Two samples as the model will see them, (2, ...): for dry passes."""
+        inputs, _ = self.dataset.take([0, 1])
+        return self.augment.normalise(inputs.to(self.device))
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
         for shard in shards(self, epoch, first_iteration):
-            # numpy copies an image in one piece, torch a byte at a time: 15 times as long
-            images = torch.from_numpy(self.dataset.images[shard.indices]).to(self.device)
-            labels = torch.from_numpy(self.dataset.labels[shard.indices]).to(self.device)
+            inputs, targets = (each.to(self.device) for each in self.dataset.take(shard.indices))
             how = (torch.from_numpy(part).to(self.device) for part in shard.augmentation)
-            yield Batch(self.augment(images, *how), labels, shard.weight, shard.indices,
-                        self.share)
+            yield Batch(self.augment(inputs, *how), self.augment.in_precision(targets),
+                        shard.weight, shard.indices, self.share)
 
 
 class WorkerLoader(torch.utils.data.Dataset):
@@ -95,16 +95,17 @@ class WorkerLoader(torch.utils.data.Dataset):
                              multiprocessing_context="fork" if self._workers else None)
         device = self._loader.device
         for shard, (inputs, targets) in zip(planned, fetched, strict=True):
-            inputs = inputs.to(device, memory_format=torch.channels_last)
-            yield Batch(inputs, targets.to(device), shard.weight, shard.indices,
+            if inputs.ndim == 4:
+                inputs = inputs.to(memory_format=torch.channels_last)
+            yield Batch(inputs.to(device), targets.to(device), shard.weight, shard.indices,
                         self._loader.share)
 
-    def __getitem__(self, request: tuple[int, int, int, bool, int, int]) -> tuple[Tensor, int]:
+    def __getitem__(self, request: tuple[int, int, int, bool, int, int]) -> tuple[Tensor, Tensor]:
         """One augmented sample per request: (index, top, left, flip, row, column). For workers."""
         index, *how = request
-        image = torch.from_numpy(self.dataset.images[index:index + 1])
-        inputs = self._loader.augment(image, *(torch.tensor([part]) for part in how))
-        return inputs[0], int(self.dataset.labels[index])
+        inputs, targets = self.dataset.take([index])
+        inputs = self._loader.augment(inputs, *(torch.tensor([part]) for part in how))
+        return inputs[0], self._loader.augment.in_precision(targets)[0]
 
 
 def _die_with_parent(worker: int) -> None:

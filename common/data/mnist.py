@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from common.core.failures import DataError, first_line
-from common.data.dataset_cache import Arrays, ImageDataset, cached
+from common.data.dataset import ArrayDataset
+from common.data.dataset_cache import Arrays, cached
 from common.data.datasets import torchvision_datasets
 
 FIRST_FILE = "train-images-idx3-ubyte"
 
 
-def load_mnist(split: str, data_dir: Path) -> ImageDataset:
+def load_mnist(split: str, data_dir: Path) -> ArrayDataset:
     """MNIST's `split` ("train" or "test"): images uint8 (n, 28, 28, 1).
 
     The files, packed with gzip or not, lie in `data_dir` or in `data_dir/MNIST/raw`, where

@@ -14,24 +14,25 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch import nn
 
 from common.core.failures import UsageError
-from common.data.datasets import ImageDataset
+from common.data.dataset import Dataset
 
 IMAGES, STRIDE, DIGITS = 5000, 5, 6
 
 
-def initialise(model: nn.Module, dataset: ImageDataset) -> None:
+def initialise(model: nn.Module, dataset: Dataset) -> None:
     """Sets the convolutions of `model`, in place, from the first 5,000 images of `dataset`.
 
     Pure: the same on every rank. Raises UsageError where the first layer with weights is no square
     convolution of the images' channels.
     """
     convolutions = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
-    channels = dataset.images.shape[-1]
+    images = dataset.take(np.arange(min(IMAGES, len(dataset))))[0].numpy()
+    channels = images.shape[-1]
     if not convolutions or convolutions[0].in_channels != channels:
         raise UsageError("--init whitened needs a model that begins with a convolution of the "
                          f"images' {channels} channels: leave it out")
     first, *others = convolutions
-    filters = principal_patches(dataset.images, first.kernel_size[0])[:first.out_channels // 2]
+    filters = principal_patches(images, first.kernel_size[0])[:first.out_channels // 2]
     both = torch.from_numpy(np.concatenate([filters, -filters]))
     first.weight.data[:len(both)] = both.to(first.weight).view(-1, *first.weight.shape[1:])
     for layer in others:

@@ -55,7 +55,7 @@ def _check_training(settings: Settings) -> None:
     if settings.label_smoothing and row.criterion != SMOOTHED:
         raise UsageError(f"--label-smoothing requires the criterion {SMOOTHED}, but --workload "
                          f"{row.name} has {row.criterion}: leave it out")
-    if settings.init == "whitened" and not row.has_convolutions:
+    if settings.init == "whitened" and not (row.has_convolutions and row.mean):
         raise UsageError("--init whitened requires a model that begins with a convolution, but "
                          f"--workload {row.name} has none: leave it out")
     if settings.optimizer == "muon" and not row.has_batch_norm:

@@ -3,17 +3,19 @@
     python3 PartTwo/main.py --help
 """
 
-from argparse import SUPPRESS
+from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from common.core.failures import UsageError
 from common.core.settings import GROUPS, Launch, Settings, SyncChoice
 from common.core.strategies import SEAMS
+from common.core.user_code import Place
 from common.core.world import World, detect_world
 from common.options.checks import check
 from common.options.flag_parser import FlagParser, ShowAll
-from common.options.workloads import TABLES, find_row, find_workload
+from common.options.workloads import TABLES, WORKLOADS, Workload, find_row, find_workload
 
 EXAMPLES = """examples:
   python3 PartOne/main.py --workload digits-vgg11
@@ -51,11 +53,27 @@ def _settings(part: str, flags: dict[str, Any]) -> Settings:
     workload = find_workload(flags.get("workload", Settings.workload))
     recipe = find_row("recipe", flags.get("recipe", Settings.recipe))
     fixed = {"sync": (SyncChoice(SEAMS[part]),)} if part in SEAMS else {}
-    settings = Settings(**{**fixed, **workload.defaults, **recipe, **flags})
+    settings = Settings(**{**fixed, **_parsed(workload), **recipe, **flags})
     if settings.virtual_nodes:  # another number of threads adds in another order
         settings = replace(settings, threads=settings.threads or 1)
     return replace(settings, data_dir=settings.data_dir.expanduser(),
                    output_dir=settings.output_dir.expanduser())
+
+
+def _parsed(workload: Workload) -> dict[str, Any]:
+    """A workload's defaults, of which a user's may be texts. Raises UsageError."""
+    rows, found = Settings.rows(), dict(workload.defaults)
+    for name, value in found.items():
+        if name not in rows:
+            raise UsageError(f"the workload {workload.name} has a default for {name!r}, which is "
+                             "no setting")
+        if isinstance(value, str) and rows[name].parse not in (str, bool):
+            try:
+                found[name] = rows[name].parse(value)
+            except ArgumentTypeError as error:
+                raise UsageError(f"the workload {workload.name} has a default for {name} that "
+                                 f"cannot be: {error}") from None
+    return found
 
 
 def _parser(part: str) -> FlagParser:
@@ -68,8 +86,17 @@ def _parser(part: str) -> FlagParser:
         if part in row.parts:
             names = tuple(TABLES.get(name, ()))
             parser.add_row(name, replace(row, choices=names or row.choices,
+                                         parse=_workload if name == "workload" else row.parse,
                                          help=row.help + (": " + ", ".join(names)) * bool(names)))
     return parser
+
+
+def _workload(text: str) -> str:
+    """A type for argparse: a name in the table, or a place in a user's file."""
+    if text not in WORKLOADS and Place.parse(text) is None:
+        raise ArgumentTypeError(f"invalid choice: {text!r} (choose from {', '.join(WORKLOADS)}; or "
+                                "FILE.py:NAME, a workload of your own)")
+    return text
 
 
 def _parts_with(flag: str) -> list[str]:

@@ -1,12 +1,14 @@
 """Workloads, which are a data set, a model and defaults; and recipes, which are other defaults.
 
 Each is a row. A recipe overrides the workload's defaults, and any flag overrides the recipe. Rows
-name their data and models so that reading the tables imports no torch.
+name their data and models so that reading the tables imports no torch. A user's own row is in a
+file of the user's.
 
     python3 PartOne/main.py --workload digits-vgg11 --recipe record --precision bf16
+    python3 PartOne/main.py --workload my_task.py:TASK
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -14,32 +16,42 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.core.failures import UsageError
+from common.core.metrics import ACCURACY, Metric
 from common.core.setting_types import ScheduleChoice, Validation
 from common.core.settings import Settings
+from common.core.user_code import Place
 
 if TYPE_CHECKING:
-    from common.data.augment import Augment
+    from common.data.augment import Preparation
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One row. `load(split, data_dir)` gives the ImageDataset, `build_model(classes)` the module.
+    """One row. `load(split, data_dir)`, of "train" and "test", gives what as_dataset takes.
 
-    The data set knows the names of its classes. `mean` and `std` are per channel, in units of 0 to
-    1 for images; images without a `flip` are never mirrored. `criterion` is a name in
-    optimizers.CRITERIA. `defaults` are those of settings, by name.
+    `build_model(classes)` gives the module for so many classes; without arguments where the data
+    set names none. `mean` and `std` are per channel, in units of 0 to 1, of images uint8 (n,
+    height, width, channels), which are then augmented; those without a `flip` are never mirrored.
+    Without `mean` the model gets the samples as they are. `criterion` is a name in
+    optimizers.CRITERIA, or a module that gives the mean over a batch's samples. `defaults` are
+    those of settings, by name: values, or texts as on the command line.
     """
 
     name: str
     load: Callable[[str, Path], Any]
-    build_model: Callable[[int], Any]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    build_model: Callable[..., Any]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     flip: bool = False
-    criterion: str = "cross-entropy"
+    criterion: Any = "cross-entropy"
+    metric: Metric = ACCURACY
     has_convolutions: bool = True
     has_batch_norm: bool = True
+
+    def build(self, class_names: Sequence[str]) -> Any:
+        """A new model, of random weights, for a data set with these classes."""
+        return self.build_model(len(class_names)) if class_names else self.build_model()
 
 
 def _lazy(place: str, **more: Any) -> Callable[..., Any]:
@@ -110,8 +122,18 @@ TABLES: Mapping[str, Mapping[str, Any]] = {"workload": WORKLOADS, "recipe": RECI
 
 
 def find_workload(name: str) -> Workload:
-    """The row called `name`; an unknown name is a UsageError that lists the known ones."""
-    return find_row("workload", name)
+    """The row called `name`, or at that place in a user's file.
+
+    An unknown name is a UsageError that lists the known ones.
+    """
+    place = Place.parse(name)
+    if place is None:
+        return find_row("workload", name)
+    found = place.load()
+    if not isinstance(found, Workload):
+        raise UsageError(f"--workload {name} is no Workload but {type(found).__name__}: make one "
+                         "with common.options.workloads.Workload")
+    return found
 
 
 def find_row(kind: str, name: str) -> Any:
@@ -121,9 +143,9 @@ def find_row(kind: str, name: str) -> Any:
     return TABLES[kind][name]
 
 
-def create_augment(settings: Settings) -> "Augment":
+def create_augment(settings: Settings) -> "Preparation":
     """The workload's augmentation and normalisation, as `settings` change them."""
-    from common.data.augment import Augment
+    from common.data.augment import Augment, Preparation
 
     row = find_workload(settings.workload)
-    return Augment(settings, row.mean, row.std, row.flip)
+    return Augment(settings, row.mean, row.std, row.flip) if row.mean else Preparation(settings)

@@ -18,6 +18,7 @@ from common.cluster.rank_info import RankInfo, require_one_run
 from common.cluster.rendezvous import exchange, join
 from common.core.failures import DataError, Failure, PeerLost, RanksDisagree, Verdict
 from common.core.settings import Settings
+from common.data.dataset import as_dataset
 from common.options.workloads import find_workload
 from common.preflight.findings import Findings, broken_link, measurements, slow_link
 from common.preflight.links import Link, LinkServer, pairings, probe
@@ -103,7 +104,8 @@ def _data(settings: Settings) -> tuple[str, str, int]:
     """(digest, "", 0) of this node's data; or why there is none, and the exit code for that."""
     row = find_workload(settings.workload)
     try:
-        digests = [row.load(split, settings.data_dir).digest for split in ("train", "test")]
+        digests = [as_dataset(row.load(split, settings.data_dir)).digest
+                   for split in ("train", "test")]
     except DataError as error:
         return "none", str(error), error.exit_code
     return " ".join(digests), "", 0

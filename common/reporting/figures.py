@@ -40,29 +40,32 @@ def label(run: RecordedRun) -> str:
 
 
 def learning(runs: Runs) -> Figure | None:
-    """Loss and accuracy over the global batch, each iteration; epoch means and test as marks."""
-    figure, (loss, accuracy) = new_figure(findings.learning(runs), 4.8, panels=2)
+    """Loss and metric over the global batch, each iteration; epoch means and test as marks."""
+    figure, (loss, score) = new_figure(findings.learning(runs), 4.8, panels=2)
     for index, run in enumerate(runs):
         places = range(1, len(run.merged) + 1)
         loss.plot(places, [row["loss"] for row in run.merged], label=label(run), **line(index))
-        accuracy.plot(places, [100 * row["accuracy"] for row in run.merged], **line(index))
-        _mark_epochs(run, index, loss, accuracy)
-    for panel in (loss, accuracy):
+        factor = 100 if run.metric.is_share else 1
+        score.plot(places, [factor * row["score"] for row in run.merged], **line(index))
+        _mark_epochs(run, index, loss, score)
+    for panel in (loss, score):
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    loss.set_ylabel("loss (cross-entropy)")
-    accuracy.set_ylabel("accuracy in %")
-    accuracy.set_xlabel("iteration (lines: a global batch; filled marks, in its middle:\n"
+    loss.set_ylabel("loss")
+    score.set_ylabel(" and ".join(dict.fromkeys(
+        run.metric.name + " in %" * run.metric.is_share for run in runs)))
+    score.set_xlabel("iteration (lines: a global batch; filled marks, in its middle:\n"
                         "an epoch's training mean; rings, at the end: the test set)")
     legend_below(figure, loss, columns=2)
     return figure
 
 
-def _mark_epochs(run: RecordedRun, index: int, loss: Axes, accuracy: Axes) -> None:
+def _mark_epochs(run: RecordedRun, index: int, loss: Axes, score: Axes) -> None:
     """Epoch means in the middle of their iterations, and the test set's at the end."""
     epochs = [place[0] for place in run.steps]
     means = [(fmean(at for at, epoch in enumerate(epochs, 1) if epoch == event["epoch"]), event)
              for event in run.events if event["event"] == "epoch" and event["epoch"] in epochs]
-    for panel, factor, name in ((loss, 1, "loss"), (accuracy, 100, "accuracy")):
+    for panel, factor, name in ((loss, 1, "loss"),
+                                (score, 100 if run.metric.is_share else 1, run.metric.key)):
         panel.plot([at for at, _ in means], [factor * event[name] for _, event in means],
                    markeredgewidth=0.6, markeredgecolor=BAR_EDGE, **mark(index))
         if test := run.last("evaluation"):
@@ -174,7 +177,7 @@ def worker_sweep(runs: Runs) -> Figure | None:
     for axes in (speed, wait):
         axes.set_ylim(bottom=0)
         axes.set_xticks(workers)
-    speed.set_ylabel("images a second")
+    speed.set_ylabel("samples a second")
     wait.set_ylabel("waiting for data,\nms an iteration")
     wait.set_xlabel("worker processes of the loader")
     return figure
@@ -191,7 +194,7 @@ def _fastest_workers(swept: Runs) -> str:
     number = _workers(equal[0])
     who = f"{number} worker process{'es are' if number != 1 else ' is'}"
     how = "the fastest" if len(equal) == 1 else "as fast as any, within the spread"
-    return f"{who} {how}: {equal[0].images_per_second:.0f} images a second"
+    return f"{who} {how}: {equal[0].images_per_second:.0f} samples a second"
 
 
 FIGURES: dict[str, Callable[[Runs], Figure | None]] = {

@@ -17,6 +17,7 @@ from typing import Any
 
 from common.core.events import read_events
 from common.core.failures import DataError
+from common.core.metrics import ACCURACY, Metric
 from common.core.progress import PHASES
 from common.core.spread import half_interval
 
@@ -49,13 +50,24 @@ def by_place(paths: Iterable[Path]) -> Steps:
     return dict(sorted(steps.items()))
 
 
+def metric_of(folder: Path) -> Metric:
+    """What the run in `folder` reports beside the loss, by any rank's log."""
+    starts = (event for path in sorted(folder.glob("metrics_rank*.jsonl"))
+              for event in read_events(path, "start"))
+    return Metric(**next(starts, {}).get("metric", {"name": "accuracy", "is_share": True}))
+
+
 def rank_of(path: Path) -> int:
     """The R of metrics_rankR.jsonl."""
     return int(re.sub(r"\D", "", path.stem))
 
 
-def merge(place: tuple[int, int], ranks: dict[int, Step]) -> dict[str, Any]:
-    """One iteration of all ranks in one record; loss and accuracy are means over samples."""
+def merge(place: tuple[int, int], ranks: dict[int, Step],
+          metric: str = ACCURACY.key) -> dict[str, Any]:
+    """One iteration of all ranks in one record; loss and score are means over samples.
+
+    The score is that of the `metric` with this key in the log.
+    """
     samples = sum(step["samples"] for step in ranks.values())
     # exact where the log has exact sums, so that it does not depend on the number of ranks
     loss = sum(Fraction(step.get("loss_sum", step["loss"] * step["samples"]))
@@ -64,7 +76,7 @@ def merge(place: tuple[int, int], ranks: dict[int, Step]) -> dict[str, Any]:
     return {
         "epoch": place[0], "iteration": place[1], "ranks": sorted(ranks), "samples": samples,
         "loss": float(loss / samples),
-        "accuracy": sum(step["accuracy"] * step["samples"] for step in ranks.values()) / samples,
+        "score": sum(step[metric] * step["samples"] for step in ranks.values()) / samples,
         "seconds": max(step["duration"] for step in ranks.values()),
         "skew": {phase: max(seconds[phase] for seconds in by_phase)
                  - min(seconds[phase] for seconds in by_phase) for phase in PHASES},

@@ -105,7 +105,7 @@ def _sections(runs: Runs, proofs: list[Proof]) -> Iterator[Section]:
     yield Section("Where the time went", _with_rows(tables.phases(runs)),
                   _drawn(runs, "phases", "skew"))
     yield Section("Traces", _with_rows(tables.operators(runs)), _pictures(_timelines(runs)))
-    yield Section("What was learned", _with_rows(tables.accuracy(runs), tables.by_class(runs)),
+    yield Section("What was learned", _with_rows(tables.learned(runs), tables.by_class(runs)),
                   _drawn(runs, "learning", "confusion", "confusion-differences"))
     yield Section("Settings", _with_rows(*tables.settings(runs)), [])
     yield Section("Environment", [tables.environment(runs)], [])

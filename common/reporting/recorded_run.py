@@ -13,6 +13,7 @@ from typing import Any
 
 from common.core.events import read_events
 from common.core.failures import DataError
+from common.core.metrics import ACCURACY, Metric
 from common.core.progress import PHASES
 from common.reporting.merged_steps import Steps, averages_in_backward, by_place, merge, rank_of
 
@@ -48,13 +49,23 @@ class RecordedRun:
         return self.start["settings"]
 
     @property
+    def metric(self) -> Metric:
+        """What is reported beside the loss."""
+        return Metric(**self.start["metric"]) if "metric" in self.start else ACCURACY
+
+    @property
+    def test_score(self) -> float | None:
+        """The metric's mean over the test set; None before there is one."""
+        return self.last("evaluation").get(f"test_{self.metric.key}")
+
+    @property
     def ranks(self) -> int:
         return self.start["world_size"]
 
     @cached_property
     def merged(self) -> list[dict[str, Any]]:
         """One record for each iteration of all ranks: see common/reporting/merged_steps.py."""
-        return [merge(place, ranks) for place, ranks in self.steps.items()]
+        return [merge(place, ranks, self.metric.key) for place, ranks in self.steps.items()]
 
     @cached_property
     def durations(self) -> list[float]:

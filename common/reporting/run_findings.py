@@ -142,21 +142,22 @@ def straggling(runs: Sequence[RecordedRun]) -> str:
     return told[0] if told else "no rank is a straggler" if several else ""
 
 
-def accuracy(runs: Sequence[RecordedRun]) -> str:
-    """Test accuracies after training."""
-    tested = [run.last("evaluation") for run in runs if run.last("evaluation")]
-    values = sorted(100 * event["test_accuracy"] for event in tested)
+def scores(runs: Sequence[RecordedRun]) -> str:
+    """The first run's metric on the test set, after training, in all runs that have it."""
+    metric = runs[0].metric
+    values = sorted(run.test_score for run in runs
+                    if run.metric == metric and run.test_score is not None)
     if not values:
         return ""
-    low, high = f"{values[0]:.1f}", f"{values[-1]:.1f}"
-    return (f"test accuracy is {low} %" if low == high
-            else f"test accuracy lies between {low} and {high} %")
+    low, high = metric.shown(values[0], 1), metric.shown(values[-1], 1)
+    return (f"test {metric.name} is {low}" if low == high
+            else f"test {metric.name} lies between {low} and {high}")
 
 
 def summary(runs: Sequence[RecordedRun]) -> list[str]:
     """What else there is to say, in plain language: one sentence each, whole, nothing empty."""
     return as_sentences([speed_up(runs), *strategies(runs), where_time_goes(runs),
-                         bytes_moved(runs), straggling(runs), accuracy(runs)])
+                         bytes_moved(runs), straggling(runs), scores(runs)])
 
 
 def as_sentences(sentences: Sequence[str]) -> list[str]:

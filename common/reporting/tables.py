@@ -34,10 +34,10 @@ def timing(runs: Runs) -> Table:
     return Table(
         "Seconds an iteration, of its slowest rank: mean ± standard deviation, the first excluded. "
         "Speed is against one rank.",
-        ("run", "ranks", "seconds an iteration", "median", "n", "images/s", "speed",
-         "MB sent, busiest rank", "test accuracy"),
+        ("run", "ranks", "seconds an iteration", "median", "n", "samples/s", "speed",
+         "MB sent, busiest rank", f"test {_metric(runs)}"),
         [(run.name, str(run.ranks), *_times(run, base),
-          f"{max(run.bytes_sent.values()) / MEGABYTE:.1f}", _test_accuracy(run))
+          f"{max(run.bytes_sent.values()) / MEGABYTE:.1f}", _test_score(run))
          for run in runs])
 
 
@@ -50,9 +50,13 @@ def _times(run: RecordedRun, base: RecordedRun | None) -> tuple[str, ...]:
             str(len(run.durations)), f"{run.images_per_second:.0f}", speed)
 
 
-def _test_accuracy(run: RecordedRun) -> str:
-    event = run.last("evaluation")
-    return f"{100 * event['test_accuracy']:.2f} %" if event else "-"
+def _test_score(run: RecordedRun) -> str:
+    return "-" if run.test_score is None else run.metric.shown(run.test_score)
+
+
+def _metric(runs: Runs) -> str:
+    """What the runs report beside the loss."""
+    return " or ".join(dict.fromkeys(run.metric.name for run in runs))
 
 
 def phases(runs: Runs) -> Table:
@@ -82,20 +86,20 @@ def operators(runs: Runs) -> Table:
                   for name, _ in total.most_common(SHOWN_OPERATORS)])
 
 
-def accuracy(runs: Runs) -> Table:
-    """Loss and accuracy, in training and on the test set."""
+def learned(runs: Runs) -> Table:
+    """Loss and metric, in training and on the test set."""
     rows = []
     for run in runs:
         epoch, test = run.last("epoch"), run.last("evaluation")
         rows.append((label(run), str(len(run.steps)), f"{run.merged[0]['loss']:.3f}",
                      f"{epoch['loss']:.3f}" if epoch else "-",
-                     f"{100 * epoch['accuracy']:.2f} %" if epoch else "-",
-                     f"{test['test_loss']:.3f}" if test else "-", _test_accuracy(run),
+                     run.metric.shown(epoch[run.metric.key]) if epoch else "-",
+                     f"{test['test_loss']:.3f}" if test else "-", _test_score(run),
                      test.get("weights", "-")))
     return Table("Means over samples; training is the mean over the last epoch while weights move. "
                  "The digest is of the weights at the end: equal for equal bits",
-                 ("run", "iterations", "first loss", "training loss", "training accuracy",
-                  "test loss", "test accuracy", "digest"), rows)
+                 ("run", "iterations", "first loss", "training loss", f"training {_metric(runs)}",
+                  "test loss", f"test {_metric(runs)}", "digest"), rows)
 
 
 def by_class(runs: Runs) -> Table:

@@ -21,6 +21,7 @@ from common.core.setting_row import differences
 from common.core.settings import Settings
 from common.data.epoch_plan import EpochPlan
 from common.data.loaders import InMemoryLoader, WorkerLoader
+from common.options.workloads import find_workload
 from common.run import checkpoint, checkpoint_folder
 from common.run.checkpoints import Checkpoints
 from common.run.other_runs import log_paths, refuse_other_run, run_name
@@ -55,7 +56,8 @@ def open_run(part: str, strategy: str, settings: Settings, node: Node,
             settings = replace(settings, output_dir=Path(passing), resume="no")
         folder, every = settings.output_dir / name, settings.checkpoint_every
         log = RunLog(*log_paths(folder, node.world), node.world, log_every=settings.log_every,
-                     distributed=node.world.size > 1)
+                     distributed=node.world.size > 1,
+                     metric=find_workload(settings.workload).metric)
         constants = {"settings": settings.as_json(), "data": loader.dataset.digest,
                      "ran_on": ran_on(name, node, settings, model)}
         checkpoints = Checkpoints(folder / "checkpoints", node, log, constants, every.iterations,

@@ -130,7 +130,7 @@ class Run:
         self.sentinel.check(self.position)
         self.log.epoch(epoch, self.state.all_totals(self.node))
 
-    def note_validation(self, epoch: int, loss: float, accuracy: float, **entries: Any) -> None:
+    def note_validation(self, epoch: int, loss: float, score: float, **entries: Any) -> None:
         """Writes down how a whole epoch did on the validation set. Every rank must call it.
 
         The leader's mean loss counts for all, so that all decide alike whether to stop.
@@ -138,7 +138,7 @@ class Run:
         row = torch.tensor([loss], dtype=torch.float64, device=self.node.device)
         losses, rule = self.state.validation_losses, self.settings.validation
         losses.append(float(gather_rows(row)[0]))
-        self.log.validation(epoch, losses[-1], accuracy, **entries)
+        self.log.validation(epoch, losses[-1], score, **entries)
         if should_stop(losses, rule.patience, rule.gain):
             self.log.note(f"stopped early after epoch {epoch}; "
                           f"{best_in_words(epoch, losses)}, kept in {self.checkpoints.best}")

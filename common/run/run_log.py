@@ -20,16 +20,17 @@ from tqdm import tqdm
 from common.core.console import console
 from common.core.events import read_events
 from common.core.failures import UsageError
+from common.core.metrics import ACCURACY, Metric
 from common.core.progress import Position, slowest_phase
 from common.core.provenance import processor
 from common.core.world import World
 from common.run.state import Totals
 from common.run.trackers import Tracker
 
-BATCH_LINE = ("Batch Idx: {}, Batch Loss: {:.3f}, Batch Accuracy: {:.3f}, "
+BATCH_LINE = ("Batch Idx: {}, Batch Loss: {:.3f}, Batch {metric}: {:.3f}, "
               "Batch Duration: {:.3f} seconds")
-VALIDATION_LINE = "Epoch: {}, Validation Loss: {:.3f}, Validation Accuracy: {:.3f}"
-EPOCH_LINE = ("Epoch: {}, Train Loss: {:.3f}, Train Accuracy: {:.3f}, "
+VALIDATION_LINE = "Epoch: {}, Validation Loss: {:.3f}, Validation {metric}: {:.3f}"
+EPOCH_LINE = ("Epoch: {}, Train Loss: {:.3f}, Train {metric}: {:.3f}, "
               "Avg Batch Duration: {:.3f} seconds, Epoch Duration: {:.3f} seconds")
 
 
@@ -63,6 +64,7 @@ class RunLog:
     log_every: int = 20
     distributed: bool = False
     tracker: Tracker = field(default_factory=Tracker)
+    metric: Metric = ACCURACY
     _durations: list[float] = field(default_factory=list)
 
     def __enter__(self) -> "RunLog":
@@ -98,7 +100,8 @@ class RunLog:
     def begin(self, settings: dict[str, Any], **entries: Any) -> None:
         """The run begins, or goes on: writes its settings, and what it runs on."""
         self.event("start", time=time.time(), host=socket.gethostname(), processor=processor(),
-                   cores=len(os.sched_getaffinity(0)), settings=settings, **entries)
+                   cores=len(os.sched_getaffinity(0)), settings=settings,
+                   metric={"name": self.metric.name, "is_share": self.metric.is_share}, **entries)
         self.tracker.start(settings)
 
     def open_bar(self, epoch: int, done: int, iterations: int) -> None:
@@ -119,54 +122,58 @@ class RunLog:
         """Writes one iteration; every `log_every` of them also in words."""
         self._last = step.at.step
         self._durations.append(step.duration)
-        loss, accuracy = step.trained.means()
+        loss, score = step.trained.means()
         self.event("step", epoch=step.at.epoch, iteration=step.at.iteration, loss=loss,
-                   accuracy=accuracy, samples=step.trained.samples,
+                   samples=step.trained.samples,
                    loss_sum=str(step.trained.loss),  # exact
                    duration=round(step.duration, 6),
                    seconds=step.seconds, bytes_sent=step.bytes_sent,
-                   learning_rate=step.learning_rate)
+                   learning_rate=step.learning_rate, **{self.metric.key: score})
         if step.at.iteration % self.log_every == 0:
             self._line(self._prefix + BATCH_LINE.format(
-                step.at.iteration, loss, accuracy, step.duration))
+                step.at.iteration, loss, score, step.duration, metric=self.metric.title))
         if self._bar is not None:
             self._bar.update()
-            self._bar.set_postfix_str(self._in_short(step))
-        self.tracker.log(step.at.step, {"batch/loss": loss, "batch/accuracy": accuracy,
+            self._bar.set_postfix_str(_in_short(step, self.world.size))
+        self.tracker.log(step.at.step, {"batch/loss": loss, f"batch/{self.metric.key}": score,
                                         "batch/seconds": step.duration})
 
-    def _in_short(self, step: Step) -> str:
-        phase, share = slowest_phase(step.seconds)
-        speed = step.trained.samples * self.world.size / step.duration
-        return (f"loss {step.trained.means()[0]:.3f}, {speed:.0f} images/s, "
-                f"mostly {phase} ({100 * share:.0f} %)")
-
-    def evaluation(self, loss: float, accuracy: float, **entries: Any) -> None:
-        """Writes the test set's mean loss and accuracy."""
-        self.event("evaluation", test_loss=loss, test_accuracy=accuracy, **entries)
-        self.tracker.log(self._last, {"test/loss": loss, "test/accuracy": accuracy})
+    def evaluation(self, loss: float, score: float, **entries: Any) -> None:
+        """Writes the test set's mean loss and metric."""
+        self.event("evaluation", test_loss=loss, **{f"test_{self.metric.key}": score}, **entries)
+        self.tracker.log(self._last, {"test/loss": loss, f"test/{self.metric.key}": score})
 
     def epoch(self, epoch: int, totals: Totals) -> None:
         """Writes an epoch's means over all samples of all ranks, without the first duration."""
         self.close_bar()
-        loss, accuracy = totals.means()
+        loss, score = totals.means()
         timed = self._durations[1:] or self._durations or [float("nan")]
         mean, whole = sum(timed) / len(timed), sum(self._durations)
-        self.event("epoch", epoch=epoch, loss=loss, accuracy=accuracy, samples=totals.samples,
-                   mean_iteration_seconds=mean, seconds=whole)
-        self.tracker.log(self._last, {"epoch/loss": loss, "epoch/accuracy": accuracy})
-        self._line(self._prefix + EPOCH_LINE.format(epoch, loss, accuracy, mean, whole))
+        self.event("epoch", epoch=epoch, loss=loss, samples=totals.samples,
+                   mean_iteration_seconds=mean, seconds=whole, **{self.metric.key: score})
+        self.tracker.log(self._last, {"epoch/loss": loss, f"epoch/{self.metric.key}": score})
+        self._line(self._prefix + EPOCH_LINE.format(epoch, loss, score, mean, whole,
+                                                    metric=self.metric.title))
 
-    def validation(self, epoch: int, loss: float, accuracy: float, **entries: Any) -> None:
+    def validation(self, epoch: int, loss: float, score: float, **entries: Any) -> None:
         """Writes an epoch's means over the validation set; `entries` go to the JSON alone."""
         self.close_bar()
-        self.event("validation", epoch=epoch, loss=loss, accuracy=accuracy, **entries)
-        self.tracker.log(self._last, {"validation/loss": loss, "validation/accuracy": accuracy})
-        self._line(self._prefix + VALIDATION_LINE.format(epoch, loss, accuracy))
+        key = self.metric.key
+        self.event("validation", epoch=epoch, loss=loss, **{key: score}, **entries)
+        self.tracker.log(self._last, {"validation/loss": loss, f"validation/{key}": score})
+        self._line(self._prefix + VALIDATION_LINE.format(epoch, loss, score,
+                                                         metric=self.metric.title))
 
     def _line(self, text: str) -> None:
         _append(self._text, text)
         self.say(text)
+
+
+def _in_short(step: Step, ranks: int) -> str:
+    phase, share = slowest_phase(step.seconds)
+    speed = step.trained.samples * ranks / step.duration
+    return (f"loss {step.trained.means()[0]:.3f}, {speed:.0f} samples/s, "
+            f"mostly {phase} ({100 * share:.0f} %)")
 
 
 def _append(file: TextIO, line: str) -> None:

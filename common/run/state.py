@@ -13,33 +13,34 @@ from common.core.progress import Position
 class Totals:
     """Sums over the samples of an epoch so far: means come from these, never from batch means.
 
-    The loss is exact, and so the same however many ranks have added it up in whatever order.
+    They are exact, and so the same however many ranks have added them up in whatever order. `score`
+    is the metric's: for accuracy, the number of samples that were classified rightly.
     """
 
     loss: Fraction = Fraction(0)
-    correct: int = 0
+    score: Fraction = Fraction(0)
     samples: int = 0
 
     def add(self, other: "Totals") -> None:
         """Adds the sums over other samples."""
         self.loss += other.loss
-        self.correct += other.correct
+        self.score += other.score
         self.samples += other.samples
 
     def means(self) -> tuple[float, float]:
-        """(mean loss, accuracy) per sample; not a number before the first sample."""
+        """(mean loss, mean of the metric) per sample; not a number before the first sample."""
         if not self.samples:
             return float("nan"), float("nan")
-        return float(self.loss / self.samples), self.correct / self.samples
+        return float(self.loss / self.samples), float(self.score / self.samples)
 
     def as_json(self) -> list[str]:
         """The three sums, which `from_json` reads."""
-        return [str(self.loss), str(self.correct), str(self.samples)]
+        return [str(self.loss), str(self.score), str(self.samples)]
 
     @classmethod
     def from_json(cls, sums: list[str]) -> "Totals":
-        loss, correct, samples = sums
-        return cls(Fraction(loss), int(correct), int(samples))
+        loss, score, samples = sums
+        return cls(Fraction(loss), Fraction(score), int(samples))
 
 
 @dataclass

@@ -19,11 +19,15 @@ CRITERIA: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def create_criterion(settings: Settings, name: str) -> nn.Module:
+def create_criterion(settings: Settings, name: str | nn.Module) -> nn.Module:
     """The criterion called `name`, smoothed as `settings` say, which requires cross-entropy.
+
+    One that is a module already stays as it is.
 
     Smoothing s gives every class s / classes of the target (Szegedy and others, arXiv:1512.00567).
     """
+    if isinstance(name, nn.Module):
+        return name
     if not settings.label_smoothing:
         return CRITERIA[name]()
     return nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing)

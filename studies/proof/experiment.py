@@ -83,8 +83,9 @@ def create_reference(problem: Problem, path: Path, limit: float = float("inf")) 
     perturbed = [reference.measure("one rank, " + name, strategy, 1, **changed)
                  for name, (strategy, changed) in PERTURBATIONS.items()
                  if changed.get("precision") != problem.settings.precision]
-    images = problem.load().images
-    summands = problem.settings.batch_size * images.shape[1] * images.shape[2]
+    inputs, _ = problem.load().take([0])
+    summed = inputs[0] if inputs.ndim < 3 else inputs[0, ..., 0]  # all but an image's channels
+    summands = problem.settings.batch_size * summed.numel()
     allowed = bounds(_load(path), summands, [case.gaps for case in perturbed], limit)
     return replace(reference, perturbed=perturbed, allowed=allowed)
 

@@ -3,7 +3,7 @@
 A strategy wires a model and this rank's loader as one of the three mains does.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from common.core.settings import Settings
 from common.core.strategies import LOCAL_STRATEGIES, ON_VIRTUAL_NODES
 from common.core.strategies import STRATEGIES as BY_HAND
+from common.core.user_code import Place, label
 from common.data.loaders import Batch, Loader
 from common.step.gradient_sync import GradientSync
 from common.step.virtual_nodes import sync_of_one_rank
@@ -52,6 +53,12 @@ def by_ddp(model: nn.Module, loader: Loader) -> Wiring:
 
 STRATEGIES: Mapping[str, Strategy] = {
     **{name: partial(by_hand, name) for name in BY_HAND}, "ddp": by_ddp}
+
+
+def chosen(names: Sequence[str]) -> Mapping[str, Strategy]:
+    """Of `names` those that STRATEGIES has, and those that are places in a user's file."""
+    return {label(name): STRATEGIES.get(name) or partial(by_hand, name) for name in names
+            if name in STRATEGIES or Place.parse(name)}
 
 
 def alone_on_virtual_nodes(settings: Settings) -> Strategy:

@@ -21,7 +21,7 @@ from common.core.collectives import gather_bytes, world_size
 from common.core.events import read_events
 from common.core.settings import Interval, Settings
 from common.core.world import World
-from common.data.datasets import ImageDataset
+from common.data.dataset import Dataset, as_dataset
 from common.model.batch_norm import freeze_batch_norm
 from common.options.workloads import WORKLOADS, Workload, find_workload
 from common.run.checkpoints import Checkpoints
@@ -96,12 +96,12 @@ class Problem:
         assert self.settings.max_iterations is not None  # a proof has a fixed number of steps
         return self.settings.max_iterations
 
-    def load(self) -> ImageDataset:
+    def load(self) -> Dataset:
         """The training set. Enters `row` into this process's table."""
         if self.row is not None:
             WORKLOADS[self.row.name] = self.row
-        return thinned(find_workload(self.settings.workload).load("train", self.settings.data_dir),
-                       self.samples)
+        load = find_workload(self.settings.workload).load
+        return thinned(as_dataset(load("train", self.settings.data_dir)), self.samples)
 
 
 class NoCheckpoints(Checkpoints):
@@ -147,13 +147,12 @@ def _state_of(optimizer: Optimizer) -> list[Tensor]:
             for value in optimizer.state[parameter].values() if isinstance(value, Tensor)]
 
 
-def thinned(dataset: ImageDataset, samples: int | None) -> ImageDataset:
+def thinned(dataset: Dataset, samples: int | None) -> Dataset:
     """`samples` of the data set, evenly spread over it; all of it for None or too many."""
     if samples is None or samples >= len(dataset):
         return dataset
     chosen = np.linspace(0, len(dataset) - 1, samples).astype(np.int64)
-    return ImageDataset(dataset.images[chosen], dataset.labels[chosen], dataset.class_names,
-                        f"{samples} of {dataset.digest}")
+    return dataset.part(chosen)
 
 
 def global_losses(metrics_path: Path) -> Tensor:

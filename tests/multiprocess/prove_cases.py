@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from common.core.collectives import sum_over_ranks
 from common.core.settings import Settings
-from common.data.datasets import ImageDataset
+from common.data.dataset import ArrayDataset
 from common.data.loaders import Batch, Loader
 from common.options.workloads import Workload
 from common.step.gradient_sync import GradientSync
@@ -19,7 +19,7 @@ from studies.proof.trajectory import Problem
 from tests.small import SmallNet, small_dataset
 
 
-def load(split: str, data_dir: Path) -> ImageDataset:
+def load(split: str, data_dir: Path) -> ArrayDataset:
     return small_dataset()
 
 

@@ -54,13 +54,13 @@ def test_one_rank_gives_the_mean_over_samples(tmp_path):
     result, = run_ranks(1, evaluated, str(tmp_path))
     model = small_model(torch.float64, nn.BatchNorm2d).eval()
     dataset = small_dataset(SAMPLES)
-    images = (torch.from_numpy(dataset.images).double() / 255 - 0.5) / 0.25
+    images = (torch.from_numpy(dataset.inputs).double() / 255 - 0.5) / 0.25
     with torch.no_grad():
         outputs = model(images.permute(0, 3, 1, 2))
-    expected = nn.functional.cross_entropy(outputs, torch.from_numpy(dataset.labels))
+    expected = nn.functional.cross_entropy(outputs, torch.from_numpy(dataset.targets))
     assert result.loss == pytest.approx(float(expected), abs=1e-12)
     assert result.predictions.tolist() == outputs.argmax(1).tolist()
-    assert result.accuracy == (result.predictions == dataset.labels).mean()
+    assert result.accuracy == (result.predictions == dataset.targets).mean()
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
@@ -69,4 +69,4 @@ def test_any_number_of_ranks_gives_the_same(world_size, tmp_path):
     for result in run_ranks(world_size, evaluated, str(tmp_path)):
         assert result.loss == pytest.approx(alone.loss, abs=1e-12)
         assert result.predictions.tolist() == alone.predictions.tolist()
-        assert result.truth.tolist() == small_dataset(SAMPLES).labels.tolist()
+        assert result.truth.tolist() == small_dataset(SAMPLES).targets.tolist()

@@ -229,7 +229,8 @@ def test_thinning_spreads_over_the_whole_set():
     assert thinned(dataset, None) is dataset and thinned(dataset, 50) is dataset
     thin = thinned(dataset, 12)
     assert len(thin) == 12 and thin.digest != dataset.digest
-    assert (thin.images == dataset.images[::4]).all() and (thin.labels == dataset.labels[::4]).all()
+    assert (thin.inputs == dataset.inputs[::4]).all()
+    assert (thin.targets == dataset.targets[::4]).all()
 
 
 def disagree_on_rank_one() -> None:

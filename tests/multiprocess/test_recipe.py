@@ -75,8 +75,8 @@ def test_what_is_reported_is_measured_on_true_targets(one_rank):
     model = SmallNet(torch.nn.BatchNorm2d).double().eval()
     model.load_state_dict(contents["model_state_dict"])
     dataset = small_dataset(31)
-    images = ((torch.from_numpy(dataset.images).double() / 255 - 0.5) / 0.25).permute(0, 3, 1, 2)
-    targets = torch.from_numpy(dataset.labels)
+    images = ((torch.from_numpy(dataset.inputs).double() / 255 - 0.5) / 0.25).permute(0, 3, 1, 2)
+    targets = torch.from_numpy(dataset.targets)
     with torch.no_grad():
         scores, mirrored = model(images), model(images.flip(3))
     by_hand = [float(torch.nn.functional.cross_entropy(scores, targets)),

@@ -129,12 +129,12 @@ def test_the_split_is_70_15_15_and_follows_the_seed_alone():
     whole = load_spirals("train")
     trained, held_out = hold_out(whole, settings())
     assert (len(trained), len(held_out), len(load_spirals("test"))) == (7000, 1500, 1500)
-    rows = {tuple(row) for part in (trained, held_out) for row in part.images.reshape(-1, 2)}
-    assert rows == {tuple(row) for row in whole.images.reshape(-1, 2)}
+    rows = {tuple(row) for part in (trained, held_out) for row in part.inputs.reshape(-1, 2)}
+    assert rows == {tuple(row) for row in whole.inputs.reshape(-1, 2)}
     again = hold_out(whole, settings("--batch-size", "50"))[1]
     other = hold_out(whole, settings("--seed", "2"))[1]
     assert held_out.digest == again.digest != other.digest
-    assert held_out.labels.mean() == pytest.approx(0.5, abs=0.05)
+    assert held_out.targets.mean() == pytest.approx(0.5, abs=0.05)
 
 
 def noted(folder: str) -> list[float]:

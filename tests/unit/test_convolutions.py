@@ -18,7 +18,7 @@ from common.cluster.process_group import Node
 from common.core.precision import Precision
 from common.core.settings import Settings
 from common.core.world import World
-from common.data.datasets import ImageDataset
+from common.data.dataset import ArrayDataset
 from common.model import convolutions
 from common.model.convolutions import (
     Shape,
@@ -118,9 +118,9 @@ def test_any_number_of_ranks_computes_alike(ranks):
     assert algorithms(model) == FAST_VGG11
 
 
-def images_of_digits() -> ImageDataset:
+def images_of_digits() -> ArrayDataset:
     images = np.zeros((20, 32, 32, 3), dtype=np.uint8)
-    return ImageDataset(images, np.arange(20) % 10, tuple("0123456789"), "")
+    return ArrayDataset(images, np.arange(20) % 10, tuple("0123456789"), "")
 
 
 @pytest.mark.parametrize("change", [

@@ -30,16 +30,16 @@ def folder(tmp_path):
 def test_labels_follow_the_sorted_class_names(folder):
     dataset = load_cifar10("train", folder)
     assert dataset.class_names == ("ant", "cat")
-    assert dataset.labels.tolist() == [0] * 6 + [1] * 6
+    assert dataset.targets.tolist() == [0] * 6 + [1] * 6
     with Image.open(folder / "train" / "cat" / "3.png") as image:
-        assert np.array_equal(dataset.images[9], np.asarray(image))
+        assert np.array_equal(dataset.inputs[9], np.asarray(image))
 
 
 def test_the_second_load_decodes_nothing(folder, monkeypatch):
     first = load_cifar10("train", folder)
     monkeypatch.setattr(datasets, "_read_image", None)
     second = load_cifar10("train", folder)
-    assert np.array_equal(first.images, second.images) and first.digest == second.digest
+    assert np.array_equal(first.inputs, second.inputs) and first.digest == second.digest
 
 
 def test_a_changed_source_is_decoded_again_and_the_old_cache_dropped(folder):
@@ -47,7 +47,7 @@ def test_a_changed_source_is_decoded_again_and_the_old_cache_dropped(folder):
     Image.new("RGB", (32, 32)).save(folder / "train" / "ant" / "0.png")
     os.utime(folder / "train" / "ant" / "0.png", ns=(1, 1))
     after = load_cifar10("train", folder)
-    assert after.digest != before.digest and after.images[0].max() == 0
+    assert after.digest != before.digest and after.inputs[0].max() == 0
     assert len(list((folder / ".cache").glob("folder-train-32-*"))) == 1
 
 
@@ -58,8 +58,8 @@ def test_the_digest_is_of_the_contents_not_of_file_times(folder):
 
 
 def test_writing_to_the_images_does_not_reach_the_cache(folder):
-    load_cifar10("train", folder).images[:] = 0
-    assert load_cifar10("train", folder).images.max() > 0
+    load_cifar10("train", folder).inputs[:] = 0
+    assert load_cifar10("train", folder).inputs.max() > 0
 
 
 def test_ranks_of_a_node_decode_once(folder, monkeypatch):
@@ -84,7 +84,7 @@ def _digest(folder):
 
 def test_other_sizes_are_resized(folder):
     Image.new("RGB", (50, 70)).save(folder / "train" / "ant" / "0.png")
-    assert load_image_folder("train", folder).images.shape == (12, 32, 32, 3)
+    assert load_image_folder("train", folder).inputs.shape == (12, 32, 32, 3)
 
 
 def test_a_broken_image_is_named(folder):
@@ -125,8 +125,8 @@ def test_the_official_archive(tmp_path, monkeypatch):
         pixels = np.full((4, 3072), int(batch[-1]) if batch[-1].isdigit() else 9, np.uint8)
         (archive / batch).write_bytes(pickle.dumps({"data": pixels, "labels": [0, 1, 2, 3]}))
     train, test = load_cifar10("train", tmp_path), load_cifar10("test", tmp_path)
-    assert len(train) == 20 and len(test) == 4 and train.images.shape == (20, 32, 32, 3)
-    assert train.labels.tolist() == [0, 1, 2, 3] * 5 and train.class_names == tuple(names)
+    assert len(train) == 20 and len(test) == 4 and train.inputs.shape == (20, 32, 32, 3)
+    assert train.targets.tolist() == [0, 1, 2, 3] * 5 and train.class_names == tuple(names)
 
 
 def test_a_broken_archive_is_one_sentence(tmp_path, monkeypatch):
@@ -174,7 +174,7 @@ def test_classes_without_a_split_give_a_fixed_fifth_to_the_test_set(folder, monk
     plain = folder.parent / "plain"
     train, test = (load_image_folder(split, plain) for split in ("train", "test"))
     assert (len(train), len(test)) == (10, 2) and train.class_names == ("ant", "cat")
-    pixels = {image.tobytes() for part in (train, test) for image in part.images}
+    pixels = {image.tobytes() for part in (train, test) for image in part.inputs}
     assert len(pixels) == 12
     monkeypatch.setattr(datasets, "_read_image", None)  # the cache beside them is no change
     assert load_image_folder("test", plain).digest == test.digest
@@ -190,10 +190,10 @@ def test_half_a_split_and_no_folder_at_all_are_named(folder):
 
 def test_spirals():
     train, test = load_spirals("train"), load_spirals("test")
-    assert train.images.shape == (8500, 1, 1, 2) and train.images.dtype == np.float32
+    assert train.inputs.shape == (8500, 1, 1, 2) and train.inputs.dtype == np.float32
     assert len(test) == 1500 and test.class_names == ("one", "other")
-    points = np.concatenate([train.images, test.images]).reshape(-1, 2)
-    labels = np.concatenate([train.labels, test.labels])
+    points = np.concatenate([train.inputs, test.inputs]).reshape(-1, 2)
+    labels = np.concatenate([train.targets, test.targets])
     assert np.bincount(labels).tolist() == [5000, 5000]
     radius, angle = np.hypot(*points.T), np.arctan2(points[:, 1], points[:, 0])
     on_arm = 2 * ((angle - np.pi * labels) % (2 * np.pi)) + np.pi
@@ -207,15 +207,15 @@ def test_a_part_has_a_digest_of_its_own():
     test = load_digits("test")
     some, others = test.part(np.arange(5)), test.part(np.arange(5) + 1)
     assert len({test.digest, some.digest, others.digest}) == 3 and len(some) == 5
-    assert np.array_equal(some.images[1], others.images[0])
+    assert np.array_equal(some.inputs[1], others.inputs[0])
 
 
 def test_digits():
     train, test = load_digits("train"), load_digits("test")
     assert len(train) + len(test) == 1797 and len(train.class_names) == 10
-    assert train.images.shape == (1438, 32, 32, 3) and train.images.max() == 255
-    assert train.images.dtype == np.uint8 and train.labels.dtype == np.int64
-    assert (np.bincount(test.labels) >= 25).all()  # no class is rare
+    assert train.inputs.shape == (1438, 32, 32, 3) and train.inputs.max() == 255
+    assert train.inputs.dtype == np.uint8 and train.targets.dtype == np.int64
+    assert (np.bincount(test.targets) >= 25).all()  # no class is rare
 
 
 @pytest.mark.parametrize("has_file", [True, False])

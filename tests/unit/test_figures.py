@@ -46,7 +46,7 @@ def words(figure) -> str:
 
 
 @pytest.mark.parametrize("name, units", [
-    ("learning", ["iteration", "loss (cross-entropy)", "accuracy in %"]),
+    ("learning", ["iteration", "loss", "accuracy in %"]),
     ("phases", ["ms an iteration"]), ("speed-up", ["nodes (ranks)", "times one rank's"]),
     ("bytes", ["MB"]), ("skew", ["ms of own work"])])
 def test_a_figure_says_what_to_conclude_in_which_units(course, name, units):
@@ -147,7 +147,7 @@ def test_the_worker_sweep_names_the_best_number(tmp_path):
     for workers, own in ((0, 2.0), (1, 1.5), (2, 1.0), (4, 1.25)):
         write_run(tmp_path / str(workers), own=own, loader=f"workers:{workers}")
     figure = figures.worker_sweep(find_runs([tmp_path]))
-    assert "2 worker processes are the fastest: 100 images" in " ".join(
+    assert "2 worker processes are the fastest: 100 samples" in " ".join(
         figure.get_suptitle().split())
     assert list(figure.axes[0].lines[0].get_xdata()) == [0, 1, 2, 4]
 

@@ -53,11 +53,11 @@ def test_batches_are_what_the_plan_says(cutout):
     for iteration, batch in enumerate(loader.batches(epoch=1)):
         indices = plan.samples_of(iteration, share_of(1, 3))
         how = plan.augmentation(indices, padding=1)
-        expected = [reference(loader.dataset.images[i], *(part[n] for part in how), padding=1,
+        expected = [reference(loader.dataset.inputs[i], *(part[n] for part in how), padding=1,
                               cutout=cutout)
                     for n, i in enumerate(indices)]
         np.testing.assert_allclose(batch.inputs.numpy(), expected, atol=1e-14)
-        assert batch.targets.tolist() == loader.dataset.labels[indices].tolist()
+        assert batch.targets.tolist() == loader.dataset.targets[indices].tolist()
         assert batch.weight == Fraction(len(indices) * 3, len(plan.batch(iteration)))
 
 

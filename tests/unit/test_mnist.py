@@ -28,9 +28,9 @@ def write_both(folder) -> None:
 def test_files_are_found_where_people_have_them(place, tmp_path):
     write_both(tmp_path / place)
     train, test = load_mnist("train", tmp_path), load_mnist("test", tmp_path)
-    assert np.array_equal(train.images[..., 0], IMAGES[:9]) and train.images.shape[3] == 1
-    assert train.images.dtype == np.uint8 and train.labels.dtype == np.int64
-    assert test.labels.tolist() == LABELS[9:].tolist()
+    assert np.array_equal(train.inputs[..., 0], IMAGES[:9]) and train.inputs.shape[3] == 1
+    assert train.inputs.dtype == np.uint8 and train.targets.dtype == np.int64
+    assert test.targets.tolist() == LABELS[9:].tolist()
     assert test.class_names == tuple("0123456789")
 
 
@@ -70,7 +70,7 @@ def test_packed_files_with_the_right_checksums_need_no_network(tmp_path, offline
     sums = [(name, hashlib.md5((tmp_path / name).read_bytes()).hexdigest())
             for name, _ in MNIST.resources]
     monkeypatch.setattr(MNIST, "resources", sums)
-    assert load_mnist("test", tmp_path).labels.tolist() == LABELS[9:].tolist()
+    assert load_mnist("test", tmp_path).targets.tolist() == LABELS[9:].tolist()
 
 
 def test_a_file_cut_short_is_refused(tmp_path):

@@ -160,7 +160,7 @@ def test_a_rank_that_is_late_only_now_and_then_is_no_straggler():
 
 def test_accuracies_that_read_alike_are_one_figure():
     runs = [planted("a", 1, [1.0] * 3, accuracy=each) for each in (0.65, 0.6501)]
-    assert findings.accuracy(runs) == "test accuracy is 65.0 %"
+    assert findings.scores(runs) == "test accuracy is 65.0 %"
 
 
 def test_few_bytes_are_not_none():

@@ -84,7 +84,7 @@ def test_the_leaders_bar_counts_the_whole_run_and_names_the_slowest_phase(tmp_pa
                                               "sync": 0.2, "update": 0.0}))
     assert bars[0].settings["initial"] == 10 and bars[0].settings["total"] == 40
     assert bars[0].steps == 1
-    assert bars[0].text == "loss 2.346, 8 images/s, mostly backward (60 %)"
+    assert bars[0].text == "loss 2.346, 8 samples/s, mostly backward (60 %)"
 
 
 def test_a_resumed_log_holds_each_step_once(tmp_path):

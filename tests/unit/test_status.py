@@ -34,14 +34,14 @@ def test_a_running_run(tmp_path):
     text, code = state(folder)
     assert code == 0 and "running, last heard 3 s ago" in text
     assert "epoch 15 of 20, iteration 30 of 40 (75 %), 10 s left" in text
-    assert "100 images/s, mostly backward (75 %)" in text and "last 20 iterations" in text
+    assert "100 samples/s, mostly backward (75 %)" in text and "last 20 iterations" in text
 
 
 def test_an_iteration_limit_ends_the_run_earlier(tmp_path):
     folder = write_run(tmp_path / "PartOne", steps=3, ended=False, max_iterations=3)
     text, _ = state(folder)
     assert "iteration 3 of 3 (100 %), 0 s left" in text
-    assert "100 images/s" in text  # the first step, ten times as long, counts as one of three
+    assert "100 samples/s" in text  # the first step, ten times as long, counts as one of three
 
 
 def test_a_finished_run(tmp_path):

@@ -42,7 +42,7 @@ def test_vgg_begins_with_patches_and_their_negatives_and_passes_channels_on():
     images = small_dataset(60)
     initialise(model, images)
     after = [layer.weight.detach() for layer in model.modules() if isinstance(layer, nn.Conv2d)]
-    first, expected = after[0].flatten(1), principal_patches(images.images, 3)
+    first, expected = after[0].flatten(1), principal_patches(images.inputs, 3)
     torch.testing.assert_close(first[:27], torch.from_numpy(expected).float(), rtol=0, atol=0)
     assert torch.equal(first[27:54], -first[:27])
     assert torch.equal(after[0][54:], before[0][54:])

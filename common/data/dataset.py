@@ -1,0 +1,132 @@
+"""Samples by number: what loaders, proof and evaluation ask of a data set.
+
+    python3 -c "from common.data.datasets import load_digits; print(load_digits('train').take([0]))"
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from common.core.failures import DataError
+
+Numbers = np.ndarray | Sequence[int]
+LOOKED_AT = 64
+
+
+class Dataset(Protocol):
+    """Samples that are numbered from 0.
+
+    `class_names` are empty where targets are no classes. `digest` is equal on every node that holds
+    the same data.
+    """
+
+    @property
+    def class_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    def __len__(self) -> int: ...
+
+    def take(self, chosen: Numbers) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the `chosen` samples, (n, ...) each, as new tensors."""
+
+    def part(self, chosen: np.ndarray) -> "Dataset":
+        """A data set of the `chosen` samples, int64 (n,)."""
+
+
+@dataclass(frozen=True)
+class ArrayDataset:
+    """Inputs (n, ...), targets (n, ...), one name per class.
+
+    Images are uint8 (n, height, width, channels) with int64 targets (n,); points are images of one
+    pixel: float32 (n, 1, 1, coordinates). `digest` is a hash of all values and names.
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    class_names: tuple[str, ...]
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def take(self, chosen: Numbers) -> tuple[Tensor, Tensor]:
+        # numpy copies an image in one piece, torch a byte at a time: 15 times as long
+        return torch.from_numpy(self.inputs[chosen]), torch.from_numpy(self.targets[chosen])
+
+    def part(self, chosen: np.ndarray) -> "ArrayDataset":
+        return ArrayDataset(self.inputs[chosen], self.targets[chosen], self.class_names,
+                            _digest_of_part(self, chosen))
+
+
+@dataclass(frozen=True)
+class ItemDataset:
+    """A torch Dataset, whose samples are fetched when they are wanted: for what fills no memory.
+
+    `items[i]` is (input, target): tensors, arrays or numbers, of equal shapes. `digest` is of the
+    number of samples and a few of them.
+    """
+
+    items: torch.utils.data.Dataset
+    numbers: np.ndarray
+    class_names: tuple[str, ...]
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, chosen: Numbers) -> tuple[Tensor, Tensor]:
+        inputs, targets = default_collate([self.items[int(self.numbers[each])] for each in chosen])
+        return inputs, targets
+
+    def part(self, chosen: np.ndarray) -> "ItemDataset":
+        return ItemDataset(self.items, self.numbers[chosen], self.class_names,
+                           _digest_of_part(self, chosen))
+
+
+def _digest_of_part(whole: Dataset, chosen: np.ndarray) -> str:
+    return hashlib.sha256(whole.digest.encode() + chosen.tobytes()).hexdigest()[:16]
+
+
+def make_dataset(inputs: np.ndarray, targets: np.ndarray, class_names: Sequence[str]
+                 ) -> ArrayDataset:
+    return ArrayDataset(inputs, targets, tuple(class_names),
+                        _digest_of([inputs, targets], class_names))
+
+
+def _digest_of(arrays: Sequence[np.ndarray], class_names: Sequence[str]) -> str:
+    digest = hashlib.sha256(json.dumps([list(arrays[0].shape), list(class_names)]).encode())
+    for each in arrays:
+        digest.update(np.ascontiguousarray(each).data)
+    return digest.hexdigest()[:16]
+
+
+def as_dataset(found: Any) -> Dataset:
+    """What a workload's `load` has returned, as a data set.
+
+    That may be one; (inputs, targets) or (inputs, targets, class names), as arrays or tensors; or a
+    torch Dataset with a length, whose `classes` are the class names. Else a DataError.
+    """
+    if isinstance(found, ArrayDataset | ItemDataset):
+        return found
+    if isinstance(found, tuple) and len(found) in (2, 3):
+        inputs, targets = (np.asarray(each) for each in found[:2])
+        if len(inputs) != len(targets):
+            raise DataError(f"there are {len(inputs)} inputs and {len(targets)} targets")
+        return make_dataset(inputs, targets, found[2] if len(found) == 3 else ())
+    if not (hasattr(found, "__getitem__") and hasattr(found, "__len__")):
+        raise DataError(f"a workload's load returned {type(found).__name__}: it must be (inputs, "
+                        "targets), or a torch Dataset with __getitem__ and __len__")
+    numbers, names = np.arange(len(found)), tuple(getattr(found, "classes", ()))
+    whole = ItemDataset(found, numbers, names, "")
+    looked_at = whole.take(numbers[:: max(1, len(numbers) // LOOKED_AT)])
+    digest = _digest_of([numbers[-1:], *(each.numpy() for each in looked_at)], names)
+    return ItemDataset(found, numbers, names, digest)
