@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -46,6 +47,15 @@ class Box(NamedTuple):
         """Runs a shell command where the bridge and the nodes' links are."""
         self._inside(["bash", "-c", command])
 
+    def kill(self, rank: int) -> None:
+        """Ends at once whatever a test has started in a node."""
+        node = _namespace(f"{self.target}/root/run/netns/node{rank}")
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):  # it has just ended, or is a zombie
+                if (_namespace(f"{pid}/ns/net") == node
+                        and _namespace(f"{pid}/ns/pid") == _namespace("self/ns/pid")):
+                    os.kill(int(pid), signal.SIGKILL)
+
     def _inside(self, command: Sequence[str]) -> None:
         subprocess.run(["nsenter", "--target", str(self.target), "--net", "--mount", *command],
                        check=True, capture_output=True)
@@ -81,6 +91,10 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"{condition} did not come true in {seconds} s"
         time.sleep(0.05)
+
+
+def _namespace(path: str) -> int:
+    return os.stat(f"/proc/{path}").st_ino
 
 
 def enter(target: int, rank: int, then: Callable[[], None] | None = None) -> None:
