@@ -45,7 +45,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.token = nn.Embedding(TOKENS, width)
         self.place = nn.Parameter(torch.randn(LENGTH, width) / 10)
-        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, batch_first=True)
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.scores = nn.Linear(width, classes)
 
