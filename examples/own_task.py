@@ -64,7 +64,7 @@ def load_table(split: str, data_dir: Path) -> tuple[np.ndarray, np.ndarray]:
     wanted = np.sin(2 * rows[:, :1]) + rows[:, 1:2] * rows[:, 2:3]
     part = slice(0, 2000) if split == "train" else slice(2000, None)
     # rounded, since libraries differ in a sine's last bit, and ranks compare their data
-    return tuple(np.round(each[part], 4)for each in (rows, wanted))
+    return tuple(np.round(each[part], 4) for each in (rows, wanted))
 
 
 def build_regression() -> nn.Module:
