@@ -120,7 +120,7 @@ def _loaded(dataset: Dataset, augment: Preparation, batches: Sequence[slice],
     for chosen in counted(batches, f"batches of {EVALUATION_BATCH} samples"):
         taken = dataset.take(np.arange(chosen.start, chosen.stop))
         inputs, targets = (each.to(device) for each in taken)
-        yield augment.normalise(inputs), augment.in_precision(targets)
+        yield augment.normalise(inputs), targets
 
 
 @torch.no_grad()

@@ -24,13 +24,9 @@ class Preparation:
 
     def normalise(self, inputs: Tensor) -> Tensor:
         """Of any samples."""
-        inputs = self.in_precision(inputs)
+        if inputs.is_floating_point():
+            inputs = inputs.to(Precision(self.settings.precision).dtype)
         return inputs.to(memory_format=torch.channels_last) if inputs.ndim == 4 else inputs
-
-    def in_precision(self, values: Tensor) -> Tensor:
-        """Inputs or targets: in the settings' precision, unless they are whole numbers."""
-        dtype = Precision(self.settings.precision).dtype
-        return values.to(dtype) if values.is_floating_point() else values
 
 
 @dataclass(frozen=True)

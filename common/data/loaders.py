@@ -67,8 +67,8 @@ class InMemoryLoader:
         for shard in shards(self, epoch, first_iteration):
             inputs, targets = (each.to(self.device) for each in self.dataset.take(shard.indices))
             how = (torch.from_numpy(part).to(self.device) for part in shard.augmentation)
-            yield Batch(self.augment(inputs, *how), self.augment.in_precision(targets),
-                        shard.weight, shard.indices, self.share)
+            yield Batch(self.augment(inputs, *how), targets, shard.weight, shard.indices,
+                        self.share)
 
 
 class WorkerLoader(torch.utils.data.Dataset):
@@ -105,7 +105,7 @@ class WorkerLoader(torch.utils.data.Dataset):
         index, *how = request
         inputs, targets = self.dataset.take([index])
         inputs = self._loader.augment(inputs, *(torch.tensor([part]) for part in how))
-        return inputs[0], self._loader.augment.in_precision(targets)[0]
+        return inputs[0], targets[0]
 
 
 def _die_with_parent(worker: int) -> None:
