@@ -1,8 +1,8 @@
 """A user's own strategy and workload: proved, resumed bit for bit, and told of their mistakes.
 
-Mutations that turn this red: `own_errors` left out of process_group (exit code 1 and a traceback of
-ours); `digests` left out of RankInfo; Preparation without its cast (a float64 table does not fit the
-model); ACCURACY in the place of the workload's metric in open_run.
+Mutations that turn this red: `own_errors` left out of process_group (exit code 1 and a traceback
+of ours); `digests` left out of RankInfo; Preparation without its cast (a float64 table does not fit
+the model); ACCURACY in the place of the workload's metric in open_run.
 """
 
 import json
