@@ -1,0 +1,48 @@
+"""The strategies in somebody's own loop: the example, on one rank and on several.
+
+Mutation that turns this red: leave line 4 of the example out, or line 5 (for cross-step).
+"""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from common.core.strategies import LOCAL_STRATEGIES, STRATEGIES
+from tests.ranks import ROOT, free_port
+
+EXAMPLE = str(ROOT / "examples" / "own_loop.py")
+
+
+def loss_of(strategy: str, ranks: int) -> float:
+    """The loss that the example ends with, as a user starts it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
+         "--master-port", str(free_port()), EXAMPLE, strategy],
+        cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = re.search(rf"{strategy} on {ranks} ranks: loss (\S+) after 40 steps, (\S+) bytes",
+                      done.stdout)
+    assert found and (ranks == 1 or found[2] != "0"), done.stdout
+    return float(found[1])
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The loss on one rank."""
+    return loss_of("all-reduce", 1)
+
+
+@pytest.mark.parametrize("strategy, ranks", [
+    ("gather-scatter", 2), ("cross-step-all-reduce", 3),
+    *(pytest.param(name, 4, marks=pytest.mark.slow) for name in STRATEGIES)])
+def test_it_learns_what_one_rank_learns(strategy, ranks, alone):
+    assert loss_of(strategy, ranks) == pytest.approx(alone, abs=2e-9)
+
+
+@pytest.mark.parametrize("strategy", [
+    "local-sgd", *(pytest.param(name, marks=pytest.mark.slow) for name in LOCAL_STRATEGIES)])
+def test_weights_that_are_averaged_now_and_then_learn_something_else_and_well(strategy, alone):
+    loss = loss_of(strategy, 2)
+    assert loss != pytest.approx(alone, abs=1e-6) and loss < 1.0
