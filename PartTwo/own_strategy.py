@@ -47,9 +47,13 @@ class OwnStrategy(GradientSync):
         if hasattr(self._own, "prepare"):
             self._own.prepare(model, optimizer)
 
+    def call(self, gradients: list[Tensor]) -> Any:
+        """What the user's code returns for these gradients, unchecked."""
+        return self._average(gradients)
+
     def average(self, gradients: Sequence[Tensor]) -> None:
         require_finite(gradients)
-        if self._average(list(gradients)) is not None:
+        if self.call(list(gradients)) is not None:
             raise UsageError(f"--sync {self._place} returns something: it must change the "
                              "gradients in place, and return nothing")
 

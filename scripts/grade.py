@@ -1,0 +1,99 @@
+"""Grades your own gradient averaging: says whether it is right, and what is wrong.
+
+    python3 scripts/grade.py my_sync.py:MyAllReduce
+    python3 scripts/grade.py submissions/*.py:MyAllReduce --bytes ring --json marks.json
+
+A strategy is a class with a method average(gradients), or a function; see PartTwo/own_strategy.py.
+It is run on 1, 2, 3 and 4 ranks of this machine and compared, in float64, with one rank. The first
+mistake is told in one sentence: what is wrong, in which tensor, on which rank.
+
+This is no sandbox. The code runs in processes of its own with limits on time and memory, and with
+all the rights of the user who starts this: grade code that you do not trust in a container.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.core.interpreter import use_environment
+
+use_environment(__name__)
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from common.cluster.program import run_program
+from common.core.failures import UsageError, writing
+from common.core.user_code import Place
+
+BOUNDS = ("ring", "root", "none")
+EPILOG = """Exit code: 0 when every strategy is right, 1 when one is wrong, 2 when one cannot be
+used. A strategy that compresses gradients must declare how far it may be from the mean, as a share
+of the largest gradient of each tensor, with an attribute: tolerance = 1e-2."""
+
+
+def main() -> None:
+    options = _parser().parse_args()
+    places = [place for text in options.strategies for place in places_of(text)]
+    # torch is imported only now: --help and a mistyped flag have been answered already
+    from studies.grading import report
+    from studies.grading.grading import grade_of
+    from studies.proof.ranks import preload
+
+    # the first optimiser of a process imports torch._dynamo, which takes longer than a scenario
+    preload("torch._dynamo", "studies.grading.rank_under_test")
+    grades = []
+    for place in places:
+        grades.append(grade_of(place, options.bytes, options.seconds))
+        print(report.as_text(grades[-1]), flush=True)
+    if options.json:
+        _write(options.json, [report.as_record(grade) for grade in grades])
+    if options.gradescope:
+        _write(options.gradescope, report.as_gradescope(grades))
+    sys.exit(max(grade.exit_code for grade in grades))
+
+
+def places_of(text: str) -> Sequence[Place]:
+    """The places that FILE.py:NAME means; a * in FILE stands for several. Raises UsageError."""
+    place = Place.parse(text)
+    if place is None:
+        raise UsageError(f"{text!r} is not of the form FILE.py:NAME")
+    if "*" not in str(place.file):
+        return [place]
+    files = sorted(Path(place.file.anchor).glob(str(place.file.relative_to(place.file.anchor))))
+    if not files:
+        raise UsageError(f"no file is like {place.file}")
+    return [Place(file, place.name) for file in files]
+
+
+def _write(path: Path, content: Any) -> None:
+    with writing(path):
+        path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="scripts/grade.py", allow_abbrev=False, epilog=EPILOG,
+        description="Says whether your own gradient averaging is right, and what is wrong. This is "
+        "no sandbox: the code runs with your rights.")
+    parser.add_argument("strategies", nargs="+", metavar="FILE.py:NAME",
+                        help="a class with average(gradients), or a function; a * in FILE.py "
+                        "stands for several files")
+    parser.add_argument("--bytes", choices=BOUNDS, default="none",
+                        help="the most that a rank may send, of the gradient's size G on N ranks: "
+                        "ring, 2(N-1)/N G; root, (N-1) G, and 2(N-1) G for all ranks together "
+                        "(default: none)")
+    parser.add_argument("--seconds", type=float, default=60.0, metavar="S",
+                        help="stop grading a strategy after S seconds (default: 60)")
+    parser.add_argument("--json", type=Path, metavar="FILE",
+                        help="write all results to FILE, a list with one entry a strategy")
+    parser.add_argument("--gradescope", type=Path, metavar="FILE",
+                        help="write a results file for Gradescope (results.json)")
+    return parser
+
+
+if __name__ == "__main__":
+    run_program(main)

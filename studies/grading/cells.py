@@ -1,0 +1,135 @@
+"""One tensor on one rank after one step, beside what it should hold: what hypotheses look at."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import numpy as np
+
+from studies.grading.scenarios import Scenario, backward
+from studies.grading.session import Outcome
+
+EXACT = 1e-9
+ENOUGH = 16  # elements that leave no doubt about which sum of other tensors they are
+Row = np.ndarray
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What every rank has computed, and what averaging should make of it.
+
+    `local[step][rank][tensor]` are gradients as rows; all are float64. They are already weighted,
+    so that a plain mean over ranks is the gradient of one rank with the whole batch.
+    """
+
+    scenario: Scenario
+    world: int
+    names: Sequence[str]
+    local: Sequence[Sequence[Sequence[Row | None]]]
+
+    def mean(self, step: int, tensor: int) -> Row | None:
+        rows = [rank[tensor] for rank in self.local[step]]
+        return None if rows[0] is None else np.mean([row for row in rows if row is not None], 0)
+
+    def counts(self, step: int) -> np.ndarray:
+        """The samples of each rank."""
+        return np.array(self.scenario.step_shards[step][:self.world], float)
+
+
+@cache
+def truth(scenario: Scenario, world: int) -> Truth:
+    """By the same model, in this process."""
+    names = [name for name, _ in scenario.model(0).named_parameters()]
+    return Truth(scenario, world, names, [[_gradients(scenario, world, rank, step)
+                                           for rank in range(world)]
+                                          for step in range(scenario.steps)])
+
+
+def _gradients(scenario: Scenario, world: int, rank: int, step: int) -> list[Row | None]:
+    model = scenario.model(rank)
+    backward(model, *scenario.shard(world, rank, step))
+    return [None if each.grad is None else each.grad.numpy().reshape(-1)
+            for each in model.parameters()]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The elements of one tensor that are wrong, on one rank after one step (all from 0)."""
+
+    truth: Truth
+    step: int
+    rank: int
+    tensor: int
+    found: Row
+    tolerance: float
+
+    @property
+    def name(self) -> str:
+        return self.truth.names[self.tensor]
+
+    @property
+    def world(self) -> int:
+        return self.truth.world
+
+    @cached_property
+    def expected(self) -> Row:
+        mean = self.truth.mean(self.step, self.tensor)
+        return np.zeros_like(self.found) if mean is None else mean
+
+    @cached_property
+    def scale(self) -> float:
+        """The largest absolute value that any rank has computed for this tensor."""
+        rows = self.locals_of(self.step, self.tensor)
+        return max(float(np.abs(row).max()) for row in rows)
+
+    @cached_property
+    def wrong(self) -> np.ndarray:
+        """A mask over the elements; NaN is wrong where it is not expected."""
+        return ~np.isclose(self.found, self.expected, rtol=0, atol=self.tolerance * self.scale,
+                           equal_nan=True)
+
+    @property
+    def is_large(self) -> bool:
+        return int(self.wrong.sum()) >= ENOUGH
+
+    def locals_of(self, step: int, tensor: int) -> list[Row]:
+        """A tensor's gradients on each rank; zeros where there are none."""
+        rows = [rank[tensor] for rank in self.truth.local[step]]
+        return [np.zeros_like(self.found) if row is None else row for row in rows]
+
+    def holds(self, row: Row | None, tolerance: float = 0.0) -> bool:
+        """Whether this is what stands in the wrong elements."""
+        if row is None or row.size != self.found.size:
+            return False
+        limit = max(self.tolerance, tolerance) * self.scale
+        return bool(np.all(np.abs(self.found - row)[self.wrong] <= limit))
+
+    def weights_of(self, rows: Sequence[Row]) -> Row | None:
+        """The factors by which `rows` add up to the wrong elements; None where they do not."""
+        matrix = np.stack(rows, 1)[self.wrong]
+        if len(matrix) < max(ENOUGH, len(rows) + 2) or not np.isfinite(self.found).all():
+            return None
+        factors = np.linalg.lstsq(matrix, self.found[self.wrong], rcond=None)[0]
+        return factors if self.holds(np.stack(rows, 1) @ factors) else None
+
+    @cached_property
+    def factors(self) -> Row | None:
+        """By which this step's gradients of this tensor, by rank, add up to what is found."""
+        return self.weights_of(self.locals_of(self.step, self.tensor))
+
+
+def cells(outcome: Outcome) -> Iterator[Cell]:
+    """All cells of the steps that were run; one without gradient counts as zeros."""
+    facts = truth(outcome.scenario, outcome.world)
+    for step, seen in enumerate(each.seen for each in outcome.steps):
+        for rank, one in enumerate(seen):
+            for tensor, found in enumerate(one.gradients):
+                row = _row(facts, step, tensor, found)
+                yield Cell(facts, step, rank, tensor, row, max(EXACT, outcome.tolerance))
+
+
+def _row(facts: Truth, step: int, tensor: int, found: np.ndarray | None) -> Row:
+    if found is not None:
+        return found.reshape(-1).astype(float)
+    size = np.prod(dict(facts.scenario.shapes)[facts.names[tensor]])
+    return np.zeros(int(size))

@@ -1,0 +1,62 @@
+"""What a strategy has sent, beside the bound of its task; and its seconds, beside ours."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+from studies.grading.finding import Finding
+from studies.grading.scenarios import Scenario
+from studies.grading.session import Outcome
+
+SLACK = 1.1  # for headers, and what connections exchange
+
+
+class Cost(NamedTuple):
+    """Of one number of ranks: bytes of the busiest rank and of all, the gradient's own, seconds.
+
+    Medians over steps.
+    """
+
+    world: int
+    gradient: int
+    busiest: int
+    together: int
+    seconds: float
+    our_seconds: float
+
+    def share(self, bound: str) -> float:
+        """What was sent, as a share of what `bound`, "ring" or "root", allows."""
+        others = self.world - 1
+        if bound == "ring":
+            return self.busiest / (2 * others / self.world * self.gradient)
+        return max(self.busiest / (others * self.gradient),
+                   self.together / (2 * others * self.gradient))
+
+
+def costs(outcomes: Sequence[Outcome]) -> list[Cost]:
+    """Of each number of ranks from two on that has got so far."""
+    return [_cost(each) for each in outcomes
+            if each.scenario.is_timed and each.world > 1 and each.trouble is None]
+
+
+def _cost(outcome: Outcome) -> Cost:
+    sent = [[settled.sent for settled in step.settled] for step in outcome.steps]
+    return Cost(outcome.world, _gradient_bytes(outcome.scenario), int(median(map(max, sent))),
+                int(median(map(sum, sent))),
+                median(max(seen.seconds for seen in step.seen) for step in outcome.steps),
+                median(max(each.our_seconds for each in step.settled) for step in outcome.steps))
+
+
+def _gradient_bytes(scenario: Scenario) -> int:
+    return 8 * sum(parameter.numel() for parameter in scenario.model(0).parameters())
+
+
+def too_many_bytes(found: Sequence[Cost], bound: str) -> Finding | None:
+    """What the first number of ranks sends that sends more than `bound` allows."""
+    for cost in found:
+        if bound != "none" and cost.share(bound) > SLACK:
+            return Finding("too-many-bytes", "more bytes are sent than the task allows: with "
+                           f"{cost.world} ranks the busiest sends {cost.busiest:,} bytes in a step "
+                           f"and all together {cost.together:,}, that is {cost.share(bound):.2f} "
+                           f"times the bound ({bound}), for gradients of {cost.gradient:,} bytes")
+    return None

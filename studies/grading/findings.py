@@ -1,0 +1,155 @@
+"""What is wrong in one scenario: the first thing, in a sentence, with the tensor and the rank."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from studies.grading.accidents import of_a_lost_peer, of_a_nan
+from studies.grading.cells import EXACT, Cell, cells, truth
+from studies.grading.finding import Finding
+from studies.grading.hypotheses import HYPOTHESES
+from studies.grading.rank_under_test import RATE
+from studies.grading.session import Outcome, Step
+
+SOME_BYTES = 64
+OF_SOME_RANKS = ("nothing-averaged", "sum-not-divided", "wrong-divisor", "zero", "ranks-left-out",
+                 "ranks-count-unequally", "differs")
+
+
+def finding(outcome: Outcome) -> Finding | None:
+    """None where the strategy has passed."""
+    if outcome.scenario.loses_a_peer:
+        return of_a_lost_peer(outcome)
+    if outcome.scenario.has_nan:
+        return of_a_nan(outcome)
+    for look in (_trouble, _not_waited, _weights, _not_in_place, _numbers):
+        found = look(outcome)
+        if found:
+            return found
+    return None
+
+
+def _trouble(outcome: Outcome) -> Finding | None:
+    trouble = outcome.trouble
+    if trouble is None:
+        return None
+    if trouble.kind == "hangs":
+        done = [f"rank {rank} has returned" for rank in sorted(trouble.answers)]
+        told = ", ".join([*map(str, trouble.waiting), *done])
+        return Finding.of(outcome, "rank-left-waiting", f"{told}: no messages come",
+                          len(outcome.steps), rank=trouble.rank)
+    return Finding.of(outcome, "raises", f"rank {trouble.rank}: {trouble.sentence}",
+                      len(outcome.steps), rank=trouble.rank, trace=trouble.trace)
+
+
+def _not_waited(outcome: Outcome) -> Finding | None:
+    names = truth(outcome.scenario, outcome.world).names
+    for number, step in enumerate(outcome.steps):
+        for rank, settled in enumerate(step.settled):
+            if settled.late:
+                name = names[settled.late[0]]
+                return Finding.of(outcome, "not-waited", f"tensor {name!r} on rank {rank} still "
+                                  "changes after average() has returned", number, name, rank)
+    return None
+
+
+def _weights(outcome: Outcome) -> Finding | None:
+    """Whether anything but the gradients has changed, in `average` or by the optimizer's step."""
+    for number, step in enumerate(outcome.steps):
+        for rank, seen in enumerate(step.seen):
+            before, after, stepped = seen.weights
+            planned = [weight if gradient is None else weight - RATE * gradient
+                       for weight, gradient in zip(after, seen.gradients, strict=True)]
+            place = _first_other(before, after), _first_other(planned, stepped)
+            if place != (None, None):
+                changed = place[0] if place[0] is not None else place[1]
+                assert changed is not None
+                return _changed_weight(outcome, step, number, rank, changed)
+            if seen.buffers_changed:
+                return Finding.of(outcome, "changes-model", f"a buffer of the model on rank {rank} "
+                                  "is not what it was before average()", number, rank=rank)
+    return None
+
+
+def _first_other(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> int | None:
+    return next((place for place, pair in enumerate(zip(some, others, strict=True))
+                 if not np.allclose(*pair, rtol=1e-12, atol=1e-12, equal_nan=True)), None)
+
+
+def _changed_weight(outcome: Outcome, step: Step, number: int, rank: int, place: int) -> Finding:
+    name = truth(outcome.scenario, outcome.world).names[place]
+    gradients = [seen.gradients[place] for seen in step.seen]
+    for moment in (1, 2):
+        now = [seen.weights[moment][place] for seen in step.seen]
+        if _are_equal(now) and not _are_equal(gradients):
+            return Finding.of(outcome, "weights-averaged", f"the weights of {name!r} on rank {rank}"
+                              " become those of all ranks, and its gradient does not", number,
+                              name, rank)
+    return Finding.of(outcome, "changes-model", f"the weights of {name!r} on rank {rank} are not "
+                      "what the optimizer alone makes of them", number, name, rank)
+
+
+def _are_equal(rows: Sequence[np.ndarray | None]) -> bool:
+    return all(row is not None and rows[0] is not None and np.allclose(row, rows[0], rtol=EXACT)
+               for row in rows)
+
+
+def _not_in_place(outcome: Outcome) -> Finding | None:
+    for number, step in enumerate(outcome.steps):
+        for rank, seen in enumerate(step.seen):
+            what = (f"returns {seen.returned} on rank {rank}" if seen.returned else
+                    f"puts new tensors into its list on rank {rank}" if seen.replaced else "")
+            if what:
+                name = truth(outcome.scenario, outcome.world).names[0]
+                return Finding.of(outcome, "not-in-place", f"average() {what}, where it must write "
+                                  f"into {name!r} and the others, and return nothing", number,
+                                  name, rank)
+    return None
+
+
+def _numbers(outcome: Outcome) -> Finding | None:
+    every = list(cells(outcome))
+    wrong = [cell for cell in every if cell.wrong.any()]
+    if not wrong:
+        return None
+    id, told, first = _explanation([cell for cell in wrong if cell.is_large] or wrong)
+    ranks = {cell.rank for cell in wrong}
+    if id in OF_SOME_RANKS and len(ranks) < outcome.world:
+        id = "some-ranks-only"
+        told += f", while rank {min(set(range(outcome.world)) - ranks)} has the mean"
+    elif id == "nothing-averaged" and _is_part(wrong, every):
+        id, told = "tensor-skipped", told + _which_part(wrong, first)
+    elif id == "nothing-averaged" and _least_sent(outcome) > SOME_BYTES:
+        id, told = "not-in-place", f"{told}, although messages were sent"
+    return Finding.of(outcome, id, f"tensor {first.name!r} on rank {first.rank} {told}",
+                      first.step, first.name, first.rank)
+
+
+def _explanation(wrong: Sequence[Cell]) -> tuple[str, str, Cell]:
+    """The first hypothesis that explains all cells it is about, what it says, and of which."""
+    for hypothesis in HYPOTHESES:
+        about = [cell for cell in wrong if cell.step >= hypothesis.first_step]
+        told = [hypothesis.explains(cell) for cell in about[:1]]
+        if about and told[0] and all(map(hypothesis.explains, about[1:])):
+            return hypothesis.id, told[0], about[0]
+    element = int(np.flatnonzero(wrong[0].wrong)[0])
+    return ("differs", f"holds {wrong[0].found[element]:.6g} in element {element}, and the mean is "
+            f"{wrong[0].expected[element]:.6g}", wrong[0])
+
+
+def _is_part(wrong: Sequence[Cell], every: Sequence[Cell]) -> bool:
+    """Whether other tensors, or other elements, are averaged."""
+    return (len({cell.tensor for cell in wrong}) < len({cell.tensor for cell in every})
+            or any(not cell.wrong.all() for cell in wrong))
+
+
+def _which_part(wrong: Sequence[Cell], first: Cell) -> str:
+    places = np.flatnonzero(first.wrong)
+    if len(places) < first.found.size:
+        return f" in elements {places[0]} to {places[-1]} of {first.found.size}"
+    names = dict.fromkeys(cell.name for cell in wrong)
+    return f", as do {', '.join(list(names)[1:])}" if len(names) > 1 else ""
+
+
+def _least_sent(outcome: Outcome) -> int:
+    return min(settled.sent for step in outcome.steps for settled in step.settled)

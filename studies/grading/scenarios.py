@@ -1,0 +1,127 @@
+"""What a strategy is put through: tensors, shards and steps, the same for everyone.
+
+The model of each scenario is linear in its parameters, so a gradient is a mean of known random
+numbers: other ones for every rank, step, tensor and element. Whatever a strategy has done to them
+can be recognised. Gradients come from a real backward pass, so hooks work.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+MOST_RANKS = 4
+Shapes = Sequence[tuple[str, tuple[int, ...]]]
+Shards = Sequence[Sequence[int]]
+
+# Of equal size, so that tensors that are exchanged leave numbers and no crash.
+EQUAL: Shapes = (("first.weight", (4, 6)), ("first.bias", (24,)), ("second.weight", (6, 4)),
+                 ("last.weight", (2, 3, 4)))
+# No size, nor the sum of all, is a multiple of 2, 3 or 4.
+ODD: Shapes = (("stem.weight", (5, 7, 1)), ("stem.bias", (5,)), ("scale", (1,)),
+               ("head.weight", (7, 11)), ("head.bias", (7,)))
+LARGE: Shapes = (("first.weight", (301, 100)), ("first.bias", (301,)),
+                 ("second.weight", (99, 301)), ("second.bias", (99,)))
+# Samples of each rank, one row a step.
+EVEN: Shards = ((3, 3, 3, 3),) * 3
+UNEVEN: Shards = ((5, 2, 4, 3), (4, 1, 3, 6), (1, 2, 1, 3))
+LATE_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One training of a few steps. `name` is the user's; `step_shards` has samples by rank."""
+
+    name: str
+    shapes: Shapes
+    step_shards: Shards = EVEN
+    is_strided: bool = False
+    unused: Sequence[str] = ()
+    is_one_late: bool = False
+    has_nan: bool = False
+    loses_a_peer: bool = False
+    is_timed: bool = False
+
+    @property
+    def steps(self) -> int:
+        return len(self.step_shards)
+
+    @property
+    def is_accident(self) -> bool:
+        """Whether something goes wrong that is not the strategy's fault."""
+        return self.has_nan or self.loses_a_peer
+
+    def model(self, rank: int) -> "LinearModel":
+        """With the same weights on every rank, and buffers that are the rank's own."""
+        return LinearModel(self.shapes, self.is_strided, self.unused, rank)
+
+    def shard(self, world: int, rank: int, step: int) -> tuple[Tensor, float]:
+        """This rank's inputs (n, numbers), float64, and the weight of their mean loss."""
+        counts = self.step_shards[step][:world]
+        start, batch = sum(counts[:rank]), self._batch(world, step)
+        inputs = batch[start:start + counts[rank]]
+        if self.has_nan and rank == world - 1:
+            inputs[0, 2] = float("nan")
+        return inputs, counts[rank] * world / sum(counts)
+
+    def _batch(self, world: int, step: int) -> Tensor:
+        generator = torch.Generator().manual_seed(1000 * world + step)
+        numbers = sum(torch.Size(shape).numel() for _, shape in self.shapes)
+        return 3 * torch.randn(sum(self.step_shards[step][:world]), numbers, generator=generator,
+                               dtype=torch.float64)
+
+
+class LinearModel(nn.Module):
+    """The inputs times all parameters, laid end to end: (n, numbers) becomes (n,)."""
+
+    def __init__(self, shapes: Shapes, is_strided: bool, unused: Sequence[str], rank: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        for name, shape in shapes:
+            values = torch.randn(shape, generator=generator, dtype=torch.float64)
+            parameter = nn.Parameter(transposed(values) if is_strided else values)
+            self._place(name).register_parameter(name.split(".")[-1], parameter)
+        self._unused = set(unused)
+        self.register_buffer("running_mean", torch.full((3,), rank + 0.5, dtype=torch.float64))
+
+    def _place(self, name: str) -> nn.Module:
+        """The module that a parameter belongs to."""
+        layer, dot, _ = name.rpartition(".")
+        if not dot:
+            return self
+        if not hasattr(self, layer):
+            self.add_module(layer, nn.Module())
+        return getattr(self, layer)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        parameters = dict(self.named_parameters())
+        columns = inputs.split([each.numel() for each in parameters.values()], dim=1)
+        return torch.stack([piece @ parameter.reshape(-1) for piece, (name, parameter)
+                            in zip(columns, parameters.items(), strict=True)
+                            if name not in self._unused]).sum(0)
+
+
+def transposed(values: Tensor) -> Tensor:
+    """The same numbers and shape, in another order in memory where there is one."""
+    return values.transpose(0, -1).contiguous().transpose(0, -1)
+
+
+def backward(model: nn.Module, inputs: Tensor, weight: float) -> None:
+    """The gradients of this rank's part of the mean loss over the global batch."""
+    (model(inputs).mean() * weight).backward()
+
+
+BASIC = Scenario("equal shards", EQUAL, is_one_late=True)
+EVERYWHERE = (
+    BASIC,
+    Scenario("uneven shards and a short last batch", EQUAL, UNEVEN),
+    Scenario("odd sizes", ODD, UNEVEN),
+    Scenario("gradients that are not contiguous", EQUAL, is_strided=True),
+    Scenario("large tensors", LARGE, ((2, 2, 2, 2),) * 5, is_timed=True),
+)
+UNUSED = Scenario("a parameter without gradient", EQUAL, unused=("second.weight",))
+NAN = Scenario("a NaN on the last rank", EQUAL, ((3, 3, 3, 3),), has_nan=True)
+LOST = Scenario("the last rank dies", EQUAL, ((3, 3, 3, 3),) * 2, loses_a_peer=True)
+PLAN: dict[int, Sequence[Scenario]] = {1: EVERYWHERE, 2: (*EVERYWHERE, UNUSED),
+                                       3: (*EVERYWHERE, NAN, LOST), 4: EVERYWHERE}

@@ -1,0 +1,96 @@
+"""Runs a strategy through the scenarios of every world size.
+
+All scenarios of one size share one set of processes; it is replaced where an exception ended it.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
+
+from common.core.user_code import Place
+from studies.grading.messages import Order, Seen, Settled
+from studies.grading.scenarios import BASIC, PLAN, Scenario
+from studies.grading.supervision import Ranks, Trouble
+
+TOGETHER_SECONDS = 0.005  # so that all ranks have the order when they start
+SETTLE_SECONDS = 0.02  # for what arrives late
+
+
+class Step(NamedTuple):
+    """What every rank has seen of one step, by rank."""
+
+    seen: Sequence[Seen]
+    settled: Sequence[Settled]
+
+
+class Outcome(NamedTuple):
+    """A scenario's steps as far as they were run, and what has ended them early."""
+
+    scenario: Scenario
+    world: int
+    steps: Sequence[Step]
+    tolerance: float
+    trouble: Trouble | None = None
+
+    @property
+    def hangs(self) -> bool:
+        return self.trouble is not None and self.trouble.kind == "hangs"
+
+
+def outcomes(place: Place, seconds: float,
+             plan: Mapping[int, Sequence[Scenario]] = PLAN) -> list[Outcome]:
+    """Of every scenario that was run within `seconds`.
+
+    None follows a hang on two ranks or more, but for one in an accident. Raises Trouble where the
+    strategy cannot be used at all.
+    """
+    deadline, found = time.monotonic() + seconds, list[Outcome]()
+    for world, scenarios in plan.items():
+        left = list(scenarios)
+        while left and time.monotonic() < deadline:
+            run = _with_one_set_of_processes(place, world, left, deadline)
+            found += run
+            left = left[len(run):]
+            if _ends_this_size(run[-1]):
+                left = []
+                if world > 1 and run[-1].hangs:
+                    return found
+    return found
+
+
+def _ends_this_size(last: Outcome) -> bool:
+    """Whether the other scenarios on as many ranks would only take time, or fail alike."""
+    special = last.scenario.is_accident or last.scenario.unused
+    return not special and (last.hangs or last.scenario is BASIC and last.trouble is not None)
+
+
+def _with_one_set_of_processes(place: Place, world: int, scenarios: Sequence[Scenario],
+                               deadline: float) -> list[Outcome]:
+    """The outcomes up to the first trouble, at least one."""
+    found = []
+    with Ranks(world, place, scenarios) as ranks:
+        tolerance = ranks.tolerance()
+        for number, scenario in enumerate(scenarios):
+            steps, trouble = _run(ranks, world, number, scenario)
+            found.append(Outcome(scenario, world, steps, tolerance, trouble))
+            if trouble or time.monotonic() > deadline:
+                break
+    return found
+
+
+def _run(ranks: Ranks, world: int, number: int,
+         scenario: Scenario) -> tuple[list[Step], Trouble | None]:
+    steps = []
+    try:
+        for step in range(scenario.steps):
+            order = Order(number, step, time.monotonic() + TOGETHER_SECONDS)
+            if scenario.loses_a_peer and step:
+                ranks.ask_without(world - 1, order)
+            seen = cast(list[Seen], ranks.ask(order))
+            pause = SETTLE_SECONDS if scenario.is_one_late else TOGETHER_SECONDS
+            settling = Order(number, step, time.monotonic() + pause, is_settling=True)
+            settled = cast(list[Settled], ranks.ask(settling))
+            steps.append(Step(seen, settled))
+    except Trouble as trouble:
+        return steps, trouble
+    return steps, None
