@@ -35,7 +35,7 @@ def _row(found: np.ndarray | None) -> np.ndarray:
 def of_a_lost_peer(outcome: Outcome) -> Finding | None:
     """Every other rank must end with an exception, soon."""
     trouble, lost = outcome.trouble, outcome.world - 1
-    if trouble is None or trouble.kind == "raised":
+    if trouble is None:
         return None
     if trouble.kind == "hangs":
         return Finding.of(outcome, "peer-lost", f"rank {lost} has died, and "

@@ -38,7 +38,9 @@ def _trouble(outcome: Outcome) -> Finding | None:
         told = ", ".join([*map(str, trouble.waiting), *done])
         return Finding.of(outcome, "rank-left-waiting", f"{told}: no messages come",
                           len(outcome.steps), rank=trouble.rank)
-    return Finding.of(outcome, "raises", f"rank {trouble.rank}: {trouble.sentence}",
+    if trouble.kind == "time-limit":
+        return Finding.of(outcome, trouble.kind, "each step ended, but slowly", len(outcome.steps))
+    return Finding.of(outcome, trouble.kind, f"rank {trouble.rank}: {trouble.sentence}",
                       len(outcome.steps), rank=trouble.rank, trace=trouble.trace)
 
 

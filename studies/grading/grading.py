@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from common.core.user_code import Place
@@ -21,7 +21,7 @@ SIGNS = {"gradients that are not contiguous": "not-contiguous",
          "a parameter without gradient": "none-gradient"}
 
 
-class Test(NamedTuple):
+class Check(NamedTuple):
     """A scenario on a number of ranks; without `finding` it was passed, if it was run."""
 
     world: int
@@ -39,7 +39,7 @@ class Grade(NamedTuple):
 
     place: Place
     diagnosis: Finding | None
-    tests: Sequence[Test]
+    checks: Sequence[Check]
     costs: Sequence[Cost]
     bound: str
     tolerance: float
@@ -51,12 +51,12 @@ class Grade(NamedTuple):
         if self.diagnosis is None:
             return 0
         return 2 if self.diagnosis.id in ("unusable", "raises") and not any(
-            test.is_passed and test.world > 1 for test in self.tests) else 1
+            check.is_passed and check.world > 1 for check in self.checks) else 1
 
     @property
     def correctness(self) -> float:
-        """The share of the tests that were passed."""
-        return sum(test.is_passed for test in self.tests) / len(self.tests)
+        """The share of the checks that were passed."""
+        return sum(check.is_passed for check in self.checks) / len(self.checks)
 
     @property
     def bytes_mark(self) -> float:
@@ -81,57 +81,62 @@ def grade_of(place: Place, bound: str = "none", seconds: float = 60, plan: Plan 
         run = []
         unusable = Finding("unusable", f"{HEADLINES['unusable']}: {trouble.sentence}",
                            rank=trouble.rank, trace=trouble.trace)
-    tests, found = tests_of(run, plan), costs(run)
-    return Grade(place, unusable or diagnosis(tests) or too_many_bytes(found, bound), tests,
+    checks, found = checks_of(run, plan), costs(run)
+    return Grade(place, unusable or diagnosis(checks) or too_many_bytes(found, bound), checks,
                  found, bound, max((each.tolerance for each in run), default=0.0),
                  time.monotonic() - start)
 
 
-def tests_of(run: Sequence[Outcome], plan: Plan = PLAN) -> list[Test]:
+def checks_of(run: Sequence[Outcome], plan: Plan = PLAN) -> list[Check]:
     """Of all that is planned, whether it was run or not."""
     by_key = {(each.world, each.scenario.name): each for each in run}
-    found = [_test(world, scenario, by_key.get((world, scenario.name)))
+    found = [_check(world, scenario, by_key.get((world, scenario.name)))
              for world, scenarios in plan.items() for scenario in scenarios]
-    works = {test.world for test in found if test.scenario is BASIC and test.is_passed}
-    return [test._replace(was_run=test.was_run and (test.world in works
-                                                    or not test.scenario.is_accident))
-            for test in found]
+    works = {check.world for check in found if check.scenario is BASIC and check.is_passed}
+    return [check._replace(was_run=check.was_run and (check.world in works
+                                                    or not check.scenario.is_accident))
+            for check in found]
 
 
-def _test(world: int, scenario: Scenario, outcome: Outcome | None) -> Test:
-    return Test(world, scenario, outcome is not None, outcome and finding(outcome))
+def _check(world: int, scenario: Scenario, outcome: Outcome | None) -> Check:
+    return Check(world, scenario, outcome is not None, outcome and finding(outcome))
 
 
-def diagnosis(tests: Sequence[Test]) -> Finding | None:
+def diagnosis(checks: Sequence[Check]) -> Finding | None:
     """The one mistake that explains the others best."""
-    common = [test for test in tests if not test.scenario.is_accident and not test.scenario.unused]
-    failed = [test for test in common if test.finding]
-    worlds = {test.world for test in tests}
-    works = {world for world in worlds if all(test.is_passed for test in common
-                                              if test.world == world)}
-    first = next((test for test in failed if test.world > 1), None) or next(iter(failed), None)
+    common = [check for check in checks if not (check.scenario.is_accident
+                                                or check.scenario.unused)]
+    failed = [check for check in common if check.finding]
+    worlds = {check.world for check in checks}
+    works = {world for world in worlds if all(check.is_passed for check in common
+                                              if check.world == world)}
+    first = next((check for check in failed if check.world > 1), None) or next(iter(failed), None)
     if first is not None and first.finding is not None:
         if works and works == worlds - {1}:
             return first.finding.because("single-rank")
         if 2 in works:
-            good = " and ".join(str(world) for world in sorted(works) if world > 1)
-            return first.finding.because("two-not-three", f" (right on {good})")
+            good, bad = _words(works - {1}), _words(worlds - works - {1})
+            return first.finding.because("two-not-three", f" (right on {good}, wrong on {bad})")
         return _as_a_sign(first, failed)
-    others = [test for test in tests if test.finding]
+    others = [check for check in checks if check.finding]
     if others:
         return _as_a_sign(others[0], others)
-    if not all(test.was_run for test in tests):
+    if not all(check.was_run for check in checks):
         return Finding("time-limit", f"{HEADLINES['time-limit']}")
     return None
 
 
-def _as_a_sign(first: Test, failed: Sequence[Test]) -> Finding:
+def _words(worlds: Iterable[int]) -> str:
+    return " and ".join(map(str, sorted(worlds)))
+
+
+def _as_a_sign(first: Check, failed: Sequence[Check]) -> Finding:
     found = first.finding
     assert found is not None
     if first.scenario.name in SIGNS:
         return found.because(SIGNS[first.scenario.name])
     if found.id == "sum-not-divided":  # divided by the number of others, on two ranks
-        better = [test.finding for test in failed
-                  if test.finding and test.finding.id == "wrong-divisor"]
+        better = [check.finding for check in failed
+                  if check.finding and check.finding.id == "wrong-divisor"]
         return better[0] if better else found
     return found

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from common.cluster.board import is_broken_collective
 from common.core.failures import Failure, UsageError, first_line
@@ -59,7 +59,8 @@ def _raised(error: Exception, trace: str) -> Raised:
     sentence = str(error) if isinstance(error, Failure) else (
         f"{type(error).__name__}: {first_line(error)}")
     return Raised(sentence.removeprefix("--sync "), trace[max(0, trace.rfind("Traceback")):],
-                  is_broken_collective(root), time.monotonic())
+                  is_broken_collective(root), time.monotonic(),
+                  "mixed-shapes" if isinstance(error, OtherShape) else "raises")
 
 
 def _join(rank: int, world: int, folder: str) -> None:
@@ -96,6 +97,17 @@ def _tolerance(place: Place) -> float:
     return float(declared)
 
 
+class OtherShape(UsageError):
+    """A gradient has another shape than its parameter."""
+
+
+def _require_shapes(model: nn.Module) -> None:
+    for name, each in model.named_parameters():
+        if each.grad is not None and each.grad.shape != each.shape:
+            raise OtherShape(f"the gradient of {name!r} has the shape {tuple(each.grad.shape)} "
+                             f"after average(), and had {tuple(each.shape)}")
+
+
 class Training:
     """A scenario on this rank, with a new strategy and a new model."""
 
@@ -118,6 +130,7 @@ class Training:
         if self._scenario.is_one_late and self._rank == step % self._world:
             time.sleep(LATE_SECONDS)
         self._optimizer.zero_grad()
+        self._start_together()
         start = time.monotonic()
         backward(self._model, inputs, weight)
         seconds = time.monotonic() - start
@@ -127,6 +140,7 @@ class Training:
         start = time.monotonic()
         returned = self._average(given)
         seconds += time.monotonic() - start
+        _require_shapes(self._model)
         self._gradients = [_copy(each.grad) for each in self._weights]
         weights.append(_arrays(self._weights))
         changed = not all(map(torch.equal, buffers, self._model.buffers()))
@@ -141,6 +155,11 @@ class Training:
         if self._scenario.loses_a_peer and step and self._rank == self._world - 1:
             os._exit(0)
 
+    def _start_together(self) -> None:
+        """Otherwise waiting for a rank that starts later would count as the strategy's time."""
+        if self._scenario.is_timed:
+            dist.barrier()
+
     def settle(self, ours) -> Settled:
         """Looks again at the step, and times our all-reduce on the same gradients."""
         sent = self._sent.total() - self._before
@@ -151,6 +170,7 @@ class Training:
 
     def _seconds_of(self, ours) -> float:
         model = self._scenario.model(self._rank)
+        self._start_together()
         start = time.monotonic()
         backward(model, self._inputs, self._weight)
         ours.average([each.grad for each in model.parameters() if each.grad is not None])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from studies.grading.grading import Grade, Test
+from studies.grading.grading import Check, Grade
 
 POINTS = 100.0
 POINTS_FOR_BYTES = 20.0  # of these, where the task has a bound
@@ -35,7 +35,7 @@ def verdict(grade: Grade) -> str:
 
 
 def passed(grade: Grade) -> str:
-    return f"{sum(test.is_passed for test in grade.tests)} of {len(grade.tests)}"
+    return f"{sum(check.is_passed for check in grade.checks)} of {len(grade.checks)}"
 
 
 def points(grade: Grade) -> float:
@@ -58,9 +58,9 @@ def as_record(grade: Grade) -> dict[str, Any]:
                                     "traceback": found.trace},
             "tolerance": grade.tolerance, "points": points(grade),
             "correctness": grade.correctness, "seconds_to_grade": grade.seconds,
-            "scenarios": [{"ranks": test.world, "name": test.scenario.name,
-                           "is_passed": test.is_passed, "told": _told(test)}
-                          for test in grade.tests],
+            "scenarios": [{"ranks": check.world, "name": check.scenario.name,
+                           "is_passed": check.is_passed, "told": _told(check)}
+                          for check in grade.checks],
             "bound": grade.bound, "bytes_mark": grade.bytes_mark,
             "costs": [cost._asdict() for cost in grade.costs]}
 
@@ -74,9 +74,9 @@ def as_gradescope(grades: Sequence[Grade]) -> dict[str, Any]:
 
 def _tests(grade: Grade, strategies: int) -> list[dict[str, Any]]:
     before = f"{grade.place.name}: " if strategies > 1 else ""
-    most = (POINTS - _points_for_bytes(grade)) / len(grade.tests) / strategies
-    found = [_row(f"{before}{test.world} ranks, {test.scenario.name}", most, test.is_passed,
-                  _told(test)) for test in grade.tests]
+    most = (POINTS - _points_for_bytes(grade)) / len(grade.checks) / strategies
+    found = [_row(f"{before}{check.world} ranks, {check.scenario.name}", most, check.is_passed,
+                  _told(check)) for check in grade.checks]
     if grade.bound != "none":
         found.append(_row(f"{before}bytes sent ({grade.bound})", POINTS_FOR_BYTES / strategies,
                           grade.bytes_mark, "\n".join(map(str, grade.costs))))
@@ -88,7 +88,7 @@ def _row(name: str, most: float, share: float, output: str) -> dict[str, Any]:
             "output": output}
 
 
-def _told(test: Test) -> str:
-    if test.finding:
-        return test.finding.sentence
-    return "right" if test.is_passed else "not run, because of what went wrong before"
+def _told(check: Check) -> str:
+    if check.finding:
+        return check.finding.sentence
+    return "right" if check.is_passed else "not run, because of what went wrong before"

@@ -71,18 +71,20 @@ def _with_one_set_of_processes(place: Place, world: int, scenarios: Sequence[Sce
     with Ranks(world, place, scenarios) as ranks:
         tolerance = ranks.tolerance()
         for number, scenario in enumerate(scenarios):
-            steps, trouble = _run(ranks, world, number, scenario)
+            steps, trouble = _run(ranks, world, number, scenario, deadline)
             found.append(Outcome(scenario, world, steps, tolerance, trouble))
-            if trouble or time.monotonic() > deadline:
+            if trouble:
                 break
     return found
 
 
-def _run(ranks: Ranks, world: int, number: int,
-         scenario: Scenario) -> tuple[list[Step], Trouble | None]:
+def _run(ranks: Ranks, world: int, number: int, scenario: Scenario,
+         deadline: float) -> tuple[list[Step], Trouble | None]:
     steps = []
     try:
         for step in range(scenario.steps):
+            if time.monotonic() > deadline:
+                raise Trouble("time-limit", 0)
             order = Order(number, step, time.monotonic() + TOGETHER_SECONDS)
             if scenario.loses_a_peer and step:
                 ranks.ask_without(world - 1, order)

@@ -22,7 +22,8 @@ OTHERS_SECONDS = 0.3
 
 
 class Trouble(Exception):
-    """A rank has not answered: `kind` is "raised", "hangs", "lost" or "unusable"."""
+    """A rank has not answered: `kind` is "hangs", "lost", "time-limit", "unusable" or
+    that of a Raised."""
 
     def __init__(self, kind: str, rank: int, sentence: str = "", trace: str = "",
                  waiting: Sequence[Waiting] = (),
@@ -67,8 +68,7 @@ class Ranks:
             everyone = range(len(self._pipes))
             ready = self._judged(everyone, self._answers(everyone, START_SECONDS))
         except Trouble as trouble:
-            kind = "unusable" if trouble.kind == "raised" else trouble.kind
-            raise Trouble(kind, trouble.rank, trouble.sentence, trouble.trace) from trouble
+            raise Trouble("unusable", trouble.rank, trouble.sentence, trouble.trace) from trouble
         return max(each.tolerance for each in ready.values() if isinstance(each, Ready))
 
     def ask(self, order: Order) -> list[Message]:
@@ -114,7 +114,7 @@ class Ranks:
         raised = {rank: each for rank, each in answers.items() if isinstance(each, Raised)}
         if raised:
             rank = min(raised, key=lambda each: (raised[each].is_broken, raised[each].when))
-            raise Trouble("raised", rank, raised[rank].sentence, raised[rank].trace,
+            raise Trouble(raised[rank].kind, rank, raised[rank].sentence, raised[rank].trace,
                           answers=answers)
         missing = [rank for rank in asked if rank not in answers]
         if missing:

@@ -452,6 +452,13 @@ def mixed_shapes__sorted_by_shape(gradients):
     unflat(row / size(), gradients)
 
 
+def mixed_shapes__left_flat(gradients):
+    for gradient in gradients:
+        row = gradient.reshape(-1).clone()
+        dist.all_reduce(row)
+        gradient.data = row / size()
+
+
 # a rank left waiting
 
 def rank_left_waiting__root_alone(gradients):
@@ -593,8 +600,8 @@ def nan__hidden(gradients):
 
 def nan__spread_by_scale(gradients):
     row = flat(gradients)
-    scale = row.abs().max()
-    dist.all_reduce(scale, op=dist.ReduceOp.MAX)
+    scale = row.norm()
+    dist.all_reduce(scale)
     row /= scale
     dist.all_reduce(row)
     unflat(row * scale / size(), gradients)

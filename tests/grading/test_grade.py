@@ -1,0 +1,154 @@
+"""The command, its files and exit codes; what limits a strategy; what is counted at the sockets.
+
+Mutations that turn this red: an exit code that is the last strategy's; no killpg; no RLIMIT_DATA;
+POINTS_FOR_BYTES left out of a test's max_score; SentBytes without those closed since.
+"""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from common.core.failures import UsageError
+from common.core.user_code import Place
+from scripts.grade import places_of
+from studies.grading import report
+from studies.grading.costs import Cost
+from studies.grading.finding import HEADLINES
+from studies.grading.grading import Check, Grade, diagnosis, grade_of
+from studies.grading.hypotheses import HYPOTHESES
+from studies.grading.scenarios import BASIC, EVERYWHERE, PLAN
+from studies.grading.socket_bytes import SentBytes
+from studies.grading.stacks import innermost
+from tests.grading.table import RIGHT
+from tests.ranks import ROOT
+
+TWO = {2: [BASIC]}
+BAD_FILES = {"missing": ("", "cannot be read"), "syntax": ("def mine(:", "SyntaxError"),
+             "other_name": ("def yours(): pass", "has no 'mine'; it has yours"),
+             "import_error": ("import nothing_like_it", "ModuleNotFoundError"),
+             "arguments": ("class mine:\n    def __init__(self, a): pass", "needs arguments"),
+             "tolerance": ("def mine(g): pass\nmine.tolerance = 3", "tolerance = 3")}
+STACKS = """Thread 0x1 (most recent call first):
+  File "/usr/lib/threading.py", line 5 in wait
+
+Current thread 0x2 (most recent call first):
+  File "/lib/torch/distributed/distributed_c10d.py", line 30 in all_reduce
+  File "/lib/torch/distributed/c10d_logger.py", line 9 in wrapper
+  File "{file}", line 2 in average
+  File "/home/studies/grading/rank_under_test.py", line 1 in step
+"""
+
+
+def written(folder: Path, text: str, name: str = "mine") -> Place:
+    (folder / f"{name}.py").write_text(text)
+    return Place(folder / f"{name}.py", "mine")
+
+
+def test_the_command_grades_several_and_writes_both_files(tmp_path):
+    broken = written(tmp_path, "def mine(gradients):\n    gradients[0].no_such_thing\n")
+    flags = [f"{RIGHT}:Flat", str(broken), "--bytes", "ring", "--json", str(tmp_path / "j"),
+             "--gradescope", str(tmp_path / "g")]
+    done = subprocess.run([sys.executable, ROOT / "scripts/grade.py", *flags], text=True,
+                          capture_output=True, timeout=200)
+    assert done.returncode == 2, done.stderr
+    assert "Flat: right\n" in done.stdout and "gradients[0].no_such_thing" in done.stdout
+    assert "rank_under_test" not in done.stdout  # the traceback has the user's lines alone
+    right, wrong = json.loads((tmp_path / "j").read_text())
+    assert right["is_right"] and right["exit_code"] == 0 and right["points"] == 100
+    assert wrong["diagnosis"]["id"] == "raises" and wrong["exit_code"] == 2
+    results = json.loads((tmp_path / "g").read_text())
+    assert 50 <= results["score"] < 60
+    assert sum(test["score"] for test in results["tests"]) == pytest.approx(results["score"], abs=1)
+    assert sum(test["max_score"] for test in results["tests"]) == pytest.approx(100, abs=1)
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_file_that_cannot_be_used(name, tmp_path):
+    text, told = BAD_FILES[name]
+    place = written(tmp_path, text) if text else Place(tmp_path / "none.py", "mine")
+    grade = grade_of(place, plan=TWO)
+    assert grade.diagnosis is not None and grade.diagnosis.id == "unusable"
+    assert grade.exit_code == 2 and told in grade.diagnosis.sentence
+
+
+def test_an_exception_tells_the_rank_and_the_users_lines(tmp_path):
+    text = ("import torch.distributed as dist\ncalls = []\ndef mine(gradients):\n"
+            "    calls.append(1)\n    if len(calls) == 3 and dist.get_rank() == 1:\n"
+            "        raise ValueError('out of paper')\n    dist.all_reduce(gradients[0])\n")
+    grade = grade_of(written(tmp_path, text), plan=TWO)
+    assert grade.exit_code == 2 and grade.diagnosis is not None and grade.diagnosis.rank == 1
+    assert "rank 1: mine.py, line 6: ValueError: out of paper" in grade.diagnosis.sentence
+    assert "step 3" in grade.diagnosis.sentence and "out of paper" in grade.diagnosis.trace
+
+
+def test_memory_is_limited(tmp_path):
+    text = "import torch\ndef mine(gradients):\n    torch.ones(6 << 30, dtype=torch.uint8)\n"
+    grade = grade_of(written(tmp_path, text), plan=TWO)
+    assert grade.diagnosis is not None and "allocate" in grade.diagnosis.sentence
+
+
+def test_what_a_strategy_starts_ends_with_it(tmp_path):
+    text = ("import os, time\ndef mine(gradients):\n    if not os.fork():\n"
+            f"        open('{tmp_path}/pid', 'w').write(str(os.getpid()))\n"
+            "        time.sleep(1000)\n    time.sleep(1)\n")
+    grade_of(written(tmp_path, text), plan={1: [BASIC]})
+    time.sleep(0.2)
+    status = Path("/proc", (tmp_path / "pid").read_text(), "status")
+    assert not status.exists() or "State:\tZ" in status.read_text()  # dead, if nobody has asked
+
+
+def test_bytes_are_counted_at_the_sockets():
+    counted = SentBytes()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        before = counted.total()
+        with socket.create_connection(server.getsockname()) as one, server.accept()[0] as other:
+            one.sendall(bytes(5000))
+            other.recv(100)
+            assert counted.total() - before == 5000
+    assert counted.total() - before == 5000  # those that are closed count
+
+
+def test_a_stack_tells_the_users_line_and_the_call(tmp_path):
+    file = written(tmp_path, "one\ndist.all_reduce(gradient)\n").file
+    waiting = innermost(STACKS.format(file=file), 1, file)
+    assert str(waiting) == "rank 1 waits in line 2, `dist.all_reduce(gradient)`"
+    assert "outside" in str(innermost(STACKS.format(file="/elsewhere/x.py"), 1, file))
+
+
+def test_a_star_stands_for_several_files(tmp_path):
+    for name in ("b", "a"):
+        written(tmp_path, "", name)
+    assert [str(each) for each in places_of(f"{tmp_path}/*.py:mine")] == [
+        f"{tmp_path}/a.py:mine", f"{tmp_path}/b.py:mine"]
+    for text in (f"{tmp_path}/c*.py:mine", "all-reduce"):
+        with pytest.raises(UsageError):
+            places_of(text)
+
+
+def grade(cost: Cost, bound: str) -> Grade:
+    checks = [Check(world, scenario, True, None) for world in PLAN for scenario in EVERYWHERE]
+    return Grade(Place(Path("a.py"), "b"), None, checks, [cost], bound, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(("bound", "busiest", "points"), [
+    ("ring", 1500, 100), ("ring", 3000, 90), ("root", 3000, 100), ("root", 6000, 90),
+    ("none", 9000, 100)])
+def test_points_for_bytes(bound, busiest, points):
+    cost = Cost(4, 1000, busiest, 6000, 1.0, 1.0)
+    assert report.points(grade(cost, bound)) == pytest.approx(points)
+
+
+def test_all_of_the_plan_must_be_run():
+    checks = [*grade(Cost(2, 1, 1, 1, 1, 1), "none").checks]
+    assert diagnosis(checks) is None
+    found = diagnosis([*checks[:-1], checks[-1]._replace(was_run=False)])
+    assert found is not None and found.id == "time-limit"
+
+
+def test_every_hypothesis_has_a_headline():
+    assert {hypothesis.id for hypothesis in HYPOTHESES} <= HEADLINES.keys()

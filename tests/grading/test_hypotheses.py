@@ -1,0 +1,138 @@
+"""What may have happened to a gradient is recognised by its numbers alone, without processes.
+
+Mutations that turn this red: a row of HYPOTHESES less; ENOUGH = 0 (a tensor of one number is any
+sum); the last step's instead of this step's samples in Truth.counts; `first_step=0` for stale.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from studies.grading.cells import Truth, truth
+from studies.grading.findings import finding
+from studies.grading.messages import Seen, Settled
+from studies.grading.rank_under_test import RATE
+from studies.grading.scenarios import EVERYWHERE, NAN, Scenario
+from studies.grading.session import Outcome, Step
+
+EQUAL, UNEVEN, ODD = EVERYWHERE[:3]
+Result = Callable[[Truth, int, int, int], np.ndarray]
+"""What stands in a gradient, as result(truth, step, rank, tensor)."""
+
+
+def simulated(result: Result, scenario: Scenario = EQUAL, world: int = 3, sent: int = 0,
+              tolerance: float = 0.0) -> Outcome:
+    """As if a strategy had left these numbers on every rank."""
+    facts = truth(scenario, world)
+    return Outcome(scenario, world, [
+        Step([seen([result(facts, step, rank, tensor) for tensor in range(len(facts.names))])
+              for rank in range(world)], [Settled([], sent, 0.0)] * world)
+        for step in range(scenario.steps)], tolerance)
+
+
+def seen(gradients: list[np.ndarray]) -> Seen:
+    zeros = [np.zeros_like(each) for each in gradients]
+    return Seen(list(gradients), "", False, (zeros, zeros, [-RATE * each for each in gradients]),
+                False, 0.0)
+
+
+def mean(facts, step, rank, tensor):
+    return facts.mean(step, tensor)
+
+
+def local(facts, step, rank, tensor):
+    return facts.local[step][rank][tensor]
+
+
+def parts(facts, step, tensor):
+    return [rows[tensor] for rows in facts.local[step]]
+
+
+def weighted(facts, step, rank, tensor):
+    return np.average(parts(facts, step, tensor), 0, facts.counts(step))
+
+
+def rotated(facts, step, rank, tensor):
+    tensors = len(facts.names)
+    return np.mean([local(facts, step, each, (tensor + each) % tensors)
+                    for each in range(facts.world)], 0)
+
+
+def only(tensors, result):
+    """`result` in some tensors, the mean in the others."""
+    return lambda facts, step, rank, tensor: (
+        result if tensor in tensors else mean)(facts, step, rank, tensor)
+
+
+def on(ranks, result):
+    return lambda facts, step, rank, tensor: (
+        result if rank in ranks else mean)(facts, step, rank, tensor)
+
+
+def changed(change, result=mean):
+    return lambda *where: change(result(*where))
+
+
+@pytest.mark.parametrize(("id", "result", "scenario"), [
+    ("nothing-averaged", local, EQUAL),
+    ("sum-not-divided", changed(lambda row: 3 * row), EQUAL),
+    ("wrong-divisor", changed(lambda row: row / 3), EQUAL),
+    ("wrong-divisor", changed(lambda row: row * 3 / 2), ODD),
+    ("weighted-again", weighted, UNEVEN),
+    ("float32-arithmetic", changed(lambda row: row.astype(np.float32)), EQUAL),
+    ("rounded", changed(lambda row: row.astype(np.float16)), EQUAL),
+    ("rounded", changed(lambda row: row.round(2)), EQUAL),
+    ("stale", lambda facts, step, rank, tensor: facts.mean(max(0, step - 1), tensor), EQUAL),
+    ("stale", lambda facts, step, rank, tensor: sum(
+        facts.mean(each, tensor) for each in range(step + 1)), EQUAL),
+    ("zero", changed(np.zeros_like), EQUAL),
+    ("tensor-skipped", only([2], local), ODD),
+    ("tensor-skipped", only([1, 3], local), EQUAL),
+    ("some-ranks-only", on([1], local), EQUAL),
+    ("some-ranks-only", on([1, 2], changed(lambda row: 3 * row)), EQUAL),
+    ("mixed-shapes", changed(lambda row: row[::-1]), EQUAL),
+    ("mixed-shapes", lambda facts, step, rank, tensor: facts.mean(step, tensor ^ 1), EQUAL),
+    ("wrong-order", rotated, EQUAL),
+    ("ranks-left-out", lambda facts, step, rank, tensor: local(facts, step, 0, tensor), EQUAL),
+    ("ranks-left-out", lambda facts, step, rank, tensor: np.mean(
+        parts(facts, step, tensor)[:2], 0), EQUAL),
+    ("ranks-count-unequally", lambda facts, step, rank, tensor: np.average(
+        parts(facts, step, tensor), 0, [1, 2, 1]), EQUAL),
+    ("differs", changed(np.sqrt, changed(np.abs)), EQUAL)])
+def test_numbers_tell_what_has_happened(id, result, scenario):
+    found = finding(simulated(result, scenario))
+    assert found is not None and found.id == id, found
+
+
+@pytest.mark.parametrize("scenario", EVERYWHERE)
+def test_the_mean_is_right(scenario):
+    assert finding(simulated(mean, scenario, world=4)) is None
+
+
+def test_a_sentence_says_what_and_where():
+    found = finding(simulated(only([1], on([2], local))))
+    assert found is not None and (found.tensor, found.rank) == ("first.bias", 2)
+    assert found.sentence == (
+        "only some ranks get the mean: tensor 'first.bias' on rank 2 still holds that rank's own "
+        "gradient, while rank 0 has the mean (3 ranks, equal shards, step 1)")
+
+
+def test_messages_without_effect_are_told_from_no_messages():
+    found = finding(simulated(local, sent=5000))
+    assert found is not None and found.id == "not-in-place"
+
+
+def test_a_declared_tolerance_allows_rounding_and_no_sum():
+    half = changed(lambda row: row.astype(np.float16).astype(float))
+    assert finding(simulated(half, tolerance=1e-2)) is None
+    found = finding(simulated(changed(lambda row: 3 * row, half), tolerance=1e-2))
+    assert found is not None and found.id == "sum-not-divided"
+
+
+@pytest.mark.parametrize(("result", "id"), [
+    (mean, None), (changed(np.nan_to_num), "nan"),
+    (changed(lambda row: row * np.where(np.isnan(row).any(), np.nan, 1)), "nan")])
+def test_what_becomes_of_a_nan(result, id):
+    found = finding(simulated(result, NAN))
+    assert (found and found.id) == id
