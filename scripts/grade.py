@@ -49,6 +49,8 @@ def main() -> None:
     for place in places:
         grades.append(grade_of(place, options.bytes, options.seconds))
         print(report.as_text(grades[-1]), flush=True)
+    if len(grades) > 1:
+        print(f"\n{report.as_list(grades)}")
     if options.json:
         _write(options.json, [report.as_record(grade) for grade in grades])
     if options.gradescope:

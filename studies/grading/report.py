@@ -27,6 +27,13 @@ def as_text(grade: Grade) -> str:
     return "\n".join(lines)
 
 
+def as_list(grades: Sequence[Grade]) -> str:
+    """One line a strategy, for a whole class."""
+    return "\n".join([f"{'points':>6}  {'diagnosis':24}strategy", *(
+        f"{points(grade):6.1f}  {grade.diagnosis.id if grade.diagnosis else 'right':24}"
+        f"{grade.place}" for grade in grades)])
+
+
 def verdict(grade: Grade) -> str:
     """One sentence."""
     if grade.diagnosis is None:

@@ -16,14 +16,13 @@ from studies.grading.scenarios import Scenario
 from studies.grading.stacks import Waiting, waiting_in
 from studies.proof.ranks import CONTEXT
 
-START_SECONDS = 30.0
+START_SECONDS = 20.0
 PATIENCE_SECONDS = 6.0
 OTHERS_SECONDS = 0.3
 
 
 class Trouble(Exception):
-    """A rank has not answered: `kind` is "hangs", "lost", "time-limit", "unusable" or
-    that of a Raised."""
+    """A rank has not answered: `kind` is "hangs", "lost", "time-limit", or a diagnosis."""
 
     def __init__(self, kind: str, rank: int, sentence: str = "", trace: str = "",
                  waiting: Sequence[Waiting] = (),
@@ -68,7 +67,8 @@ class Ranks:
             everyone = range(len(self._pipes))
             ready = self._judged(everyone, self._answers(everyone, START_SECONDS))
         except Trouble as trouble:
-            raise Trouble("unusable", trouble.rank, trouble.sentence, trouble.trace) from trouble
+            told = trouble.sentence or f"{self._place.file} is not loaded in {START_SECONDS:.0f} s"
+            raise Trouble("unusable", trouble.rank, told, trouble.trace) from trouble
         return max(each.tolerance for each in ready.values() if isinstance(each, Ready))
 
     def ask(self, order: Order) -> list[Message]:

@@ -131,7 +131,7 @@ class DividesFirst:
 
 class OneOfOurs(OverlappedAllReduce):
     def __init__(self):
-        super().__init__(SyncOptions(wire="float64"))
+        super().__init__(SyncOptions())
 
 
 class HalfTheBytes:

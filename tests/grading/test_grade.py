@@ -6,7 +6,6 @@ POINTS_FOR_BYTES left out of a test's max_score; SentBytes without those closed 
 
 import json
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from common.core.failures import UsageError
 from common.core.user_code import Place
-from scripts.grade import places_of
+from scripts.grade import main, places_of
 from studies.grading import report
 from studies.grading.costs import Cost
 from studies.grading.finding import HEADLINES
@@ -25,7 +24,7 @@ from studies.grading.scenarios import BASIC, EVERYWHERE, PLAN
 from studies.grading.socket_bytes import SentBytes
 from studies.grading.stacks import innermost
 from tests.grading.table import RIGHT
-from tests.ranks import ROOT
+from tests.ranks import ranks
 
 TWO = {2: [BASIC]}
 BAD_FILES = {"missing": ("", "cannot be read"), "syntax": ("def mine(:", "SyntaxError"),
@@ -49,15 +48,18 @@ def written(folder: Path, text: str, name: str = "mine") -> Place:
     return Place(folder / f"{name}.py", "mine")
 
 
-def test_the_command_grades_several_and_writes_both_files(tmp_path):
+def test_the_command_grades_several_and_writes_both_files(tmp_path, monkeypatch, capsys):
     broken = written(tmp_path, "def mine(gradients):\n    gradients[0].no_such_thing\n")
     flags = [f"{RIGHT}:Flat", str(broken), "--bytes", "ring", "--json", str(tmp_path / "j"),
              "--gradescope", str(tmp_path / "g")]
-    done = subprocess.run([sys.executable, ROOT / "scripts/grade.py", *flags], text=True,
-                          capture_output=True, timeout=200)
-    assert done.returncode == 2, done.stderr
-    assert "Flat: right\n" in done.stdout and "gradients[0].no_such_thing" in done.stdout
-    assert "rank_under_test" not in done.stdout  # the traceback has the user's lines alone
+    monkeypatch.setattr(sys, "argv", ["grade.py", *flags])
+    monkeypatch.setattr(ranks, "preload", lambda *_: None)  # the tests' forkserver has it all
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr().out
+    assert ended.value.code == 2
+    assert "Flat: right\n" in printed and "gradients[0].no_such_thing" in printed
+    assert "rank_under_test" not in printed  # the traceback has the user's lines alone
     right, wrong = json.loads((tmp_path / "j").read_text())
     assert right["is_right"] and right["exit_code"] == 0 and right["points"] == 100
     assert wrong["diagnosis"]["id"] == "raises" and wrong["exit_code"] == 2

@@ -8,12 +8,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 
 from studies.grading.cells import Truth, truth
 from studies.grading.findings import finding
 from studies.grading.messages import Seen, Settled
 from studies.grading.rank_under_test import RATE
-from studies.grading.scenarios import EVERYWHERE, NAN, Scenario
+from studies.grading.scenarios import EVERYWHERE, NAN, Scenario, backward
 from studies.grading.session import Outcome, Step
 
 EQUAL, UNEVEN, ODD = EVERYWHERE[:3]
@@ -103,6 +104,18 @@ def changed(change, result=mean):
 def test_numbers_tell_what_has_happened(id, result, scenario):
     found = finding(simulated(result, scenario))
     assert found is not None and found.id == id, found
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_the_mean_is_the_gradient_of_one_rank_with_the_whole_batch(world):
+    for step in range(UNEVEN.steps):
+        shards = [UNEVEN.shard(world, rank, step)[0] for rank in range(world)]
+        model = UNEVEN.model(0)
+        backward(model, torch.cat(shards), 1.0)
+        facts = truth(UNEVEN, world)
+        for tensor, parameter in enumerate(model.parameters()):
+            np.testing.assert_allclose(facts.mean(step, tensor), parameter.grad.flatten(),
+                                       rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("scenario", EVERYWHERE)
