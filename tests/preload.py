@@ -12,5 +12,6 @@ import PartThree.ddp  # noqa: F401
 import PartTwo.cross_step  # noqa: F401
 import PartTwo.local_sgd  # noqa: F401
 import PartTwo.pipelined  # noqa: F401
+import studies.grading.rank_under_test  # noqa: F401
 
 torch.set_num_threads(1)

@@ -32,6 +32,7 @@ HEADLINES = {
     "zero": "gradients are lost",
     "ranks-left-out": "some ranks are left out of the mean",
     "ranks-count-unequally": "the ranks do not count equally in the mean",
+    "another-operation": "this is no mean",
     "raises": "the strategy raises an exception",
     "unusable": "the strategy cannot be used",
     "time-limit": "grading was not finished in time",

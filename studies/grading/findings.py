@@ -8,8 +8,8 @@ from studies.grading.accidents import of_a_lost_peer, of_a_nan
 from studies.grading.cells import EXACT, Cell, cells, truth
 from studies.grading.finding import Finding
 from studies.grading.hypotheses import HYPOTHESES
-from studies.grading.rank_under_test import RATE
 from studies.grading.session import Outcome, Step
+from studies.grading.training import RATE
 
 SOME_BYTES = 64
 OF_SOME_RANKS = ("nothing-averaged", "sum-not-divided", "wrong-divisor", "zero", "ranks-left-out",

@@ -133,7 +133,7 @@ def _words(worlds: Iterable[int]) -> str:
 def _as_a_sign(first: Check, failed: Sequence[Check]) -> Finding:
     found = first.finding
     assert found is not None
-    if first.scenario.name in SIGNS:
+    if first.scenario.name in SIGNS and found.id != "time-limit":
         return found.because(SIGNS[first.scenario.name])
     if found.id == "sum-not-divided":  # divided by the number of others, on two ranks
         better = [check.finding for check in failed

@@ -126,7 +126,15 @@ def unequal(cell: Cell) -> str | None:
         return None
     parts = " + ".join(f"{factor:.4g} × rank {rank}" for rank, factor in enumerate(cell.factors)
                        if abs(factor) > 1e-6)
-    return f"holds {parts}: the ranks do not count alike"
+    return f"holds {parts}"
+
+
+def another_operation(cell: Cell) -> str | None:
+    """What other reductions make of the ranks' numbers."""
+    parts = cell.locals_of(cell.step, cell.tensor)
+    known: dict[str, Callable] = {"largest": np.max, "smallest": np.min, "product": np.prod}
+    return next((f"holds the {name} of the ranks' numbers" for name, reduce in known.items()
+                 if cell.holds(reduce(parts, 0))), None)
 
 
 def _ranks(ranks: np.ndarray) -> str:
@@ -146,5 +154,6 @@ HYPOTHESES = (
     Hypothesis("wrong-order", other_order),
     Hypothesis("ranks-left-out", some_ranks),
     Hypothesis("ranks-count-unequally", unequal),
+    Hypothesis("another-operation", another_operation),
     Hypothesis("rounded", near),
 )

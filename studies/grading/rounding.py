@@ -9,7 +9,6 @@ from studies.grading.cells import Cell, Row
 
 SINGLE = 1e-6  # of float32 arithmetic, beside the scale
 ROUNDED = 0.05  # of compression
-COARSE = 0.5  # of rounding to whole numbers
 UNITS = [10.0 ** -digits for digits in range(7)] + [2.0 ** -bits for bits in range(1, 21)]
 
 
@@ -26,9 +25,10 @@ def _error(cell: Cell) -> float:
 
 def rounded(cell: Cell) -> str | None:
     """Near the mean; its parts were rounded before they were added, or it was itself."""
-    if not cell.holds(cell.expected, COARSE):
+    if not np.isfinite(cell.found).all():
         return None
-    for unit in UNITS:
+    error = float(np.abs(cell.found - cell.expected).max())
+    for unit in (unit for unit in UNITS if error <= cell.world * unit):
         for divisor, told in ((cell.world, "divided, rounded"), (1, "rounded")):
             if any(cell.holds(_sum_of_rounded(cell, how, unit, divisor), SINGLE)
                    for how in (np.trunc, np.floor, np.round)):

@@ -17,7 +17,7 @@ from studies.grading.stacks import Waiting, waiting_in
 from studies.proof.ranks import CONTEXT
 
 START_SECONDS = 20.0
-PATIENCE_SECONDS = 6.0
+PATIENCE_SECONDS = 8.0
 OTHERS_SECONDS = 0.3
 
 

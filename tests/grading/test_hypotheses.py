@@ -13,9 +13,9 @@ import torch
 from studies.grading.cells import Truth, truth
 from studies.grading.findings import finding
 from studies.grading.messages import Seen, Settled
-from studies.grading.rank_under_test import RATE
 from studies.grading.scenarios import EVERYWHERE, NAN, Scenario, backward
 from studies.grading.session import Outcome, Step
+from studies.grading.training import RATE
 
 EQUAL, UNEVEN, ODD = EVERYWHERE[:3]
 Result = Callable[[Truth, int, int, int], np.ndarray]
@@ -100,6 +100,10 @@ def changed(change, result=mean):
         parts(facts, step, tensor)[:2], 0), EQUAL),
     ("ranks-count-unequally", lambda facts, step, rank, tensor: np.average(
         parts(facts, step, tensor), 0, [1, 2, 1]), EQUAL),
+    ("another-operation", lambda facts, step, rank, tensor: np.max(
+        parts(facts, step, tensor), 0), EQUAL),
+    ("rounded", lambda facts, step, rank, tensor: sum(
+        np.floor(part / 3) for part in parts(facts, step, tensor)), EQUAL),
     ("differs", changed(np.sqrt, changed(np.abs)), EQUAL)])
 def test_numbers_tell_what_has_happened(id, result, scenario):
     found = finding(simulated(result, scenario))

@@ -1,0 +1,131 @@
+"""A scenario on one rank: the steps of a training, with the user's strategy in the seam."""
+
+import os
+import time
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from common.core.failures import UsageError
+from common.core.user_code import Place
+from common.step.gradient_sync import GradientSync
+from PartTwo.own_strategy import OwnStrategy, own_strategy
+from studies.grading.messages import Arrays, Seen, Settled
+from studies.grading.scenarios import LATE_SECONDS, Scenario, backward
+from studies.grading.socket_bytes import SentBytes
+
+RATE = 0.1
+
+
+class OtherShape(UsageError):
+    """A gradient has another shape than its parameter."""
+
+
+def _require_shapes(model: nn.Module) -> None:
+    for name, each in model.named_parameters():
+        if each.grad is not None and each.grad.shape != each.shape:
+            raise OtherShape(f"the gradient of {name!r} has the shape {tuple(each.grad.shape)} "
+                             f"after average(), and had {tuple(each.shape)}")
+
+
+class Stopwatch:
+    """Adds up the seconds spent inside of it."""
+
+    seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.monotonic() - self._start
+
+
+class Training:
+    """A scenario on this rank, with a new strategy and a new model."""
+
+    def __init__(self, scenario: Scenario, rank: int, world: int, place: Place) -> None:
+        self._scenario, self._rank, self._world = scenario, rank, world
+        self._model = scenario.model(rank)
+        self._weights = list(self._model.parameters())
+        self._optimizer = torch.optim.SGD(self._weights, lr=RATE)
+        self._sent, self._gradients = SentBytes(), list[Tensor | None]()
+        strategy = own_strategy(place)
+        self._average = (strategy.call if isinstance(strategy, OwnStrategy) else strategy.average)
+        strategy.prepare(self._model, self._optimizer)
+
+    def step(self, step: int) -> Seen:
+        """Forward, backward, average, update: as common/training.py does."""
+        self._begin(step)
+        stopwatch = Stopwatch()
+        with stopwatch:
+            backward(self._model, *self._shard)
+        passed = [each.grad for each in self._weights if each.grad is not None]
+        given, buffers = list(passed), _copies(self._model.buffers())
+        before = _arrays(self._weights)
+        with stopwatch:
+            returned = self._average(given)
+        _require_shapes(self._model)
+        self._gradients = [_copy(each.grad) for each in self._weights]
+        after = _arrays(self._weights)
+        buffers_changed = not all(map(torch.equal, buffers, self._model.buffers()))
+        self._optimizer.step()
+        return Seen([None if each is None else each.numpy() for each in self._gradients],
+                    _described(returned), [*map(id, given)] != [*map(id, passed)],
+                    (before, after, _arrays(self._weights)), buffers_changed, stopwatch.seconds)
+
+    def _begin(self, step: int) -> None:
+        scenario, is_last = self._scenario, self._rank == self._world - 1
+        if scenario.loses_a_peer and step and is_last:
+            os._exit(0)
+        self._sent_before = self._sent.total()
+        self._shard = scenario.shard(self._world, self._rank, step)
+        if scenario.is_one_late and self._rank == step % self._world:
+            time.sleep(LATE_SECONDS)
+        self._optimizer.zero_grad()
+        self._start_together()
+
+    def _start_together(self) -> None:
+        """Otherwise waiting for a rank that starts later would count as the strategy's time."""
+        if self._scenario.is_timed:
+            dist.barrier()
+
+    def settle(self, ours: GradientSync) -> Settled:
+        """Looks again at the step, and times our all-reduce on the same gradients."""
+        sent = self._sent.total() - self._sent_before
+        late = [place for place, (seen, weight)
+                in enumerate(zip(self._gradients, self._weights, strict=True))
+                if seen is not None and not _same(seen, weight.grad)]
+        return Settled(late, sent, self._seconds_of(ours) if self._scenario.is_timed else 0.0)
+
+    def _seconds_of(self, ours: GradientSync) -> float:
+        model = self._scenario.model(self._rank)
+        self._start_together()
+        stopwatch = Stopwatch()
+        with stopwatch:
+            backward(model, *self._shard)
+            ours.average([each.grad for each in model.parameters() if each.grad is not None])
+        return stopwatch.seconds
+
+
+def _copy(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach().clone()
+
+
+def _copies(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [each.detach().clone() for each in tensors]
+
+
+def _arrays(tensors: Iterable[Tensor]) -> Arrays:
+    return [each.numpy() for each in _copies(tensors)]
+
+
+def _same(seen: Tensor, now: Tensor | None) -> bool:
+    return now is not None and torch.equal(seen.nan_to_num(), now.nan_to_num())
+
+
+def _described(returned: object) -> str:
+    if returned is None:
+        return ""
+    return "a list" if isinstance(returned, list | tuple) else f"a {type(returned).__name__}"
