@@ -1,7 +1,7 @@
 """The command, its files and exit codes; what limits a strategy; what is counted at the sockets.
 
-Mutations that turn this red: an exit code that is the last strategy's; no killpg; no RLIMIT_DATA;
-POINTS_FOR_BYTES left out of a test's max_score; SentBytes without those closed since.
+Mutations that turn this red: an exit code that is the first strategy's; no killpg; no RLIMIT_DATA;
+POINTS for `most` in _tests; SentBytes without those closed since.
 """
 
 import json

@@ -51,7 +51,7 @@ def parts(facts, step, tensor):
 
 
 def weighted(facts, step, rank, tensor):
-    return np.average(parts(facts, step, tensor), 0, facts.counts(step))
+    return np.average(parts(facts, step, tensor), 0, facts.scenario.step_shards[step][:facts.world])
 
 
 def rotated(facts, step, rank, tensor):
@@ -84,7 +84,8 @@ def changed(change, result=mean):
     ("float32-arithmetic", changed(lambda row: row.astype(np.float32)), EQUAL),
     ("rounded", changed(lambda row: row.astype(np.float16)), EQUAL),
     ("rounded", changed(lambda row: row.round(2)), EQUAL),
-    ("stale", lambda facts, step, rank, tensor: facts.mean(max(0, step - 1), tensor), EQUAL),
+    ("stale", lambda facts, step, rank, tensor: facts.mean(step - 1, tensor) if step else (
+        local(facts, step, rank, tensor)), EQUAL),
     ("stale", lambda facts, step, rank, tensor: sum(
         facts.mean(each, tensor) for each in range(step + 1)), EQUAL),
     ("zero", changed(np.zeros_like), EQUAL),

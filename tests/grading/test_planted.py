@@ -3,8 +3,8 @@
 All of them are graded by the slow tests, and by python3 -m tests.grading.table; here one of each
 kind, on one and two ranks unless it takes more.
 
-Mutations that turn this red: a row of HYPOTHESES less, or two exchanged; `is_one_late` off (a
-result that is not waited for is there in time); drop dist.all_reduce from a right one.
+Mutations that turn this red: a row of HYPOTHESES less; `late` of Settled left empty; the sign of
+two-not-three or of single-rank left out of diagnosis(); drop dist.all_reduce from a right one.
 """
 
 import multiprocessing
