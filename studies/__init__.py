@@ -1,1 +1,1 @@
-"""Libraries behind scripts/prove.py and scripts/predict.py: the proof and the prediction."""
+"""Libraries behind scripts/prove.py, predict.py and grade.py: proof, prediction and grading."""

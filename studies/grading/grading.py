@@ -5,10 +5,11 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 from common.core.user_code import Place
-from studies.grading.costs import Cost, costs, too_many_bytes
+from studies.grading.costs import SLACK, Cost, costs, too_many_bytes
 from studies.grading.finding import HEADLINES, Finding
 from studies.grading.findings import finding
 from studies.grading.scenarios import BASIC, PLAN, Scenario
@@ -55,17 +56,19 @@ class Grade(NamedTuple):
 
     @property
     def correctness(self) -> float:
-        """The share of the checks that were passed."""
-        return sum(check.is_passed for check in self.checks) / len(self.checks)
+        """The share of the checks that were passed; 0 for what is right on one rank alone."""
+        passed = [check for check in self.checks if check.is_passed]
+        return len(passed) / len(self.checks) if any(check.world > 1 for check in passed) else 0.0
 
     @property
     def bytes_mark(self) -> float:
-        """1 within the bound, less in proportion to what is too much."""
+        """1 within the bound, less in proportion to what is too much; 0 where nothing is right."""
+        if not self.correctness:
+            return 0.0
         if self.bound == "none":
             return 1.0
-        shares = [cost.share(self.bound) for cost in self.costs]
-        return min(1.0, 1 / max(shares)) if shares and too_many_bytes(
-            self.costs, self.bound) else float(bool(shares))
+        worst = max((cost.share(self.bound) for cost in self.costs), default=inf)
+        return 1.0 if worst <= SLACK else 1 / worst
 
 
 def grade_of(place: Place, bound: str = "none", seconds: float = 60, plan: Plan = PLAN) -> Grade:

@@ -82,8 +82,9 @@ def as_gradescope(grades: Sequence[Grade]) -> dict[str, Any]:
 def _tests(grade: Grade, strategies: int) -> list[dict[str, Any]]:
     before = f"{grade.place.name}: " if strategies > 1 else ""
     most = (POINTS - _points_for_bytes(grade)) / len(grade.checks) / strategies
-    found = [_row(f"{before}{check.world} ranks, {check.scenario.name}", most, check.is_passed,
-                  _told(check)) for check in grade.checks]
+    found = [_row(f"{before}{check.world} ranks, {check.scenario.name}", most,
+                  check.is_passed and grade.correctness > 0, _told(check))
+             for check in grade.checks]
     if grade.bound != "none":
         found.append(_row(f"{before}bytes sent ({grade.bound})", POINTS_FOR_BYTES / strategies,
                           grade.bytes_mark, "\n".join(map(str, grade.costs))))
