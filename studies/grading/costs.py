@@ -12,17 +12,18 @@ SLACK = 1.1  # for headers, and what connections exchange
 
 
 class Cost(NamedTuple):
-    """Of one number of ranks: bytes of the busiest rank and of all, the gradient's own, seconds.
+    """Of one number of ranks: bytes of the gradient, of the busiest rank and of all together.
 
-    Medians over steps.
+    Bytes are medians over steps. `slowdown` is the time of backward and averaging on the slowest
+    rank, as a multiple of that with our all-reduce; the best step of each, as others may use the
+    machine.
     """
 
     world: int
     gradient: int
     busiest: int
     together: int
-    seconds: float
-    our_seconds: float
+    slowdown: float
 
     def share(self, bound: str) -> float:
         """What was sent, as a share of what `bound`, "ring" or "root", allows."""
@@ -43,8 +44,8 @@ def _cost(outcome: Outcome) -> Cost:
     sent = [[settled.sent for settled in step.settled] for step in outcome.steps]
     return Cost(outcome.world, _gradient_bytes(outcome.scenario), int(median(map(max, sent))),
                 int(median(map(sum, sent))),
-                median(max(seen.seconds for seen in step.seen) for step in outcome.steps),
-                median(max(each.our_seconds for each in step.settled) for step in outcome.steps))
+                min(max(seen.seconds for seen in step.seen) for step in outcome.steps)
+                / min(max(each.our_seconds for each in step.settled) for step in outcome.steps))
 
 
 def _gradient_bytes(scenario: Scenario) -> int:

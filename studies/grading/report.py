@@ -21,7 +21,7 @@ def as_text(grade: Grade) -> str:
         limit = "" if grade.bound == "none" else (
             f", {cost.share(grade.bound):.2f} times the bound ({grade.bound})")
         lines.append(f"  {f'{cost.world} ranks':12}{cost.busiest:,} bytes a step from the busiest "
-                     f"rank{limit}; {cost.seconds / cost.our_seconds:.2f} times the seconds of our "
+                     f"rank{limit}; {cost.slowdown:.2f} times the seconds of our "
                      "all-reduce")
     lines.append(f"  {'points':12}{points(grade):.1f} of {POINTS:.0f}")
     return "\n".join(lines)

@@ -30,18 +30,6 @@ def _require_shapes(model: nn.Module) -> None:
                              f"after average(), and had {tuple(each.shape)}")
 
 
-class Stopwatch:
-    """Adds up the seconds spent inside of it."""
-
-    seconds = 0.0
-
-    def __enter__(self) -> None:
-        self._start = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds += time.monotonic() - self._start
-
-
 class Training:
     """A scenario on this rank, with a new strategy and a new model."""
 
@@ -58,14 +46,14 @@ class Training:
     def step(self, step: int) -> Seen:
         """Forward, backward, average, update: as common/training.py does."""
         self._begin(step)
-        stopwatch = Stopwatch()
-        with stopwatch:
-            backward(self._model, *self._shard)
+        before, buffers = _arrays(self._weights), _copies(self._model.buffers())
+        self._start_together()
+        start = time.monotonic()
+        backward(self._model, *self._shard)
         passed = [each.grad for each in self._weights if each.grad is not None]
-        given, buffers = list(passed), _copies(self._model.buffers())
-        before = _arrays(self._weights)
-        with stopwatch:
-            returned = self._average(given)
+        given = list(passed)
+        returned = self._average(given)
+        seconds = time.monotonic() - start
         _require_shapes(self._model)
         self._gradients = [_copy(each.grad) for each in self._weights]
         after = _arrays(self._weights)
@@ -73,7 +61,7 @@ class Training:
         self._optimizer.step()
         return Seen([None if each is None else each.numpy() for each in self._gradients],
                     _described(returned), [*map(id, given)] != [*map(id, passed)],
-                    (before, after, _arrays(self._weights)), buffers_changed, stopwatch.seconds)
+                    (before, after, _arrays(self._weights)), buffers_changed, seconds)
 
     def _begin(self, step: int) -> None:
         scenario, is_last = self._scenario, self._rank == self._world - 1
@@ -84,7 +72,6 @@ class Training:
         if scenario.is_one_late and self._rank == step % self._world:
             time.sleep(LATE_SECONDS)
         self._optimizer.zero_grad()
-        self._start_together()
 
     def _start_together(self) -> None:
         """Otherwise waiting for a rank that starts later would count as the strategy's time."""
@@ -102,11 +89,10 @@ class Training:
     def _seconds_of(self, ours: GradientSync) -> float:
         model = self._scenario.model(self._rank)
         self._start_together()
-        stopwatch = Stopwatch()
-        with stopwatch:
-            backward(model, *self._shard)
-            ours.average([each.grad for each in model.parameters() if each.grad is not None])
-        return stopwatch.seconds
+        start = time.monotonic()
+        backward(model, *self._shard)
+        ours.average([each.grad for each in model.parameters() if each.grad is not None])
+        return time.monotonic() - start
 
 
 def _copy(tensor: Tensor | None) -> Tensor | None:

@@ -27,7 +27,7 @@ from tests.grading.table import RIGHT
 from tests.ranks import ranks
 
 TWO = {2: [BASIC]}
-BAD_FILES = {"missing": ("", "cannot be read"), "syntax": ("def mine(:", "SyntaxError"),
+BAD_FILES = {"missing": ("", "none.py"), "syntax": ("def mine(:", "SyntaxError"),
              "other_name": ("def yours(): pass", "has no 'mine'; it has yours"),
              "import_error": ("import nothing_like_it", "ModuleNotFoundError"),
              "arguments": ("class mine:\n    def __init__(self, a): pass", "needs arguments"),
@@ -141,12 +141,12 @@ def grade(cost: Cost, bound: str) -> Grade:
     ("ring", 1500, 100), ("ring", 3000, 90), ("root", 3000, 100), ("root", 6000, 90),
     ("none", 9000, 100)])
 def test_points_for_bytes(bound, busiest, points):
-    cost = Cost(4, 1000, busiest, 6000, 1.0, 1.0)
+    cost = Cost(4, 1000, busiest, 6000, 1.0)
     assert report.points(grade(cost, bound)) == pytest.approx(points)
 
 
 def test_all_of_the_plan_must_be_run():
-    checks = [*grade(Cost(2, 1, 1, 1, 1, 1), "none").checks]
+    checks = [*grade(Cost(2, 1, 1, 1, 1), "none").checks]
     assert diagnosis(checks) is None
     found = diagnosis([*checks[:-1], checks[-1]._replace(was_run=False)])
     assert found is not None and found.id == "time-limit"
