@@ -22,7 +22,7 @@ from tests.cluster.box import MASTER, Box, box, enter, needs_namespaces, wait_un
 from tests.ranks import ROOT, Program, program, run_programs, started
 from tests.workload import SMALL, plant
 
-pytestmark = needs_namespaces
+pytestmark = [needs_namespaces, pytest.mark.slow]
 HOSTS = "127.0.0.1 localhost\n" + "".join(f"10.77.0.{rank + 1} node{rank}\n" for rank in range(4))
 EPOCHS, HELD_STEP, SECONDS = 5, 36, 240
 FLAGS = [*SMALL, "--epochs", str(EPOCHS), "--virtual-nodes", "4"]

@@ -58,7 +58,7 @@ def wait_for_step(folder: Path, step: int) -> None:
 
 @pytest.mark.parametrize("case, more", [
     (Case("PartThree", 3, "memory", 4, 9), ["--resume", "auto"]),
-    (Case("all-reduce", 2, "memory", 4, 6), []),
+    pytest.param(Case("all-reduce", 2, "memory", 4, 6), [], marks=pytest.mark.slow),
 ])
 def test_torchrun_restarts_a_killed_rank(case, more, tmp_path, undisturbed):
     part = RUNS[case.run].split("/")[0]

@@ -47,7 +47,7 @@ def load(processes: int) -> Iterator[None]:
             each.wait()
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_other_load_changes_no_bit(threads, tmp_path):
     alone = train(tmp_path / "alone", threads)
     with load(2):
