@@ -17,6 +17,8 @@ matplotlib.use("Agg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from common.reporting.recorded_run import capital
+
 WIDTH = 4.6  # inches
 LETTERS = 47  # of the title that fit into the width
 NAME_LETTERS = 26  # of a name beside the axis
@@ -63,7 +65,7 @@ def new_figure(title: str, height: float = 3.2, panels: int = 1) -> tuple[Figure
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     figure.patch.set_gid("paper")
     axes = figure.subplots(panels, 1, squeeze=False)[:, 0]
-    words = textwrap.fill(title[:1].upper() + title[1:], LETTERS, break_on_hyphens=False)
+    words = textwrap.fill(capital(title), LETTERS, break_on_hyphens=False)
     _make_room(figure, words.count("\n") + 1)
     figure.suptitle(words, fontsize=10.5, fontweight="bold", x=0.01, ha="left")
     for each in axes:

@@ -107,6 +107,12 @@ def short(name: str) -> str:
     return name.replace("PartTwo/", "").replace("PartThree", "DDP")
 
 
+def capital(sentence: str) -> str:
+    """With a capital letter, unless it begins with a name out of a user's file."""
+    is_own = "." in sentence.partition(" ")[0][:-1]
+    return sentence if is_own else sentence[:1].upper() + sentence[1:]
+
+
 def find_runs(folders: Iterable[Path]) -> list[RecordedRun]:
     """The runs in these folders and below, parts in the order of the lesson.
 

@@ -11,7 +11,7 @@ from common.core.spread import times_as_fast
 from common.reporting import causes
 from common.reporting.causes import EARLY, Learned, join
 from common.reporting.merged_steps import own_work, straggler
-from common.reporting.recorded_run import RecordedRun, short
+from common.reporting.recorded_run import RecordedRun, capital, short
 
 MEGABYTE = 1e6
 
@@ -162,4 +162,4 @@ def summary(runs: Sequence[RecordedRun]) -> list[str]:
 
 def as_sentences(sentences: Sequence[str]) -> list[str]:
     """Those that are not empty, with a capital and a full stop."""
-    return [sentence[0].upper() + sentence[1:] + "." for sentence in sentences if sentence]
+    return [capital(sentence) + "." for sentence in sentences if sentence]

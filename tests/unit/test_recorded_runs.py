@@ -21,7 +21,7 @@ from hypothesis import strategies as some
 from common.core.failures import DataError
 from common.core.progress import PHASES
 from common.reporting import run_findings as findings
-from common.reporting.recorded_run import RecordedRun, find_runs, short
+from common.reporting.recorded_run import RecordedRun, capital, find_runs, short
 from common.reporting.run_findings import speed_up, strategies
 from tests.recorded import write_course, write_run
 
@@ -209,3 +209,10 @@ def test_a_log_of_an_older_version_is_one_sentence(tmp_path):
     with pytest.raises(DataError, match="PartOne was logged by an older version of this program, "
                                         "which did not write processor"):
         find_runs([tmp_path])
+
+
+@pytest.mark.parametrize("text, with_capital", [
+    ("all-reduce is fast", "All-reduce is fast"), ("own_sync.Mine is slow", "own_sync.Mine is slow"),
+    ("it is so.", "It is so."), ("", "")])
+def test_a_name_out_of_a_users_file_gets_no_capital(text, with_capital):
+    assert capital(text) == with_capital
