@@ -212,7 +212,7 @@ def test_a_log_of_an_older_version_is_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize("text, with_capital", [
-    ("all-reduce is fast", "All-reduce is fast"), ("own_sync.Mine is slow", "own_sync.Mine is slow"),
+    ("all-reduce is fast", "All-reduce is fast"), ("own_sync.Mine lags", "own_sync.Mine lags"),
     ("it is so.", "It is so."), ("", "")])
 def test_a_name_out_of_a_users_file_gets_no_capital(text, with_capital):
     assert capital(text) == with_capital
