@@ -12,6 +12,7 @@ from common.data.epoch_plan import shard_bounds
 from common.model.convolutions import AUTO, rule_in_words
 from common.model.model_split import second_device
 from common.model.tuned import is_tuned, read_tuned
+from common.options.workloads import find_workload
 
 
 def announce(part: str, settings: Settings, node: Node) -> None:
@@ -52,7 +53,7 @@ def _numbers(settings: Settings, node: Node) -> list[str]:
 def _convolutions(settings: Settings, node: Node) -> list[str]:
     """How 3x3 convolutions are computed, on a CPU: it decides how they round."""
     how = settings.convolutions
-    if node.device.type != "cpu":
+    if node.device.type != "cpu" or not find_workload(settings.workload).has_convolutions:
         return []
     if how == AUTO:
         how = rule_in_words(settings.precision, settings.batch_size)

@@ -17,6 +17,7 @@ from common.core.events import read_events
 from common.core.provenance import versions
 from common.core.spread import times_as_fast
 from common.evaluation import Evaluation
+from common.model.batch_norm import has_batch_norm
 from common.model.convolutions import algorithms
 from common.model.replica import digest_of
 from common.reporting.causes import Learned, sentences
@@ -183,4 +184,5 @@ def compare_seconds(before: Sequence[float], after: Sequence[float]) -> str:
 
 def _learned(run: Run, steps: dict[tuple[int, int], dict]) -> Learned:
     return Learned(run.folder.name, run.node.world.size, run.settings.as_json(),
-                   {place: step["loss"] for place, step in steps.items()})
+                   {place: step["loss"] for place, step in steps.items()},
+                   has_batch_norm(run.model))

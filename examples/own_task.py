@@ -79,9 +79,11 @@ def absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
 LONGEST_RUN = Workload(
     "longest-run", load_sequences, Transformer,
     defaults={"batch_size": 64, "epochs": 4, "learning_rate": 0.003, "optimizer": "adam",
-              "weight_decay": 0.0})
+              "weight_decay": 0.0},
+    has_convolutions=False, has_batch_norm=False)
 TABLE = Workload(
     "table", load_table, build_regression, criterion=nn.MSELoss(),
     metric=Metric("mean absolute error", absolute_error),
     defaults={"batch_size": 50, "epochs": 10, "learning_rate": 0.003, "optimizer": "adam",
-              "weight_decay": 0.0, "schedule": "one-cycle"})
+              "weight_decay": 0.0, "schedule": "one-cycle"},
+    has_convolutions=False, has_batch_norm=False)

@@ -207,3 +207,8 @@ def _input_gradient(gradient: Tensor, input: Tensor, weight: Tensor | None, stat
     # addcmul_ of bfloat16 by a float32 scale would copy everything to float32, 20 times slower
     rest = batch_norm(input, mean, variance, slope, eps=eps)
     return rest.add_(batch_norm(gradient, averages[0], variance, weight, eps=eps))
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Whether the model normalises by the statistics of a batch."""
+    return any(isinstance(layer, AnyBatchNorm) for layer in model.modules())

@@ -34,7 +34,8 @@ class Workload:
     height, width, channels), which are then augmented; those without a `flip` are never mirrored.
     Without `mean` the model gets the samples as they are. `criterion` is a name in
     optimizers.CRITERIA, or a module that gives the mean over a batch's samples. `defaults` are
-    those of settings, by name: values, or texts as on the command line.
+    those of settings, by name: values, or texts as on the command line. What the model `has`
+    decides which flags it can be trained with.
     """
 
     name: str

@@ -34,7 +34,6 @@ EARLY = 10  # iterations in which rounding and faults can be distinguished
 FIRST = {"float32": 3e-4, "float64": 5e-13, "bf16": 1.5e-3}  # of the loss, before any update
 MOST_AT_FIRST = 4e-3
 GROWTH = 4.0  # a step
-WITHOUT_BATCH_NORM = ("mnist-mlp", "mnist-cnn", "spiral-mlp")
 # What makes a run another algorithm, and the value that makes it the usual one.
 ALGORITHMS = {"wire": "float32", "accumulate": 1}
 ROWS = Settings.rows()
@@ -48,6 +47,7 @@ class Learned(NamedTuple):
     ranks: int
     settings: Mapping[str, Any]
     losses: Mapping[tuple[int, int], float]
+    has_batch_norm: bool = True
 
 
 class Difference(NamedTuple):
@@ -86,7 +86,7 @@ def explanation(one: Learned, other: Learned) -> tuple[int, tuple[str, ...]]:
                    and name not in (*ALGORITHMS, "batch_norm")
                    and _value(one, name) != _value(other, name)]:
         return SETTING, tuple(map(_flag, changed))
-    if _has_batch_norm(one) and _normalised_by(one) != _normalised_by(other):
+    if one.has_batch_norm and _normalised_by(one) != _normalised_by(other):
         return STATISTICS, ("--batch-norm synchronised",)
     return ROUNDING, ("--precision float64",) * (_value(one, "precision") != "float64")
 
@@ -107,7 +107,7 @@ def _algorithms(one: Learned, other: Learned) -> tuple[str, ...]:
         return ("--sync all-reduce",)
     return tuple(f"{_flag(name)} {usual}" for name, usual in ALGORITHMS.items()
                  if _value(one, name) != _value(other, name)
-                 and (name != "accumulate" or _has_batch_norm(one)))
+                 and (name != "accumulate" or one.has_batch_norm))
 
 
 def _normalised_by(run: Learned) -> tuple[int, str]:
@@ -115,10 +115,6 @@ def _normalised_by(run: Learned) -> tuple[int, str]:
         return 1, ""
     nodes = _value(run, "virtual_nodes") or run.ranks
     return nodes, "parallel" * (_value(run, "parallel") == "data-parallel")
-
-
-def _has_batch_norm(run: Learned) -> bool:
-    return _value(run, "workload") not in WITHOUT_BATCH_NORM
 
 
 def _value(run: Learned, name: str) -> Any:

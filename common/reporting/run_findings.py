@@ -24,7 +24,8 @@ def learning(runs: Sequence[RecordedRun]) -> str:
 def causes_of_differences(runs: Sequence[RecordedRun]) -> list[str]:
     """The same for every cause, the gravest first; of a single run, how its loss falls."""
     learned = [Learned(short(run.name), run.ranks, run.settings, {
-        (row["epoch"], row["iteration"]): row["loss"] for row in run.merged}) for run in runs]
+        (row["epoch"], row["iteration"]): row["loss"] for row in run.merged},
+        run.start.get("has_batch_norm", True)) for run in runs]
     losses = [row["loss"] for row in runs[0].merged]
     return causes.sentences(learned) or [
         f"the loss falls from {losses[0]:.2f} to {fmean(losses[-EARLY:]):.2f}"]

@@ -21,6 +21,7 @@ from common.core.setting_row import differences
 from common.core.settings import Settings
 from common.data.epoch_plan import EpochPlan
 from common.data.loaders import InMemoryLoader, WorkerLoader
+from common.model.batch_norm import has_batch_norm
 from common.options.workloads import find_workload
 from common.run import checkpoint, checkpoint_folder
 from common.run.checkpoints import Checkpoints
@@ -112,7 +113,8 @@ def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
         node.progress.log = log.metrics_path
         log.begin(world_size=node.world.size, settings=settings.as_json(), position=run.position,
                   iterations_per_epoch=run.iterations_per_epoch,
-                  ran_on=run.checkpoints.constants["ran_on"])
+                  ran_on=run.checkpoints.constants["ran_on"],
+                  has_batch_norm=has_batch_norm(run.model))
         for remark in remarks:
             log.note(remark)
         run.tracer = create_tracer(settings, run.iterations_per_epoch, run.folder, node, log)
