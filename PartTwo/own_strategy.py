@@ -11,6 +11,7 @@
 
 import inspect
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor, nn
@@ -46,6 +47,14 @@ class OwnStrategy(GradientSync):
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         if hasattr(self._own, "prepare"):
             self._own.prepare(model, optimizer)
+
+    def no_sync(self) -> AbstractContextManager:
+        """Refuses to guess whether hooks of the user's send during this backward pass."""
+        if hasattr(self._own, "prepare"):
+            raise UsageError(f"--sync {self._place} has prepare but no no_sync: --accumulate needs "
+                             "a no_sync(), in which nothing is sent (contextlib.nullcontext, where "
+                             "backward sends nothing anyway)")
+        return super().no_sync()
 
     def call(self, gradients: list[Tensor]) -> Any:
         """What the user's code returns for these gradients, unchecked."""

@@ -49,6 +49,12 @@ class NoStrategy:
 def returns(gradients):
     return [gradient / 2 for gradient in gradients]
 
+class Hooks:
+    def prepare(self, model, optimizer):
+        pass
+    def average(self, gradients):
+        pass
+
 not_even = 3
 """
 
@@ -108,10 +114,11 @@ def test_another_metric_than_accuracy_is_in_logs_report_and_tables(tmp_path):
     assert "test mean absolute error" in table.head and f"{error:.2f}" in str(table.rows)
 
 
-def outcomes_of(tmp_path: Path, name: str, by_rank=None) -> list[Outcome]:
+def outcomes_of(tmp_path: Path, name: str, by_rank=None, more=()) -> list[Outcome]:
     """Two ranks' ends with the strategy called `name` in a file of mistakes."""
     (tmp_path / "mine.py").write_text(MISTAKEN)
-    flags = [*SMALL, "--output-dir", str(tmp_path / "out"), "--sync", f"{tmp_path}/mine.py:{name}"]
+    flags = [*SMALL, "--output-dir", str(tmp_path / "out"), "--sync", f"{tmp_path}/mine.py:{name}",
+             *more]
     return run_programs(cluster("PartTwo", 2, flags, tmp_path, by_rank,
                                 before=dict.fromkeys(range(2), plant)))
 
@@ -134,6 +141,12 @@ def test_an_error_in_the_users_file_is_told_by_its_own_lines_on_every_rank(tmp_p
 def test_what_is_no_strategy_is_refused_in_a_sentence(name, words, tmp_path):
     for outcome in outcomes_of(tmp_path, name):
         assert outcome.code == 2 and words in error_lines(outcome.output)[0]
+
+
+def test_hooks_that_may_send_too_early_are_refused_with_several_passes(tmp_path):
+    for outcome in outcomes_of(tmp_path, "Hooks", more=["--accumulate", "2"]):
+        assert outcome.code == 2
+        assert "has prepare but no no_sync" in error_lines(outcome.output)[0]
 
 
 def test_all_ranks_must_have_the_same_file(tmp_path):
