@@ -1,0 +1,98 @@
+"""The exercises: an unwritten one is told so, a reference solution is passed by the judge it names.
+
+Mutations that turn this red: `pass` in place of a raise; a solution that does not divide; another
+--bytes or class in an exercise's command; an import of PartTwo in an exercise.
+"""
+
+import ast
+import inspect
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.core.user_code import Place
+from scripts import grade
+from studies.grading import report
+from studies.grading.grading import grade_of
+from studies.grading.scenarios import BASIC, EVERYWHERE
+from tests.exercises import solutions
+from tests.ranks import ROOT, ranks
+from tests.unit.test_structure import imports
+
+SOLUTIONS = ROOT / "tests/exercises/solutions.py"
+EXERCISES = sorted((ROOT / "exercises").glob("*.py"))
+THE_RING = EXERCISES[1]
+LARGE = EVERYWHERE[-1]  # whose bytes are compared with the bound
+SOME = {2: [BASIC], 3: [BASIC, LARGE]}
+
+
+def judge(path: Path) -> list[str]:
+    """The arguments of scripts/grade.py in the exercise's docstring: its place first."""
+    told = ast.get_docstring(ast.parse(path.read_text())) or ""
+    command, = re.findall(r"^ *python3 scripts/grade\.py (.*)$", told, re.MULTILINE)
+    return shlex.split(command)
+
+
+def unwritten(path: Path) -> list[str]:
+    """The methods that a student writes."""
+    return [node.name for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Raise)]
+
+
+def ended(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Runs the grader's command; returns its exit code."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["grade.py", *arguments])
+    monkeypatch.setattr(ranks, "preload", lambda *_: None)  # the tests' forkserver has it all
+    with pytest.raises(SystemExit) as end:
+        grade.main()
+    return end.value.code
+
+
+def test_an_unwritten_exercise_is_told_so(monkeypatch, capsys):
+    assert ended(judge(THE_RING), monkeypatch) == 2
+    verdict, *trace = capsys.readouterr().out.splitlines()
+    method = unwritten(THE_RING)[0]
+    line = THE_RING.read_text().splitlines().index(
+        f'        raise NotImplementedError("{method} is not written yet")') + 1
+    assert f"{THE_RING.name}, line {line}: NotImplementedError: {method} is not written" in verdict
+    assert any(f'{THE_RING}", line {line}, in {method}' in row for row in trace)
+    assert "points      0.0 of 100" in trace[-1]
+
+
+def test_a_solution_is_passed_by_the_whole_command(monkeypatch, capsys):
+    place, *flags = judge(THE_RING)
+    solution = f"{SOLUTIONS}:{place.partition(':')[2]}"
+    assert ended([solution, *flags], monkeypatch) == 0
+    told = capsys.readouterr().out
+    assert f"{solution}: right" in told and "points      100.0 of 100" in told
+
+
+@pytest.mark.parametrize("path", EXERCISES, ids=lambda path: path.stem)
+def test_every_solution_is_right_and_keeps_the_bound(path):
+    place, flag, bound = judge(path)
+    name = place.partition(":")[2]
+    found = grade_of(Place(SOLUTIONS, name), bound, plan=SOME)
+    assert flag == "--bytes" and found.exit_code == 0, found.diagnosis
+    assert report.points(found) == 100 and found.costs
+
+
+@pytest.mark.parametrize("path", EXERCISES, ids=lambda path: path.stem)
+def test_every_exercise_names_its_judge_and_stands_alone(path):
+    place = Place.parse(judge(path)[0])
+    assert place is not None and ROOT / place.file == path
+    own = Place(path, place.name).load()
+    assert unwritten(path) and not imports(path)
+    solved = {name for name, _ in inspect.getmembers(getattr(solutions, place.name),
+                                                     inspect.isfunction)}
+    assert solved >= set(unwritten(path)) and callable(own.average)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", EXERCISES, ids=lambda path: path.stem)
+def test_every_exercise_as_it_is_handed_out(path, monkeypatch, capsys):
+    assert ended(judge(path), monkeypatch) == 2
+    assert f"{unwritten(path)[0]} is not written yet" in capsys.readouterr().out
