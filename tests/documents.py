@@ -1,4 +1,4 @@
-"""Commands as README.md and docs/*.md show them, with the mark above each block.
+"""Commands as README.md, docs/*.md and exercises/README.md show them, the mark above each block.
 
     <!-- run -->                the tests run it, as printed
     <!-- slow: reason -->       so do the slow tests
@@ -20,7 +20,8 @@ from tests.ranks import ROOT
 PROGRAMS = ("python3", "torchrun", "srun", "sbatch", "sudo", "diff", "pip", "watch", "tensorboard",
             "git", "for")
 ELSEWHERE = re.compile(r"^(srun|sbatch|sudo) |\b10\.0\.0\.1\b|ssh_cluster")
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")),
+             ROOT / "exercises/README.md"]
 
 
 class Command(NamedTuple):
@@ -44,7 +45,7 @@ class Command(NamedTuple):
 
 def commands() -> list[Command]:
     """Every command in a fenced block, in order."""
-    return [Command(path.name, mark, text) for path in DOCUMENTS
+    return [Command(path.relative_to(ROOT).as_posix(), mark, text) for path in DOCUMENTS
             for mark, block in blocks(path) for text in in_block(block)]
 
 

@@ -5,9 +5,10 @@ activated, and python3 is a bare Python. `~` is a folder of the test's, with few
 
 Mutations that turn this red: rename a flag or a script and forget the documents; a command without
 a mark; a link to a file that is gone; drop use_environment from a program; print torchrun without
-its folder; print two runs into one folder.
+its folder; print two runs into one folder; rename an exercise or its class.
 """
 
+import ast
 import contextlib
 import os
 import re
@@ -18,12 +19,14 @@ from typing import NamedTuple
 
 import pytest
 
+from common.core.user_code import Place
 from common.options.command_line import PARTS, _parser
 from tests.clone import bare_python, fresh_clone, link_environment
 from tests.documents import DOCUMENTS, Command, commands
 from tests.ranks import ROOT, free_port
 from tests.recorded import write_course
 from tests.small_files import digits_as_mnist, write_image_folder
+from tests.unit.test_structure import name_of
 
 MARKS = ("run", "needs a cluster", "slow: ", "not run: ")
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -58,6 +61,14 @@ def test_programs_and_flags_exist(command):
     after = words[words.index(ours[0]) + 1:]
     flags = {word.partition("=")[0] for word in after if word.startswith("--")}
     assert flags <= known_flags(), flags - known_flags()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_classes_in_files_exist(path):
+    found = re.findall(r"\b(?:examples|exercises|tests)/\S+?\.py:\w+", path.read_text())
+    for place in filter(None, map(Place.parse, found)):
+        tree = ast.parse((ROOT / place.file).read_text())
+        assert place.name in {getattr(node, "name", None) for node in tree.body}, place
 
 
 def run_here() -> list:
@@ -124,7 +135,7 @@ def test_a_command_works_as_printed(command, newcomer):
         assert done.stdout.count("FAILED") == 6
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_links_lead_to_files(path):
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text())
     assert all((path.parent / link).exists() for link in links), links
