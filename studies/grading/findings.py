@@ -36,10 +36,11 @@ def _trouble(outcome: Outcome) -> Finding | None:
     if trouble.kind == "hangs":
         done = [f"rank {rank} has returned" for rank in sorted(trouble.answers)]
         told = ", ".join([*map(str, trouble.waiting), *done])
-        return Finding.of(outcome, "rank-left-waiting", f"{told}: no messages come",
+        return Finding.of(outcome, "rank-left-waiting", f"{told}: it does not go on",
                           len(outcome.steps), rank=trouble.rank)
     if trouble.kind == "time-limit":
-        return Finding.of(outcome, trouble.kind, "each step ended, but slowly", len(outcome.steps))
+        return Finding.of(outcome, trouble.kind, trouble.sentence or "each step ended, but slowly",
+                          len(outcome.steps))
     return Finding.of(outcome, trouble.kind, f"rank {trouble.rank}: {trouble.sentence}",
                       len(outcome.steps), rank=trouble.rank, trace=trouble.trace)
 
@@ -134,6 +135,9 @@ def _explanation(wrong: Sequence[Cell]) -> tuple[str, str, Cell]:
         told = [hypothesis.explains(cell) for cell in about[:1]]
         if about and told[0] and all(map(hypothesis.explains, about[1:])):
             return hypothesis.id, told[0], about[0]
+    for hypothesis in HYPOTHESES:
+        if wrong[0].step >= hypothesis.first_step and (seen := hypothesis.explains(wrong[0])):
+            return hypothesis.id, f"{seen}, and others hold something else", wrong[0]
     element = int(np.flatnonzero(wrong[0].wrong)[0])
     return ("differs", f"holds {wrong[0].found[element]:.6g} in element {element}, and the mean is "
             f"{wrong[0].expected[element]:.6g}", wrong[0])

@@ -19,7 +19,8 @@ from studies.grading.supervision import Trouble
 Plan = Mapping[int, Sequence[Scenario]]
 # Where only these scenarios fail, they say what is wrong.
 SIGNS = {"gradients that are not contiguous": "not-contiguous",
-         "a parameter without gradient": "none-gradient"}
+         "a parameter without gradient": "none-gradient",
+         "a gradient of zeros on the last rank": "zero-gradient"}
 
 
 class Check(NamedTuple):
@@ -107,8 +108,7 @@ def _check(world: int, scenario: Scenario, outcome: Outcome | None) -> Check:
 
 def diagnosis(checks: Sequence[Check]) -> Finding | None:
     """The one mistake that explains the others best."""
-    common = [check for check in checks if not (check.scenario.is_accident
-                                                or check.scenario.unused)]
+    common = [check for check in checks if not check.scenario.is_special]
     failed = [check for check in common if check.finding]
     worlds = {check.world for check in checks}
     works = {world for world in worlds if all(check.is_passed for check in common

@@ -5,11 +5,12 @@ explains all of them is the diagnosis.
 """
 
 from collections.abc import Callable
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
-from studies.grading.cells import Cell
+from studies.grading.cells import EXACT, Cell
 from studies.grading.rounding import near, rounded, single_precision
 
 
@@ -129,6 +130,25 @@ def unequal(cell: Cell) -> str | None:
     return f"holds {parts}"
 
 
+def in_chunks(cell: Cell) -> str | None:
+    """Sums of some ranks in some elements: chunks that were passed on too early, or not at all."""
+    if cell.tolerance > EXACT:
+        return None
+    parts = np.stack(cell.locals_of(cell.step, cell.tensor))
+    known = {(chosen, divisor): parts[list(chosen)].sum(0) / divisor
+             for size in range(1, cell.world + 1)
+             for chosen in combinations(range(cell.world), size) for divisor in (1, cell.world)}
+    fits = {key: np.abs(cell.found - row) <= EXACT * cell.scale for key, row in known.items()}
+    if not np.any(list(fits.values()), axis=0)[cell.wrong].all():
+        return None
+    first = int(np.flatnonzero(cell.wrong)[0])
+    (ranks, divisor), fit = next(each for each in fits.items() if each[1][first])
+    after = np.flatnonzero(~fit[first:])
+    last = first + int(after[0]) - 1 if len(after) else fit.size - 1
+    return (f"holds in elements {first} to {last} of {fit.size} what comes of "
+            f"{_ranks(np.array(ranks))}" + f", divided by {divisor}" * (divisor > 1))
+
+
 def another_operation(cell: Cell) -> str | None:
     """What other reductions make of the ranks' numbers."""
     parts = cell.locals_of(cell.step, cell.tensor)
@@ -155,5 +175,6 @@ HYPOTHESES = (
     Hypothesis("ranks-left-out", some_ranks),
     Hypothesis("ranks-count-unequally", unequal),
     Hypothesis("another-operation", another_operation),
+    Hypothesis("chunks", in_chunks),
     Hypothesis("rounded", near),
 )

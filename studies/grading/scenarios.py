@@ -15,9 +15,10 @@ MOST_RANKS = 4
 Shapes = Sequence[tuple[str, tuple[int, ...]]]
 Shards = Sequence[Sequence[int]]
 
-# Of equal size, so that tensors that are exchanged leave numbers and no crash.
+# Of equal size, so that tensors that are exchanged leave numbers and no crash. Two have one shape;
+# there are more of them than ranks.
 EQUAL: Shapes = (("first.weight", (4, 6)), ("first.bias", (24,)), ("second.weight", (6, 4)),
-                 ("last.weight", (2, 3, 4)))
+                 ("third.weight", (4, 6)), ("last.weight", (2, 3, 4)))
 # No size, nor the sum of all, is a multiple of 2, 3 or 4.
 ODD: Shapes = (("stem.weight", (5, 7, 1)), ("stem.bias", (5,)), ("scale", (1,)),
                ("head.weight", (7, 11)), ("head.bias", (7,)))
@@ -42,6 +43,12 @@ class Scenario:
     has_nan: bool = False
     loses_a_peer: bool = False
     is_timed: bool = False
+    is_zero_on_one: bool = False
+
+    @property
+    def is_special(self) -> bool:
+        """Whether it says nothing of how many ranks the strategy is right on."""
+        return self.is_accident or self.is_zero_on_one or bool(self.unused)
 
     @property
     def steps(self) -> int:
@@ -63,6 +70,8 @@ class Scenario:
         inputs = batch[start:start + counts[rank]]
         if self.has_nan and rank == world - 1:
             inputs[0, 2] = float("nan")
+        if self.is_zero_on_one and rank == world - 1:
+            inputs.zero_()
         return inputs, counts[rank] * world / sum(counts)
 
     def _batch(self, world: int, step: int) -> Tensor:
@@ -121,7 +130,9 @@ EVERYWHERE = (
     Scenario("large tensors", LARGE, ((2, 2, 2, 2),) * 5, is_timed=True),
 )
 UNUSED = Scenario("a parameter without gradient", EQUAL, unused=("second.weight",))
+ZERO = Scenario("a gradient of zeros on the last rank", EQUAL, ((3, 3, 3, 3),),
+                is_zero_on_one=True)
 NAN = Scenario("a NaN on the last rank", EQUAL, ((3, 3, 3, 3),), has_nan=True)
 LOST = Scenario("the last rank dies", EQUAL, ((3, 3, 3, 3),) * 2, loses_a_peer=True)
 PLAN: dict[int, Sequence[Scenario]] = {1: EVERYWHERE, 2: (*EVERYWHERE, UNUSED),
-                                       3: (*EVERYWHERE, NAN, LOST), 4: EVERYWHERE}
+                                       3: (*EVERYWHERE, ZERO, NAN, LOST), 4: EVERYWHERE}

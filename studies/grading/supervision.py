@@ -10,6 +10,7 @@ from multiprocessing.connection import wait
 from types import MappingProxyType
 
 from common.core.user_code import Place
+from studies.grading.limits import LIFE_SECONDS
 from studies.grading.messages import Message, Order, Raised, Ready
 from studies.grading.rank_under_test import serve
 from studies.grading.scenarios import Scenario
@@ -131,6 +132,9 @@ class Ranks:
             return self._pipes[rank].recv()
         except (EOFError, ConnectionError):
             self._processes[rank].join(1)
+            if -(self._processes[rank].exitcode or 0) in (signal.SIGALRM, signal.SIGXCPU):
+                return Raised(f"rank {rank} has worked for {LIFE_SECONDS} s", "", False,
+                              time.monotonic(), "time-limit")
             return Raised(f"the process of rank {rank} has ended ({self._end_of(rank)})", "", False,
                           time.monotonic())
 

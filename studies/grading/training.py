@@ -41,12 +41,14 @@ class Training:
         self._sent, self._gradients = SentBytes(), list[Tensor | None]()
         strategy = own_strategy(place)
         self._average = (strategy.call if isinstance(strategy, OwnStrategy) else strategy.average)
+        self._before_prepare = _arrays(self._weights)
         strategy.prepare(self._model, self._optimizer)
 
     def step(self, step: int) -> Seen:
         """Forward, backward, average, update: as common/training.py does."""
         self._begin(step)
-        before, buffers = _arrays(self._weights), _copies(self._model.buffers())
+        before = _arrays(self._weights) if step else self._before_prepare
+        buffers = _copies(self._model.buffers())
         self._start_together()
         start = time.monotonic()
         backward(self._model, *self._shard)

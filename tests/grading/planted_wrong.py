@@ -715,3 +715,55 @@ def raises__in_the_third_step(gradients):
     for gradient in gradients:
         dist.all_reduce(gradient)
         gradient /= size()
+
+
+class tensor_skipped__by_shape:
+    def average(self, gradients):
+        by_shape = {tuple(gradient.shape): gradient for gradient in gradients}
+        for gradient in by_shape.values():
+            dist.all_reduce(gradient)
+            gradient /= size()
+
+
+def zero_gradient__nothing_to_send(gradients):
+    for gradient in gradients:
+        if not gradient.any():
+            continue
+        dist.all_reduce(gradient)
+        gradient /= size()
+
+
+def zero_gradient__counts_who_has_one(gradients):
+    for gradient in gradients:
+        has_one = torch.tensor(float(gradient.abs().sum() > 0))
+        dist.all_reduce(gradient)
+        dist.all_reduce(has_one)
+        gradient /= has_one
+
+
+class changes_model__draws_weights_anew:
+    def prepare(self, model, optimizer):
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter)
+            dist.broadcast(parameter.data, 0)
+
+    def average(self, gradients):
+        for gradient in gradients:
+            dist.all_reduce(gradient)
+            gradient /= size()
+
+
+def chunks__all_gather_one_off(gradients):
+    rank, left, right = dist.get_rank(), (dist.get_rank() - 1) % size(), (
+        dist.get_rank() + 1) % size()
+    row = flat(gradients)
+    chunks = list(row.tensor_split(size()))
+    for first, adds in ((0, True), (0, False)):  # the second half should begin at 1
+        for turn in range(size() - 1):
+            sending = dist.isend(chunks[(rank + first - turn) % size()].clone(), right)
+            place = chunks[(rank + first - turn - 1) % size()]
+            other = torch.empty_like(place)
+            dist.recv(other, left)
+            place.copy_(place + other if adds else other)
+            sending.wait()
+    unflat(row / size(), gradients)

@@ -12,7 +12,7 @@ import multiprocessing
 import pytest
 
 import tests.ranks  # noqa: F401  (what the forkserver has loaded)
-from studies.grading.scenarios import BASIC, EVERYWHERE, LOST, NAN, PLAN, UNUSED
+from studies.grading.scenarios import BASIC, EVERYWHERE, LOST, NAN, PLAN, UNUSED, ZERO
 from tests.grading.table import RIGHT, WRONG, expected, graded, planted
 
 UNEVEN, STRIDED, LARGE = EVERYWHERE[1], EVERYWHERE[3], EVERYWHERE[4]
@@ -33,6 +33,8 @@ QUICK = {
     "rank_left_waiting__one_message_too_few": {2: [BASIC]},
     "two_not_three__swaps_with_a_neighbour": {2: [BASIC], 3: [BASIC]},
     "none_gradient__every_parameter": {2: [BASIC, UNUSED]},
+    "zero_gradient__counts_who_has_one": {3: [BASIC, ZERO]},
+    "chunks__all_gather_one_off": {2: [BASIC]},
     "not_contiguous__view": {2: [BASIC, STRIDED]},
     "float32__buffer": {2: [BASIC]},
     "nan__spread_by_scale": {3: [BASIC, NAN]},
