@@ -410,8 +410,8 @@ def wrong_order__reversed_on_one(gradients):
 
 class wrong_order__as_a_set_has_it:
     def average(self, gradients):
-        keyed = {(index * (dist.get_rank() + 1)) % 5: gradient
-                 for index, gradient in enumerate(gradients, 1)} if len(gradients) == 4 else (
+        keyed = {(index * (dist.get_rank() + 1)) % 7: gradient
+                 for index, gradient in enumerate(gradients, 1)} if len(gradients) == 5 else (
                      dict(enumerate(gradients)))
         for key in sorted(keyed):
             row = keyed[key].reshape(-1).clone()
