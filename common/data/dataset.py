@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from common.core.failures import DataError
+from common.core.failures import DataError, first_line
 
 Numbers = np.ndarray | Sequence[int]
 LOOKED_AT = 64
@@ -109,6 +109,16 @@ def _digest_of(arrays: Sequence[np.ndarray], class_names: Sequence[str]) -> str:
     return digest.hexdigest()[:16]
 
 
+def _as_array(values: Any) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+        torch.from_numpy(array[:0])
+    except (TypeError, ValueError) as error:
+        raise DataError("a workload's load returned what is no array of numbers "
+                        f"({first_line(error)})") from error
+    return array
+
+
 def as_dataset(found: Any) -> Dataset:
     """What a workload's `load` has returned, as a data set.
 
@@ -118,7 +128,7 @@ def as_dataset(found: Any) -> Dataset:
     if isinstance(found, ArrayDataset | ItemDataset):
         return found
     if isinstance(found, tuple) and len(found) in (2, 3):
-        inputs, targets = (np.asarray(each) for each in found[:2])
+        inputs, targets = map(_as_array, found[:2])
         if len(inputs) != len(targets):
             raise DataError(f"there are {len(inputs)} inputs and {len(targets)} targets")
         return make_dataset(inputs, targets, found[2] if len(found) == 3 else ())

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from common.core.failures import DataError
 from common.data import datasets
+from common.data.dataset import as_dataset
 from common.data.datasets import load_cifar10, load_digits, load_image_folder, load_spirals
 
 
@@ -227,3 +229,27 @@ def test_digits_are_those_of_scikit_learn(has_file, monkeypatch):
     rows = datasets._read_digits()
     assert np.array_equal(rows[:, :-1], reference().data)
     assert np.array_equal(rows[:, -1], reference().target)
+
+
+@pytest.mark.parametrize("found, words", [
+    (([[1, 2], [3]], [0, 1]), "no array of numbers"), ((["one", "two"], [0, 1]), "no array of"),
+    ((np.zeros((3, 2)), np.zeros(2)), "3 inputs and 2 targets"),
+    (np.zeros((3, 2)).sum(), "it must be"), (iter(()), "tuple_iterator")])
+def test_what_is_no_data_set_is_refused_in_a_sentence(found, words):
+    with pytest.raises(DataError, match=words):
+        as_dataset(found)
+
+
+@pytest.mark.parametrize("as_items", [False, True])
+def test_a_users_data_set_is_taken_and_parted_by_number(as_items):
+    rows, targets = torch.arange(12.0).view(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])
+    items = torch.utils.data.TensorDataset(rows, targets)
+    items.classes = ["a", "b", "c"]
+    dataset = as_dataset(items if as_items else (rows, targets, ["a", "b", "c"]))
+    part = dataset.part(np.array([5, 3, 1]))
+    inputs, found = part.take([2, 0])
+    assert torch.equal(inputs, rows[[1, 5]]) and found.tolist() == [1, 2]
+    assert dataset.class_names == ("a", "b", "c") and len(part) == 3
+    others = (rows + torch.eye(6)[:, :2], targets, ["a", "b", "c"])
+    digests = {each.digest for each in (dataset, part, as_dataset(others))}
+    assert len(digests) == 3
