@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import re
 import shutil
 from pathlib import Path
 
@@ -13,11 +14,17 @@ from common.core.failures import CheckpointError
 from common.core.progress import Position
 
 BEST = "best.pt"
+_OURS = re.compile(r"Epoch_(\d+)(?:_Iteration_(\d+))?\.pt")
 
 
 def newest(folder: Path) -> list[Path]:
-    """The checkpoints in `folder`, the furthest trained first."""
-    return sorted(folder.glob("Epoch_*.pt"), key=_trained_to, reverse=True)
+    """The checkpoints in `folder`, the furthest trained first.
+
+    What has another name, a copy of the user's perhaps, or is no file, is left alone.
+    """
+    ours = (path for path in folder.glob("Epoch_*.pt")
+            if _OURS.fullmatch(path.name) and path.is_file())
+    return sorted(ours, key=_trained_to, reverse=True)
 
 
 def to_resume(folder: Path, resume: str) -> list[Path]:
@@ -29,9 +36,10 @@ def to_resume(folder: Path, resume: str) -> list[Path]:
 
 def _trained_to(path: Path) -> tuple[int, float]:
     """Sorts Epoch_1_Iteration_40.pt before Epoch_1.pt, which is the whole epoch."""
-    words = path.stem.split("_")
-    whole = len(words) == 2
-    return int(words[1]), float("inf") if whole else int(words[3])
+    found = _OURS.fullmatch(path.name)
+    assert found is not None
+    epoch, iteration = found.groups()
+    return int(epoch), float(iteration or "inf")
 
 
 def prune(path: Path, kept: int) -> None:

@@ -141,3 +141,18 @@ def test_names_say_how_far_and_sort_so(tmp_path):
     assert [path.name for path in checkpoint_folder.newest(tmp_path)] == [
         "Epoch_10.pt", "Epoch_2.pt", "Epoch_2_Iteration_40.pt", "Epoch_2_Iteration_5.pt",
         "Epoch_1.pt"]
+
+
+def test_what_is_not_ours_in_the_folder_is_left_alone(tmp_path):
+    ours = ["Epoch_10.pt", "Epoch_2.pt", "Epoch_2_Iteration_7.pt"]
+    others = ["Epoch_1_backup.pt", "Epoch_1 (copy).pt", "Epoch_best.pt", "Epoch_3_Iteration_.pt",
+              "Epoch_4.pt.aside", "best.pt"]
+    for name in [*ours, *others]:
+        (tmp_path / name).touch()
+    os.mkfifo(tmp_path / "Epoch_11.pt")
+    (tmp_path / "Epoch_12.pt").symlink_to(tmp_path / "gone")
+    (tmp_path / "Epoch_13.pt").mkdir()
+    assert [path.name for path in checkpoint_folder.newest(tmp_path)] == ours
+    checkpoint_folder.prune(tmp_path / "Epoch_10.pt", kept=1)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"Epoch_10.pt", *others, "Epoch_11.pt", "Epoch_12.pt", "Epoch_13.pt"}
