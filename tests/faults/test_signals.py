@@ -152,9 +152,9 @@ def test_on_a_terminal_the_sentence_takes_the_place_of_the_bar(run, size, tmp_pa
     os.close(end)
     reader.join()
     os.close(terminal)
-    assert codes == [143] * size and b"images/s" in shown  # there was a bar
+    assert codes == [143] * size and b"samples/s" in shown  # there was a bar
     line, = (line for line in lines_of(shown.decode()) if "error: " in line)
-    assert line.startswith("error: ") and "stopped by SIGTERM" in line and "images/s" not in line
+    assert line.startswith("error: ") and "stopped by SIGTERM" in line and "samples/s" not in line
 
 
 def read_all(terminal: int, shown: bytearray) -> None:
