@@ -88,7 +88,7 @@ def _evaluate(model: nn.Module, criterion: nn.Module, dataset: Dataset,
     batches = _my_batches(len(dataset), run.node.world)
     totals, classes = predict(model, criterion, _loaded(
         dataset, create_augment(run.settings), batches, device), run.precision, run.node.progress,
-        run.log.metric)
+        run.metric)
     # Batches are disjoint, so sums over ranks put the pieces together; `seen` proves it.
     gathered = torch.zeros(3, len(dataset), dtype=torch.int64, device=device)
     mine = [place for batch in batches for place in range(batch.start, batch.stop)]
@@ -99,7 +99,7 @@ def _evaluate(model: nn.Module, criterion: nn.Module, dataset: Dataset,
         raise AssertionError("the ranks did not evaluate every test sample exactly once")
     totals = over_ranks(totals, run.node)
     loss, _ = totals.means()
-    if run.log.metric is not ACCURACY:
+    if run.metric is not ACCURACY:
         return Evaluation(loss, NO_CLASSES, NO_CLASSES, totals=totals)
     truth, predictions, _ = gathered.cpu().numpy()
     return Evaluation(loss, truth, predictions, dataset.class_names)

@@ -69,7 +69,7 @@ def finish_run(run: Run, result: Evaluation) -> None:
     if run.settings.dry_run:
         run.log.say(_dry_run_sentence(run))
         return
-    metric, path = run.log.metric, run.folder / "report.txt"
+    metric, path = run.metric, run.folder / "report.txt"
     if result.totals:
         path.write_text(f"Metrics for the checkpoint: {run.checkpoints.last}\n"
                         f"Test Loss: {result.loss:.3f}, Test {metric.title}: {result.score:.3f}\n")
@@ -120,7 +120,7 @@ def summarise(run: Run, result: Evaluation) -> dict:
     durations = [step["duration"] for step in steps[1:]]
     mean = statistics.fmean(durations) if durations else None
     return {
-        "test_loss": result.loss, f"test_{run.log.metric.key}": result.score,
+        "test_loss": result.loss, f"test_{run.metric.key}": result.score,
         "mirrored_test_accuracy": result.mirrored_accuracy,
         "test_samples": result.samples, "iterations": len(steps), "mean_iteration_seconds": mean,
         "median_iteration_seconds": statistics.median(durations) if durations else None,

@@ -77,6 +77,6 @@ def forward(model: nn.Module, criterion: nn.Module, part: Part, run: Run,
     samples, mean = len(part.targets), loss.item()
     if not math.isfinite(mean):
         raise NotFinite("the loss")
-    trained.add(Totals(Fraction(mean) * samples, run.log.metric.sum(outputs, part.targets),
+    trained.add(Totals(Fraction(mean) * samples, run.metric.sum(outputs, part.targets),
                        samples))
     return loss

@@ -33,6 +33,7 @@ from benchmarks.sync_benchmark.variants import VARIANTS, Wired, find_variant
 from common.cluster.process_group import Node, process_group
 from common.cluster.program import run_program
 from common.core.collectives import total_bytes
+from common.core.metrics import ACCURACY
 from common.core.precision import Precision
 from common.core.progress import Position
 from common.core.settings import Settings
@@ -52,6 +53,8 @@ WARM_UP_STEPS = 3
 
 class Turn:
     """Stands where the training loop has its run: it times a few steps, and writes nothing."""
+
+    metric = ACCURACY
 
     def __init__(self, gradient_sync: GradientSync, settings: Settings, steps: int,
                  ready: ReadyTimes | None) -> None:

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from common.cluster.process_group import Node
 from common.core.collectives import gather_rows
+from common.core.metrics import Metric
 from common.core.precision import Precision
 from common.core.progress import Position
 from common.core.provenance import instruction_sets, versions
@@ -69,6 +70,11 @@ class Run:
     def position(self) -> Position:
         """The next batch to train on."""
         return self.state.position
+
+    @property
+    def metric(self) -> Metric:
+        """What is reported beside the loss."""
+        return self.log.metric
 
     def epochs(self) -> Iterator[int]:
         """The epochs that are left, the one that was interrupted first."""
