@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 
 from common.cluster.process_group import Node
 from common.core.collectives import gather_rows
-from common.core.metrics import Metric
 from common.core.precision import Precision
 from common.core.progress import Position
 from common.core.provenance import instruction_sets, versions
@@ -56,7 +55,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.folder = self.settings.output_dir / self.name
-        self.precision = Precision(self.settings.precision)
+        self.precision, self.metric = Precision(self.settings.precision), self.log.metric
         self.schedule = create_schedule(self.settings, self.iterations_per_epoch)
         self.sentinel = Sentinel(self.model, self.plan, self.node,
                                  self.settings.check_every if self.plan else 0,
@@ -70,11 +69,6 @@ class Run:
     def position(self) -> Position:
         """The next batch to train on."""
         return self.state.position
-
-    @property
-    def metric(self) -> Metric:
-        """What is reported beside the loss."""
-        return self.log.metric
 
     def epochs(self) -> Iterator[int]:
         """The epochs that are left, the one that was interrupted first."""
