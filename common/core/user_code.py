@@ -1,4 +1,4 @@
-"""Objects out of a user's own Python file; and errors in it, told by its own lines.
+"""Objects out of a user's own Python file, and errors in it, shown with its own lines.
 
     python3 PartTwo/main.py ... --sync my_sync.py:MyAllReduce
 """

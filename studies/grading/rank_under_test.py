@@ -47,7 +47,7 @@ def serve(rank: int, world: int, folder: str, place: Place, scenarios: Sequence[
 
 
 def _never(error: BaseException) -> bool:
-    """A connection that breaks in the user's line is told by that line too."""
+    """A connection that breaks in the user's line is reported with that line too."""
     return False
 
 

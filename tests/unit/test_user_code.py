@@ -1,4 +1,4 @@
-"""Objects out of a user's file; what it raises is told by its own lines."""
+"""Objects out of a user's file; what it raises is shown with its own lines."""
 
 import pytest
 
