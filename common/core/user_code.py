@@ -81,7 +81,7 @@ def _module(file: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise _told(error) from error
+        raise _told(error, file=file) from error
     return module
 
 
@@ -110,13 +110,18 @@ def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
             if Path(frame.filename).parent in _folders]
 
 
-def _told(error: BaseException, who: str = "") -> UserCodeError:
-    """Prints the user's part of the traceback; returns the sentence."""
+def _told(error: BaseException, who: str = "", file: Path | None = None) -> UserCodeError:
+    """Prints the user's part of the traceback; returns the sentence.
+
+    `file` is for an error before its first line is reached.
+    """
     told, own = traceback.TracebackException.from_exception(error), _own_frames(error)
     told.stack = traceback.StackSummary.from_list(own)
     told.__cause__ = told.__context__ = None
     print("".join(told.format()), file=sys.stderr, end="", flush=True)
-    file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (
-        own[-1].filename, own[-1].lineno)
-    return UserCodeError(f"{who}{Path(file or '').name}, line {line}: {type(error).__name__}: "
-                         f"{first_line(error)}")
+    if isinstance(error, SyntaxError):
+        where = f"{Path(error.filename or '').name}, line {error.lineno}"
+    else:
+        where = (f"{Path(own[-1].filename).name}, line {own[-1].lineno}" if own
+                 else file.name if file else "")
+    return UserCodeError(f"{who}{where}: {type(error).__name__}: {first_line(error)}")

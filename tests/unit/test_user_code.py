@@ -45,7 +45,7 @@ def test_a_file_may_import_its_neighbours_and_its_errors_are_told_by_their_lines
 
 @pytest.mark.parametrize("text, words", [
     ("x = (1,\n", "line 1: SyntaxError"), ("\nraise SystemExit(0)\n", "line 2: SystemExit"),
-    ("import no_such_module\n", "line 1: ModuleNotFoundError"),
+    ("import no_such_module\n", "line 1: ModuleNotFoundError"), ("a\0b", "mine.py.*null bytes"),
     ("class Mine:\n    pass\n", "has no 'wanted'; it has Mine")])
 def test_a_file_that_cannot_be_used(text, words, tmp_path):
     with pytest.raises(UsageError, match=words):
