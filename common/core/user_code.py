@@ -119,8 +119,8 @@ def _told(error: BaseException, who: str = "", file: Path | None = None) -> User
     told.stack = traceback.StackSummary.from_list(own)
     told.__cause__ = told.__context__ = None
     print("".join(told.format()), file=sys.stderr, end="", flush=True)
-    if isinstance(error, SyntaxError):
-        where = f"{Path(error.filename or '').name}, line {error.lineno}"
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f"{Path(error.filename).name}, line {error.lineno}"
     else:
         where = (f"{Path(own[-1].filename).name}, line {own[-1].lineno}" if own
                  else file.name if file else "")
