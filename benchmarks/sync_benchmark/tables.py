@@ -55,9 +55,13 @@ def _counts(ranks: list[dict[str, float]]) -> tuple[str, ...]:
 
 
 def largest_gap(cells: list[Cell]) -> tuple[float, str]:
-    """The largest |interface / counted - 1| of any rank, strategy and cell, and where that was."""
+    """The largest |interface / counted - 1| of any rank, strategy and cell, and where that was.
+
+    Only of what counts: a user's own strategy need not, and where none does, (0.0, "nothing
+    counted").
+    """
     gaps = [(abs(rank["payload_sent"] / rank["counted"] - 1),
              f"{name}, rank {number} of {found['nodes']}, {found['rate']}")
             for found in cells for name, row in found["variants"].items()
             for number, rank in enumerate(row["bytes"]) if rank["counted"]]
-    return max(gaps)
+    return max(gaps, default=(0.0, "nothing counted"))
