@@ -12,7 +12,7 @@ if [ "${1:-}" = --slow ]; then
 fi
 # The tests of real clusters need a few programs; without them they are skipped, and say so.
 missing_tools() {
-    for tool in ip tc iptables sshd sbatch munged; do
+    for tool in ip tc iptables sshd sbatch munged mpirun; do
         command -v "$tool" > /dev/null || return 0
     done
     return 1
@@ -21,7 +21,8 @@ if [ "$(id -u)" -eq 0 ] && command -v apt-get > /dev/null && missing_tools; then
     echo "installing the programs that the tests of clusters need: a minute or so" >&2
     # RUNLEVEL=1: install the daemons, start none of them.
     { timeout 120 apt-get update && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive timeout 300 apt-get \
-        install --yes --no-install-recommends iproute2 iptables openssh-server slurm-wlm munge
+        install --yes --no-install-recommends iproute2 iptables openssh-server slurm-wlm munge \
+        openmpi-bin
     } > /dev/null 2>&1 || true
 fi
 if [ "$(id -u)" -eq 0 ] && command -v apt-get > /dev/null && ! command -v chromium > /dev/null; then

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from tests.ranks import ROOT
 
-PROGRAMS = ("python3", "torchrun", "srun", "sbatch", "sudo", "diff", "pip", "watch", "tensorboard",
-            "git", "for")
+PROGRAMS = ("python3", "torchrun", "mpirun", "srun", "sbatch", "sudo", "diff", "pip", "watch",
+            "tensorboard", "git", "for")
 ELSEWHERE = re.compile(r"^(srun|sbatch|sudo) |\b10\.0\.0\.1\b|ssh_cluster")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")),
              ROOT / "exercises/README.md"]

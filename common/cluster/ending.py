@@ -16,6 +16,8 @@ from common.core.progress import process_progress
 
 RESUMABLE = (75, 130, 143)
 NOT_FINITE = 5
+LAUNCHERS = (("TORCHELASTIC_RUN_ID", "torchrun"), ("OMPI_COMM_WORLD_RANK", "mpirun"),
+             ("SLURM_STEP_ID", "srun"), ("PMI_RANK", "mpirun"))  # srun may set PMI_RANK too
 QUOTED_RESUME = re.compile(r" --resume[ =](?:\\.|[^\\\s])+")
 CLEARED_LINE = "\r\x1b[K"
 
@@ -64,7 +66,7 @@ def resume_command(arguments: Sequence[str], environment: Mapping[str, str]) -> 
     """
     if launcher := environment.get("RUN_COMMAND"):
         return f"{QUOTED_RESUME.sub('', launcher).strip()} --resume auto"
-    for variable, launcher in (("TORCHELASTIC_RUN_ID", "torchrun"), ("SLURM_STEP_ID", "srun")):
+    for variable, launcher in LAUNCHERS:
         if variable in environment and "--rank" not in arguments and "-R" not in arguments:
             return f"the same {launcher} command with --resume auto"
     kept = [word for before, word in zip(["", *arguments], arguments, strict=False)

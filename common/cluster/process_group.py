@@ -28,7 +28,7 @@ from common.core.failures import PeerLost, RanksDisagree, first_line
 from common.core.progress import FINISHED, Progress, process_progress
 from common.core.settings import Settings
 from common.core.user_code import own_errors
-from common.core.world import World
+from common.core.world import BY_HAND, World
 
 START_FACTOR = 2.0
 
@@ -98,7 +98,7 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
     progress, stop = process_progress(), process_stop()
     progress.phase, stop.is_over = "joining the other ranks", False
     deadline = time.monotonic() + START_FACTOR * settings.timeout
-    _warn_without_other_nodes(world, settings)
+    _say_what_may_be_a_mistake(world, settings)
     connect = partial(rendezvous.connect_store, world, addresses.resolve(world.master_address))
     with (rendezvous.join(world, settings, deadline) as (board, me),
           Watch(board, connect, settings.timeout, stop, progress) as watch):
@@ -115,13 +115,17 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
         stop.is_over = True
 
 
-def _warn_without_other_nodes(world: World, settings: Settings) -> None:
-    """Warns where neither a launcher nor a flag has named other nodes: it may be a mistake."""
-    if world.source == "alone" and settings.parallel != "data-parallel":
+def _say_what_may_be_a_mistake(world: World, settings: Settings) -> None:
+    """Where no launcher and no flag has told the world, it may not be the one that is meant."""
+    if world.source == BY_HAND and world.size > 1:
+        console(world)(f"{BY_HAND} say that this is rank {world.rank} of {world.size}, with rank 0 "
+                       f"at {world.master_address}: unset them if they are left over")
+    elif world.source in ("alone", BY_HAND) and settings.parallel != "data-parallel":
         console(world)(
             "warning: this node trains by itself, and four nodes started like this train four "
             "separate models; for one model give every node --master-ip, --num-nodes and --rank, "
-            "or start the ranks with torchrun or srun (--num-nodes 1 says that one node is meant)")
+            "or start the ranks with torchrun, srun or mpirun (--num-nodes 1 says that one node is "
+            "meant)")
 
 
 def form_group(board: Board, ranks: Sequence[RankInfo], settings: Settings,

@@ -15,7 +15,7 @@ from common.core.setting_types import LOADERS, LOCAL_SYNC_NAMES, SYNC_NAMES, Int
 LOCAL_WIRES = ("int8", "int4")  # formats of the strategies that average weights, not gradients
 WIRES = ("float32", "bf16", "fp16", *LOCAL_WIRES, "powersgd")
 PARALLEL = ("ddp", "data-parallel", "model-split")
-JOIN = "cluster (torchrun and srun set these themselves)"
+JOIN = "cluster (torchrun, srun and mpirun set these themselves)"
 NODE = "this machine"
 RUN = "the run"
 SEAM = "gradient synchronisation"

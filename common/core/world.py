@@ -12,15 +12,24 @@ from common.core.failures import UsageError
 
 DEFAULT_MASTER = "127.0.0.1"
 DEFAULT_PORT = 29500
+# What a process that mpirun has started is told: its rank, the world's size, and how many ranks its
+# machine has; by OpenMPI, then by MPICH and Intel MPI.
+MPI_VARIABLES = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+                 ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"))
+BY_HAND = "RANK and WORLD_SIZE in the environment"
+WITHOUT_SRUN = "SLURM without srun"
+NO_TASK_OF_SRUN = 0xFFFFFFF0  # from here on SLURM_STEP_ID means a batch script or a shell
 
 
 @dataclass(frozen=True)
 class World:
     """This process among all processes of a run; one process is one rank.
 
-    `source` is what launched it: "flags", "torchrun", "slurm" or "alone". `store_is_served` is true
-    when a launcher already serves the rendezvous store (torchrun's agent), so rank 0 must not.
-    `token` is a word that all ranks of one job share, so that two jobs cannot mix by mistake.
+    `source` is what launched it: "flags", "torchrun", "mpirun", "slurm", "alone", BY_HAND where no
+    launcher has set the two, or WITHOUT_SRUN for a job of several tasks that runs no `srun`.
+    `store_is_served` is true when a launcher already serves the rendezvous store (torchrun's
+    agent), so rank 0 must not. `token` is a word that all ranks of one job share, so that two jobs
+    cannot mix by mistake.
     """
 
     rank: int = 0
@@ -45,19 +54,21 @@ def detect_world(
     rank: int | None = None,
     master_port: int | None = None,
 ) -> World:
-    """The World of this process: from explicit flags, else torchrun, else SLURM, else alone.
+    """The World of this process: from explicit flags, else torchrun, mpirun, SLURM, else alone.
 
-    Raises UsageError for half a launch (say, a rank without a world size), naming what is missing,
-    and for a rank outside the world.
+    Under mpirun and SLURM `master_ip` may be given by itself. Raises UsageError for half a launch
+    (say, a rank without a world size), naming what is missing, for variables that an earlier launch
+    has left behind, and for a rank outside the world.
     """
-    if any(value is not None for value in (master_ip, num_nodes, rank)):
+    is_launched = _is_srun_task(environment) or _mpi_variables(environment) is not None
+    if num_nodes is not None or rank is not None or (master_ip is not None and not is_launched):
         world = _from_flags(master_ip, num_nodes, rank)
     elif "RANK" in environment or "WORLD_SIZE" in environment:
         world = _from_torchrun(environment)
-    elif "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment:
-        world = _from_slurm(environment)
+    elif is_launched:
+        world = _from_launcher(environment, master_ip)
     else:
-        world = World()
+        world = _alone(environment)
     port = master_port if master_port is not None else _number(
         environment, "MASTER_PORT", DEFAULT_PORT)
     return _checked(replace(world, master_port=port, token=environment.get("RUN_TOKEN", "")))
@@ -69,29 +80,82 @@ def _from_flags(master_ip: str | None, num_nodes: int | None, rank: int | None) 
     if num_nodes is None or (missing and num_nodes != 1):
         present = [flag for flag, value in given.items() if value is not None]
         raise UsageError(f"{' and '.join(present)} given without {' and '.join(missing)}: "
-                         "a node needs all three (or none, under torchrun or srun)")
+                         "a node needs all three (or none, under torchrun, srun or mpirun)")
     return World(rank or 0, num_nodes, master_ip or DEFAULT_MASTER, source="flags")
 
 
 def _from_torchrun(environment: Mapping[str, str]) -> World:
     for variable, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
         if variable not in environment:
-            raise UsageError(f"the environment sets {other} but not {variable}: "
-                             f"a launcher sets both, so unset {other} or set {variable}")
-    served = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return World(_number(environment, "RANK"), _number(environment, "WORLD_SIZE"),
-                 environment.get("MASTER_ADDR", DEFAULT_MASTER), source="torchrun",
-                 store_is_served=served,
-                 attempt=_number(environment, "TORCHELASTIC_RESTART_COUNT", 0))
+            raise UsageError(f"the environment sets {other} but not {variable}: a launcher sets "
+                             f"both, so unset {other}, which may be left over, or set {variable}")
+    world = World(_number(environment, "RANK"), _number(environment, "WORLD_SIZE"),
+                  environment.get("MASTER_ADDR", DEFAULT_MASTER),
+                  source="torchrun" if "LOCAL_RANK" in environment else BY_HAND,
+                  store_is_served=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+                  attempt=_number(environment, "TORCHELASTIC_RESTART_COUNT", 0))
+    if world.source == BY_HAND:
+        _require_not_left_over(world, environment)
+    return world
 
 
-def _from_slurm(environment: Mapping[str, str]) -> World:
-    nodes = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_NODELIST", ""))
-    size_variable = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment \
-        else "SLURM_NTASKS"
-    master = environment.get("MASTER_ADDR") or first_slurm_node(nodes)
-    return World(_number(environment, "SLURM_PROCID"), _number(environment, size_variable),
-                 master, source="slurm", attempt=_number(environment, "SLURM_RESTART_COUNT", 0))
+def _require_not_left_over(world: World, environment: Mapping[str, str]) -> None:
+    """Every rank that mpirun or srun starts inherits a RANK that is left in the environment."""
+    if not (_is_srun_task(environment) or _mpi_variables(environment)):
+        return
+    started = _from_launcher(environment, world.master_address)
+    if (started.rank, started.size) != (world.rank, world.size):
+        raise UsageError(f"RANK={world.rank} and WORLD_SIZE={world.size} are left over in the "
+                         f"environment, but {started.source} started rank {started.rank} of "
+                         f"{started.size}: unset RANK and WORLD_SIZE")
+
+
+def _from_launcher(environment: Mapping[str, str], master: str | None) -> World:
+    """What mpirun or srun says; `master` is rank 0's address where a flag has told it."""
+    master = master or environment.get("MASTER_ADDR")
+    variables = _mpi_variables(environment)
+    if variables is None:
+        nodes = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_NODELIST", ""))
+        return World(_number(environment, "SLURM_PROCID"), _slurm_size(environment),
+                     master or first_slurm_node(nodes), source="slurm",
+                     attempt=_number(environment, "SLURM_RESTART_COUNT", 0))
+    rank, size, here = (_number(environment, name, 0) for name in variables)
+    if master is None and size > 1 and here != size:
+        raise UsageError(f"mpirun started {size} ranks on several machines, and nothing says where "
+                         "rank 0 is: give --master-ip as rank 0's address in the cluster, or set "
+                         "MASTER_ADDR for every rank")
+    return World(rank, size, master or DEFAULT_MASTER, source="mpirun")
+
+
+def _alone(environment: Mapping[str, str]) -> World:
+    if "PMIX_RANK" in environment:
+        raise UsageError("a launcher has set PMIX_RANK, but nothing says how many ranks there are: "
+                         "start them with mpirun or srun, or give each --master-ip, --num-nodes "
+                         "and --rank")
+    several = any(_number(environment, variable, 1) > 1
+                  for variable in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES"))
+    return World(source=WITHOUT_SRUN if several else "alone")
+
+
+def _mpi_variables(environment: Mapping[str, str]) -> tuple[str, str, str] | None:
+    """The names of mpirun's variables; None where it has set none. srun may set PMI's too."""
+    found = next((names for names in MPI_VARIABLES
+                  if names[0] in environment and names[1] in environment), None)
+    if found and _is_srun_task(environment) and (
+            _number(environment, found[0]), _number(environment, found[1])) == (
+            _number(environment, "SLURM_PROCID"), _slurm_size(environment)):
+        return None
+    return found
+
+
+def _is_srun_task(environment: Mapping[str, str]) -> bool:
+    return "SLURM_PROCID" in environment and _number(
+        environment, "SLURM_STEP_ID", NO_TASK_OF_SRUN) < NO_TASK_OF_SRUN
+
+
+def _slurm_size(environment: Mapping[str, str]) -> int:
+    return _number(environment, "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment
+                   else "SLURM_NTASKS")
 
 
 def first_slurm_node(node_list: str) -> str:

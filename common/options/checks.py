@@ -7,7 +7,7 @@ from common.core.failures import UsageError
 from common.core.settings import LOCAL_SYNC_NAMES, LOCAL_WIRES, Settings
 from common.core.strategies import ON_VIRTUAL_NODES, SEAMS
 from common.core.user_code import Place
-from common.core.world import World
+from common.core.world import BY_HAND, WITHOUT_SRUN, World
 from common.options.workloads import find_workload
 
 SMOOTHED = "cross-entropy"
@@ -26,8 +26,14 @@ def check(part: str, settings: Settings, world: World) -> None:
 
 def _check_world(part: str, settings: Settings, world: World) -> None:
     if part == "PartOne" and world.size > 1:
-        raise UsageError(f"Part One trains on one node, but {world.source} started {world.size} "
-                         "processes: start one, or run PartTwo or PartThree")
+        why = (f"{BY_HAND} say that this is one of {world.size} processes: unset them"
+               if world.source == BY_HAND else
+               f"{world.source} started {world.size} processes: start one")
+        raise UsageError(f"Part One trains on one node, but {why}, or run PartTwo or PartThree")
+    if world.source == WITHOUT_SRUN and part != "PartOne" and settings.parallel != "data-parallel":
+        raise UsageError("this SLURM job has several tasks, but srun has not started this process, "
+                         "which would train by itself: write srun before the command, or give "
+                         "--num-nodes 1 to train on this node alone")
     nodes = settings.virtual_nodes or world.size
     if nodes < world.size:
         raise UsageError(f"--virtual-nodes {nodes} is too few for {world.size} ranks: each "

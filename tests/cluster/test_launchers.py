@@ -1,15 +1,18 @@
 """torchrun and the local cluster start the parts as they are, and end with the right exit code.
 
 Mutations that turn this red: ignore TORCHELASTIC_USE_AGENT_STORE in _from_torchrun (the port is
-taken); let local_cluster.sh keep the last status instead of the first; drop its trap for TERM;
-measure no speeds in announce.
+taken); let local_cluster.sh keep the last status instead of the first; drop its trap for TERM or
+HUP; measure no speeds in announce; drop OpenMPI's row from MPI_VARIABLES.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.cluster.box import wait_until
 from tests.ranks import ROOT, cluster, free_port, run_programs
@@ -27,6 +30,17 @@ def test_torchrun_with_two_processes_a_node(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 ranks (launched by: torchrun)" in done.stdout
     assert (tmp_path / "PartThree" / "metrics_rank1.jsonl").exists()
+
+
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="mpirun (openmpi-bin) is missing")
+def test_mpirun_starts_the_ranks_of_one_run(tmp_path):
+    done = subprocess.run(
+        ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable,
+         "PartTwo/main.py", *FLAGS, "--sync", "all-reduce", "--master-port", str(free_port()),
+         "--output-dir", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 ranks (launched by: mpirun)" in done.stdout
+    assert (tmp_path / "PartTwo/all-reduce/metrics_rank1.jsonl").exists()
 
 
 def test_a_dry_run_tells_how_fast_the_ranks_all_reduce(tmp_path):
@@ -65,3 +79,14 @@ def test_a_signal_reaches_every_local_rank_and_none_is_left(tmp_path):
     assert process.returncode == 143
     for rank in range(3):
         assert not Path(f"/proc/{(tmp_path / f'pid{rank}').read_text()}").exists()
+
+
+def test_a_lost_terminal_lets_the_local_ranks_stop_by_themselves(tmp_path):
+    process = local("import signal\ndef leave(*_):\n    open(folder + '/left' + rank, 'w')\n"
+                    "    sys.exit(0)\nsignal.signal(signal.SIGHUP, leave)\n"
+                    "open(folder + '/ready' + rank, 'w')\ntime.sleep(1000)", tmp_path)
+    wait_until(lambda: all((tmp_path / f"ready{rank}").exists() for rank in range(3)))
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert all((tmp_path / f"left{rank}").exists() for rank in range(3))

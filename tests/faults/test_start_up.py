@@ -76,7 +76,8 @@ def test_ranks_on_one_machine_may_use_a_name_that_means_loopback(tmp_path):
     ("PartTwo", [], {}, True),
     ("PartThree", [], {}, True),
     ("PartTwo", ["-N", "1"], {}, False),
-    ("PartThree", [], {"RANK": "0", "WORLD_SIZE": "1"}, False),
+    ("PartThree", [], {"RANK": "0", "WORLD_SIZE": "1"}, True),
+    ("PartThree", [], {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, False),
     ("PartThree", ["--parallel", "data-parallel"], {}, False),
     ("PartOne", [], {}, False),
 ])

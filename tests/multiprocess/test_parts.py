@@ -126,7 +126,7 @@ def test_replace_deletes_a_runs_files_and_nothing_else(tmp_path):
 
 
 def test_a_launcher_that_starts_several_part_ones_is_told(tmp_path):
-    environment = {"RANK": "0", "WORLD_SIZE": "2"}
+    environment = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     outcome, = launch("PartOne", tmp_path, environment=environment)
     assert outcome.code == 2 and "torchrun started 2 processes" in outcome.output
 
