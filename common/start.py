@@ -1,6 +1,7 @@
 """What every main does first, before torch is imported."""
 
 from common.core.console import tell_long_waits
+from common.core.output import let_output_be_lost
 from common.core.settings import Settings
 from common.core.world import World
 from common.options.command_line import parse_command_line
@@ -14,6 +15,7 @@ def start(part: str) -> tuple[Settings, World]:
     folder holds another one. (One of several ranks joins the other ranks first, to tell them.)
     """
     settings, world = parse_command_line(part)
+    let_output_be_lost()  # what a run has to say is in its logs too
     tell_long_waits(world)
     if world.size == 1:
         refuse_other_runs(part, settings, world)

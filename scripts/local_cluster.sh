@@ -26,7 +26,7 @@ port="${MASTER_PORT:-$("$PYTHON" -c \
 
 pids=()
 stop_all() {
-    trap '' INT TERM
+    trap '' INT TERM HUP
     kill -"$1" "${pids[@]}" 2>/dev/null
     for ((tenth = 0; tenth < 10 * ${GRACE:-15}; tenth++)); do
         kill -0 "${pids[@]}" 2>/dev/null || break  # fails only when none is left
@@ -37,6 +37,7 @@ stop_all() {
 trap 'stop_all KILL' EXIT
 trap 'stop_all INT; exit 130' INT
 trap 'stop_all TERM; exit 143' TERM
+trap 'stop_all HUP; exit 143' HUP
 for ((rank = ranks - 1; rank >= 0; rank--)); do
     command=("$PYTHON" "$program" --master-ip 127.0.0.1 --num-nodes "$ranks" --rank "$rank"
         --master-port "$port" "$@")

@@ -4,7 +4,7 @@
 #   scripts/supervise.sh 3 python3 PartTwo/main.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0
 # The first argument is the number of restarts. Ends with the last exit code. Any other failure (a
 # wrong flag, other data, a loss that is not finite) would only happen again, so it ends at once, and
-# so does an interrupt: SIGINT, SIGTERM and SIGUSR1 are passed on to the command.
+# so does an interrupt: SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed on to the command.
 set -uo pipefail
 . "$(dirname "$0")/run_command.sh"
 keep_command "$0" "$@"
@@ -20,7 +20,7 @@ pass_on() {
     told=yes
     kill "-$1" "$pid" 2>/dev/null
 }
-for name in INT TERM USR1; do
+for name in INT TERM HUP USR1; do
     trap "pass_on $name" "$name"
 done
 

@@ -12,20 +12,33 @@ from common.cluster.ending import print_failure
 from common.cluster.signals import listen_for_signals
 from common.cluster.stopping import process_stop
 from common.core.failures import Failure
+from common.core.output import protect_output, require_output
 
 
 def run_program(main: Callable[[], None]) -> NoReturn:
     """Calls `main` and exits: 0, or a failure's one sentence on standard error and its exit code.
 
     `--debug` anywhere on the command line adds the traceback. An exception that is no
-    `Failure` is a fault of this program and always shows its traceback.
+    `Failure` is a fault of this program and always shows its traceback. What nobody reads is not
+    missed; a full disk that takes no output is a failure, unless `main` lets output be lost.
     """
+    protect_output()
     listen_for_signals(process_stop())
     try:
-        main()
+        _call(main)
+        require_output()
     except Failure as failure:
         if "--debug" in sys.argv:
             traceback.print_exc()
         print_failure(str(failure), failure.exit_code)
         sys.exit(failure.exit_code)
     sys.exit(0)
+
+
+def _call(main: Callable[[], None]) -> None:
+    """Calls a main, which may also end with sys.exit."""
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise

@@ -1,9 +1,10 @@
-"""SIGINT, SIGTERM and SIGUSR1: all ranks stop after one and the same step, save, and exit.
+"""SIGINT, SIGTERM, SIGHUP and SIGUSR1: all ranks stop after one and the same step, save, and exit.
 
 Python runs its signal handlers on the main thread, and not while that is blocked in a collective.
 So a thread of its own reads the pipe that the interpreter writes each signal's number to.
 
-    kill -TERM PID        # exit code 143; SIGINT 130; SIGUSR1, a scheduler's preemption, 75
+    kill -TERM PID        # exit code 143, as for SIGHUP, a lost terminal; SIGINT 130; SIGUSR1, a
+                          # scheduler's preemption, 75
 """
 
 import functools
@@ -21,16 +22,18 @@ SAME_SIGNAL_SECONDS = 0.5
 
 
 def listen_for_signals(stop: Stop) -> None:
-    """Hands the three signals to `stop` from now on. Main thread only; once per process.
+    """Hands these signals to `stop` from now on. Main thread only; once per process.
 
     A second signal ends the process at once, unless it comes within half a second of the first:
-    launchers pass on what the terminal has sent to every process already.
+    launchers pass on what the terminal has sent to every process already. A SIGHUP that is ignored,
+    as under nohup, stays so.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in EXIT_CODES:  # only signals that have a handler are written to the pipe
-        signal.signal(number, lambda number, frame: None)
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: None)
     # Blocked meanwhile: a child that still has the handlers would write to this process's pipe.
     os.register_at_fork(
         before=functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK, EXIT_CODES),
@@ -77,7 +80,7 @@ def _forget_signals() -> None:
     the step that is to be finished and saved.
     """
     signal.set_wakeup_fd(-1)  # the pipe is the parent's
-    for number in (signal.SIGINT, signal.SIGUSR1):
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # it stays blocked, for _obey_parent to take
     threading.Thread(target=_obey_parent, args=(os.getppid(),), daemon=True).start()

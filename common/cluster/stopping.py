@@ -12,7 +12,8 @@ from typing import NoReturn
 from common.core.failures import Verdict
 from common.core.progress import process_progress
 
-EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
+# SIGHUP, a lost terminal, ends a run as SIGTERM does.
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143, signal.SIGUSR1: 75}
 GRACE_SECONDS = 20.0
 
 

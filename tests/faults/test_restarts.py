@@ -119,14 +119,15 @@ def test_what_is_restarted_and_what_is_not(code, runs):
     assert ("used up" in ended.stderr) == (runs == 3)
 
 
-def test_a_signal_reaches_the_command_and_ends_the_supervision(tmp_path):
+@pytest.mark.parametrize("name", ["USR1", "HUP"])
+def test_a_signal_reaches_the_command_and_ends_the_supervision(name, tmp_path):
     bash = shutil.which("bash")
     script = subprocess.Popen(
         [ROOT / "scripts" / "supervise.sh", "2", bash, "-c",
-         f"trap 'exit 75' USR1; touch {tmp_path}/up; while :; do sleep 0.05; done", "name"])
+         f"trap 'exit 75' {name}; touch {tmp_path}/up; while :; do sleep 0.05; done", "name"])
     while not (tmp_path / "up").exists():
         time.sleep(0.02)
-    script.send_signal(signal.SIGUSR1)
+    script.send_signal(getattr(signal, f"SIG{name}"))
     assert script.wait(20) == 75
 
 

@@ -1,10 +1,11 @@
-"""SIGTERM, SIGINT and SIGUSR1 in any phase: out within the grace period, and nothing lost.
+"""SIGTERM, SIGINT, SIGHUP and SIGUSR1 in any phase: out within the grace period, and nothing lost.
 
 Mutations that turn this red: `return self._passed` in Stop.freeze (ranks leave with unsaved work);
-leave SIGUSR1 out of EXIT_CODES; drop `self._done or` in Stop.is_done (time runs out); drop
-`_forget_signals` (a signal to a forked worker stops the run), or the blocking before a fork
-(a signal to a new worker stops the run); ask for another parent in _obey_parent (it never ends);
-0 for SAME_SIGNAL_SECONDS; "" for CLEARED_LINE. tests/unit/test_signals.py has more.
+leave SIGUSR1 or SIGHUP out of EXIT_CODES, or catch a SIGHUP that nohup ignores; drop `self._done
+or` in Stop.is_done (time runs out); drop `_forget_signals` (a signal to a forked worker stops the
+run), or the blocking before a fork (a signal to a new worker stops the run); ask for another parent
+in _obey_parent (it never ends); 0 for SAME_SIGNAL_SECONDS; "" for CLEARED_LINE; drop protect_output
+from run_program. tests/unit/test_signals.py has more.
 """
 
 import contextlib
@@ -157,6 +158,26 @@ def test_on_a_terminal_the_sentence_takes_the_place_of_the_bar(run, size, tmp_pa
     assert line.startswith("error: ") and "stopped by SIGTERM" in line and "samples/s" not in line
 
 
+def test_a_run_that_loses_its_terminal_saves_and_leaves(tmp_path, undisturbed):
+    """From then on whatever is printed is an error."""
+    terminal, end = pty.openpty()
+    os.set_blocking(terminal, False)
+    (tmp_path / "rank0.out").symlink_to(os.ttyname(end))
+    case = Case("PartOne", 1, "memory", 50, 0)
+    with running(case, tmp_path) as programs:
+        while not (tmp_path / "at_training_6").exists():
+            with contextlib.suppress(BlockingIOError):
+                os.read(terminal, 65536)
+            time.sleep(0.01)
+        os.close(end)
+        os.close(terminal)
+        os.kill(programs[0].process.pid, signal.SIGHUP)  # as the kernel, or a shell, does
+        codes, _ = joined(programs, 20)
+    assert codes == [143]
+    saved, *_ = checkpoint_folder.newest(tmp_path / "PartOne" / "checkpoints")
+    assert checkpoint.read(saved)["position"][2] == len(steps_of(case, tmp_path)[0]) > 6
+
+
 def read_all(terminal: int, shown: bytearray) -> None:
     with contextlib.suppress(OSError):  # the other end is closed
         while data := os.read(terminal, 65536):
@@ -255,11 +276,26 @@ def test_a_worker_obeys_the_process_that_forked_it():
     assert process.exitcode == 0
 
 
+def listen_under_nohup() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    listen_for_signals(Stop())
+    sys.exit(0 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else 3)
+
+
+def test_nohup_is_obeyed():
+    process = CONTEXT.Process(target=listen_under_nohup)
+    process.start()
+    process.join(30)
+    assert process.exitcode == 0
+
+
 @pytest.mark.parametrize("arguments, environment, expected", [
     (["PartTwo/main.py", "-R", "1", "--resume", "replace"], {}, "python3 PartTwo/main.py -R 1"),
     (["PartOne/main.py", "--resume=no", "--data-dir", "my data"], {},
      "python3 PartOne/main.py --data-dir 'my data'"),
     (["PartThree/main.py"], {"TORCHELASTIC_RUN_ID": "x"}, "the same torchrun command with"),
+    (["PartTwo/main.py"], {"OMPI_COMM_WORLD_RANK": "1", "SLURM_STEP_ID": "0"},
+     "the same mpirun command with"),
     (["PartTwo/main.py", "-R", "1"],
      {"RUN_COMMAND": "scripts/a.sh 4 --resume my\\ file.pt --resume=no --data-dir my\\ data "},
      "scripts/a.sh 4 --data-dir my\\ data"),

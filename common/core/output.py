@@ -1,0 +1,87 @@
+"""Standard output and standard error that may go away, and take no program with them.
+
+A reader that has left (`| head`), a lost terminal and a full disk are no reason to stop training,
+nor to show a traceback.
+
+    python3 scripts/status.py outputs > /dev/full; echo $?     # one sentence, and 2
+"""
+
+import contextlib
+import errno
+import os
+import sys
+from typing import Any, TextIO, cast
+
+from common.core.failures import UsageError
+
+NOBODY_READS = (errno.EPIPE, errno.EIO)  # a pipe's reader has left; the terminal is gone
+
+
+class Output:
+    """A text stream that raises no OSError: from the first one on, all goes to /dev/null.
+
+    `lost` says why, unless nobody reads any more. Where it `may_be_lost` it draws a warning at
+    once; elsewhere it is what the program is for, and `require_output` raises.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.lost = ""
+        self.may_be_lost = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._lose(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        """What the stream still holds goes where later text does."""
+        with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), self._stream.fileno())
+        if error.errno in NOBODY_READS:
+            return
+        self.lost = error.strerror or str(error)
+        if self.may_be_lost:
+            print(f"warning: standard output cannot be written ({self.lost}): the run goes on "
+                  "without it", file=sys.stderr)
+
+
+def protect_output() -> None:
+    """Replaces both streams; call once a process, first of all."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name) or _nowhere(descriptor)
+        setattr(sys, name, cast(TextIO, Output(stream)))
+
+
+def _nowhere(descriptor: int) -> TextIO:
+    """For a stream that was closed at the start, whose number the next file opened would get."""
+    stream = open(os.devnull, "w")
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        os.dup2(stream.fileno(), descriptor)
+    return stream
+
+
+def let_output_be_lost() -> None:
+    """From now on the program does its work whether or not anybody can read what it prints."""
+    if isinstance(sys.stdout, Output):
+        sys.stdout.may_be_lost = True
+
+
+def require_output() -> None:
+    """Call at the end. Raises UsageError where output was lost that may not be."""
+    sys.stdout.flush()
+    if isinstance(sys.stdout, Output) and sys.stdout.lost and not sys.stdout.may_be_lost:
+        raise UsageError(f"standard output cannot be written: {sys.stdout.lost}")

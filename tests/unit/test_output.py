@@ -1,0 +1,57 @@
+"""Output that nobody takes: training goes on, tables end quietly, a full disk gets a sentence.
+
+Mutations that turn this red: drop protect_output or require_output from run_program; let `_call`
+pass on sys.exit(0); drop `dup2` from Output; drop let_output_be_lost from start; no `_nowhere`.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from common.core.events import read_events
+from tests.ranks import ROOT, program, started
+from tests.recorded import write_course
+from tests.workload import SMALL, plant
+
+
+def ended(words: list, stdout: int, before: str = "") -> subprocess.CompletedProcess:
+    """A program of this project, with that standard output; `before` is a redirection."""
+    command = ["bash", "-c", f'exec "$@" {before}', "bash", sys.executable, *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("words", [["scripts/merge_logs.py"], ["scripts/status.py"],
+                                   ["PartOne/main.py", "--help"]])
+def test_a_reader_that_has_left_is_not_missed(words, tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = ended([*words, write_course(tmp_path)], writer)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [["scripts/merge_logs.py"], ["scripts/status.py"]])
+def test_a_table_on_a_full_disk_is_a_failure_in_a_sentence(words, tmp_path):
+    with open("/dev/full", "w") as full:
+        done = ended([*words, write_course(tmp_path)], full.fileno())
+    assert done.returncode == 2
+    assert done.stderr == "error: standard output cannot be written: No space left on device\n"
+
+
+def test_streams_that_were_closed_from_the_start(tmp_path):
+    done = ended(["scripts/merge_logs.py", write_course(tmp_path)], subprocess.DEVNULL, ">&-")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_disk_for_its_output_does_not_stop_training(tmp_path):
+    (tmp_path / "rank0.out").symlink_to("/dev/full")
+    part_one = program("PartOne", [*SMALL, "--output-dir", str(tmp_path)], tmp_path, "rank0",
+                       before=plant)
+    with started([part_one.process]):
+        pass
+    assert part_one.process.exitcode == 0
+    assert len(list(read_events(tmp_path / "PartOne/metrics_rank0.jsonl", "step"))) == 18
