@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Lays the ranks' logs of one run side by side: the global loss, the skew, and the straggler.
+"""Lays the ranks' logs of a run side by side: the global loss, the skew, and the straggler.
 
     python3 scripts/merge_logs.py outputs/PartTwo/all-reduce [--every 20]
 
 Reads metrics_rank*.jsonl in the folder and below (what scripts/ssh_cluster.sh brought back lies in
-a folder for each node). What is merged how: common/reporting/merged_steps.py.
+a folder for each node): a table for each run. What is merged how: common/reporting/merged_steps.py.
 """
 
 import sys
@@ -19,9 +19,17 @@ use_environment(__name__, [])
 import argparse
 
 from common.cluster.program import run_program
+from common.core.failures import DataError
 from common.core.metrics import Metric
 from common.core.progress import PHASES
-from common.reporting.merged_steps import Steps, merge, metric_of, read_steps, straggler
+from common.reporting.merged_steps import (
+    Steps,
+    by_place,
+    logs_of_runs,
+    merge,
+    metric_of,
+    straggler,
+)
 
 
 def show(steps: Steps, every: int, metric: Metric) -> None:
@@ -45,11 +53,18 @@ def show(steps: Steps, every: int, metric: Metric) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Merges the logs of all ranks of one run.")
+    parser = argparse.ArgumentParser(description="Merges the logs of all ranks of a run.")
     parser.add_argument("folder", type=Path, help="where the ranks' metrics_rankR.jsonl lie")
     parser.add_argument("--every", type=int, default=20, metavar="N", help="lines to show")
     options = parser.parse_args()
-    show(read_steps(options.folder), max(1, options.every), metric_of(options.folder))
+    runs = [(folder, paths, steps) for folder, paths in logs_of_runs([options.folder])
+            if (steps := by_place(paths))]
+    if not runs:
+        raise DataError(f"{options.folder} holds no steps in metrics_rank*.jsonl files")
+    for number, (folder, paths, steps) in enumerate(runs):
+        if len(runs) > 1:
+            print("\n" * (number > 0) + f"{folder}, run {number + 1} of {len(runs)}")
+        show(steps, max(1, options.every), metric_of(paths))
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ backward (Part Three), backward includes waiting for other ranks, so only data a
 import re
 from collections.abc import Iterable
 from fractions import Fraction
+from math import inf
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from common.core.events import read_events
-from common.core.failures import DataError
 from common.core.metrics import ACCURACY, Metric
 from common.core.progress import PHASES
 from common.core.spread import half_interval
@@ -26,15 +26,29 @@ Step = dict[str, Any]
 Steps = dict[tuple[int, int], dict[int, Step]]
 
 
-def read_steps(folder: Path) -> Steps:
-    """The steps of all ranks whose logs lie in `folder` or below, by (epoch, iteration), by rank.
+def logs_of_runs(folders: Iterable[Path]) -> list[tuple[Path, list[Path]]]:
+    """Each run in these folders and below: its own folder, and the logs of its ranks.
 
-    Raises DataError when there are none.
+    What scripts/ssh_cluster.sh brought back lies in a folder nodeR for each node: logs whose paths
+    differ in that alone belong to one run. What a run on more ranks has left in its folder does
+    not.
     """
-    steps = by_place(sorted(folder.rglob("metrics_rank*.jsonl")))
-    if not steps:
-        raise DataError(f"{folder} holds no steps in metrics_rank*.jsonl files")
-    return steps
+    found: dict[Path, list[Path]] = {}
+    for folder in folders:
+        for path in sorted(folder.rglob("metrics_rank*.jsonl")):
+            parts = [part for part in path.parent.parts if not re.fullmatch(r"node\d+", part)]
+            found.setdefault(Path(*parts), []).append(path)
+    return [(folder, paths) for folder, every in found.items()
+            for paths in _one_and_left_over(every) if paths]
+
+
+def _one_and_left_over(paths: list[Path]) -> tuple[list[Path], list[Path]]:
+    """The logs of one run, and those of ranks that it never had."""
+    sizes = [start["world_size"] for path in paths if rank_of(path) == 0
+             for start in read_events(path, "start") if "world_size" in start]
+    ranks = max(sizes, default=inf)
+    return ([path for path in paths if rank_of(path) < ranks],
+            [path for path in paths if rank_of(path) >= ranks])
 
 
 def by_place(paths: Iterable[Path]) -> Steps:
@@ -50,10 +64,9 @@ def by_place(paths: Iterable[Path]) -> Steps:
     return dict(sorted(steps.items()))
 
 
-def metric_of(folder: Path) -> Metric:
-    """What the run in `folder` reports beside the loss, by any rank's log."""
-    starts = (event for path in sorted(folder.glob("metrics_rank*.jsonl"))
-              for event in read_events(path, "start"))
+def metric_of(paths: Iterable[Path]) -> Metric:
+    """What a run reports beside the loss, by any rank's log."""
+    starts = (event for path in paths for event in read_events(path, "start"))
     return Metric(**next(starts, {}).get("metric", {"name": "accuracy", "is_share": True}))
 
 

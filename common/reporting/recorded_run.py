@@ -3,7 +3,6 @@
     python3 -c "from common.reporting.recorded_run import *; print(*find_runs([Path('outputs')]))"
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +14,14 @@ from common.core.events import read_events
 from common.core.failures import DataError
 from common.core.metrics import ACCURACY, Metric
 from common.core.progress import PHASES
-from common.reporting.merged_steps import Steps, averages_in_backward, by_place, merge, rank_of
+from common.reporting.merged_steps import (
+    Steps,
+    averages_in_backward,
+    by_place,
+    logs_of_runs,
+    merge,
+    rank_of,
+)
 
 ORDER = ("PartOne", "PartTwo/gather-scatter", "PartTwo/all-reduce", "PartThree")
 
@@ -116,19 +122,14 @@ def capital(sentence: str) -> str:
 def find_runs(folders: Iterable[Path]) -> list[RecordedRun]:
     """The runs in these folders and below, parts in the order of the lesson.
 
-    What scripts/ssh_cluster.sh brought back lies in a folder nodeR for each node: logs whose paths
-    differ in that alone belong to one run. A run without a leader's log, or without a step, is
-    passed over. Raises DataError when none is left, or when a folder is missing.
+    A run without a leader's log, or without a step, is passed over. Raises DataError when none is
+    left, or when a folder is missing.
     """
     folders = list(folders)
     if missing := [folder for folder in folders if not folder.is_dir()]:
         raise DataError(f"there is no folder {missing[0]}")
-    found: dict[Path, list[Path]] = {}
-    for folder in folders:
-        for path in sorted(folder.rglob("metrics_rank*.jsonl")):
-            parts = [part for part in path.parent.parts if not re.fullmatch(r"node\d+", part)]
-            found.setdefault(Path(*parts), []).append(path)
-    runs = [run for key, paths in found.items() if (run := _read(_name(key, folders), paths))]
+    runs = [run for key, paths in logs_of_runs(folders)
+            if (run := _read(_name(key, folders), paths))]
     if not runs:
         raise DataError(f"no run with a step in {', '.join(map(str, folders))}: metrics_rank0.jsonl"
                         " files are looked for, there and below")

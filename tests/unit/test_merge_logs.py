@@ -2,7 +2,8 @@
 
 Mutations that turn this red: leave `samples` out of the loss's sum; use max instead of the spread;
 count `sync`, or Part Three's backward, as own work; compare with the mean that the straggler is in;
-floats for the exact sums.
+floats for the exact sums; one key for all logs in logs_of_runs, or all in one of
+_one_and_left_over.
 """
 
 import json
@@ -12,8 +13,10 @@ import sys
 import pytest
 
 from common.core.progress import PHASES
-from common.reporting.merged_steps import merge, read_steps, straggler
+from common.reporting.merged_steps import by_place, logs_of_runs, merge, straggler
+from common.reporting.recorded_run import find_runs
 from tests.ranks import ROOT
+from tests.recorded import write_run
 
 SHARES = {0: 3, 1: 2, 2: 2}
 
@@ -33,6 +36,11 @@ def write(folder, work: dict[int, float], steps: int = 4, in_backward: bool = Fa
                     "event": "step", "epoch": 1, "iteration": iteration, "loss": float(rank),
                     "accuracy": 0.5, "samples": SHARES[rank], "duration": end,
                     "seconds": seconds, "bytes_sent": 100}) + "\n")
+
+
+def read_steps(folder):
+    (_, paths), = logs_of_runs([folder])
+    return by_place(paths)
 
 
 def test_the_loss_is_a_mean_over_samples_and_skew_is_by_phase(tmp_path):
@@ -78,6 +86,30 @@ def test_the_command_tells_of_missing_ranks(tmp_path):
                           cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "4 iterations of ranks 0, 1" in done.stdout and "only ranks 0" in done.stdout
+
+
+def said_of(folder) -> str:
+    done = subprocess.run([sys.executable, "scripts/merge_logs.py", folder], cwd=ROOT,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_ranks_of_two_runs_are_not_compared(tmp_path):
+    write_run(tmp_path / "fast", ranks=2, steps=6, own=1.0)
+    write_run(tmp_path / "slow", ranks=3, steps=4, own=2.0)
+    said = said_of(tmp_path)
+    assert f"{tmp_path}/fast, run 1 of 2" in said and f"{tmp_path}/slow, run 2 of 2" in said
+    assert said.count("no straggler") == 2
+
+
+def test_what_a_run_on_more_ranks_has_left_is_not_laid_beside_the_new_ones(tmp_path):
+    write_run(tmp_path, ranks=4, own=2.0)
+    write_run(tmp_path, ranks=2, own=1.0)
+    said = said_of(tmp_path)
+    assert "of ranks 0, 1;" in said and "of ranks 2, 3;" in said and said.count("no straggler") == 2
+    run, = find_runs([tmp_path])
+    assert run.ranks == 2 and all(len(row) == 2 for row in run.steps.values())
 
 
 def test_a_folder_without_logs(tmp_path):
