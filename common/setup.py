@@ -36,8 +36,11 @@ def load_datasets(settings: Settings, node: Node) -> tuple[Dataset, Dataset | No
     """
     node.progress.phase = "loading data"
     row = find_workload(settings.workload)
-    train_set, test_set = (as_dataset(row.load(split, settings.data_dir))
-                           for split in ("train", "test"))
+    try:
+        train_set, test_set = (as_dataset(row.load(split, settings.data_dir))
+                               for split in ("train", "test"))
+    except DataError as error:
+        raise DataError(f"{node.whose}{error}") from error
     if row.metric is ACCURACY and not train_set.class_names:
         raise DataError(f"--workload {settings.workload} reports accuracy, but its data set names "
                         "no classes: return (inputs, targets, class names), or give it a metric")

@@ -38,10 +38,17 @@ def choose_device(wanted: str, index_on_host: int, gpus_suffice: bool) -> torch.
 
 
 def choose_backend(wanted: str, device: str, gpus_suffice: bool) -> str:
-    """`auto` is NCCL when every rank has a GPU of its own, else gloo."""
-    if wanted != "auto":
-        return wanted
-    return "nccl" if gpus_suffice and device != "cpu" and dist.is_nccl_available() else "gloo"
+    """`auto` is NCCL when every rank has a GPU of its own, else gloo.
+
+    Raises UsageError for an NCCL that cannot work: with ranks that share a GPU, or compute on CPUs.
+    """
+    can_nccl = gpus_suffice and device != "cpu" and dist.is_nccl_available()
+    if wanted == "nccl" and not can_nccl:
+        why = ("--device cpu is given" if device == "cpu" else "not every rank has a GPU of its own"
+               if not gpus_suffice else "this torch was built without NCCL")
+        raise UsageError(f"--backend nccl requires a GPU for every rank, but {why}: leave "
+                         "--backend out, or give gloo")
+    return "nccl" if wanted != "gloo" and can_nccl else "gloo"
 
 
 def use_threads(wanted: int | None, ranks_here: int) -> int:

@@ -51,6 +51,11 @@ class Node:
         """The number of ranks on this machine, this one counted."""
         return len(on_same_machine(self.ranks, self.world.rank)) if self.ranks else 1
 
+    @property
+    def whose(self) -> str:
+        """What begins a sentence on this rank's own disk, which the other ranks print too."""
+        return f"{self.ranks[self.world.rank]}: " if len(self.ranks) > 1 else ""
+
     def wait_for_device(self) -> None:
         """Returns when the GPU has finished its queued work; at once on a CPU."""
         if self.device.type == "cuda":

@@ -2,13 +2,15 @@
 
 import os
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from common.cluster.devices import count_gpus
 from common.core.failures import RanksDisagree
-from common.core.provenance import code_digest, instruction_sets, lines_of, versions
+from common.core.provenance import ROOT, code_digest, instruction_sets, lines_of, versions
 from common.core.setting_row import differences
 from common.core.settings import Settings
 from common.core.user_code import digests
@@ -20,7 +22,7 @@ class RankInfo:
     """One rank, in plain values: asdict(info) can be sent as JSON, RankInfo(**fields) reads it.
 
     Ranks with equal `machine` share cores, whatever their hosts are called. `settings` holds those
-    that must be equal on all ranks.
+    that must be equal on all ranks; `program` is one of this project's, "" for somebody's own.
     """
 
     rank: int
@@ -35,6 +37,7 @@ class RankInfo:
     code: str = ""
     instructions: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
+    program: str = ""
 
     @classmethod
     def of_this_process(cls, world: World, settings: Settings, interface: str,
@@ -44,10 +47,16 @@ class RankInfo:
         return cls(world.rank, host, os.getpid(), address, interface, boot[0] if boot else host,
                    len(os.sched_getaffinity(0)), count_gpus(),
                    versions() | digests([settings.workload, *(s.name for s in settings.sync)]),
-                   code_digest(), instruction_sets(), settings.shared())
+                   code_digest(), instruction_sets(), settings.shared(), _program())
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.host}"
+
+
+def _program() -> str:
+    path = Path(sys.argv[0]).resolve()
+    here = path.relative_to(ROOT) if path.is_relative_to(ROOT) else Path()
+    return here.as_posix() if here.parts[:1] in (("PartTwo",), ("PartThree",), ("scripts",)) else ""
 
 
 def on_same_machine(ranks: Sequence[RankInfo], rank: int) -> list[int]:
@@ -67,6 +76,10 @@ def require_one_run(ranks: Sequence[RankInfo]) -> None:
         if other.code != leader.code:
             raise RanksDisagree(f"{other} runs other code ({other.code}) than {leader} "
                                 f"({leader.code}): bring both to the same commit")
+        if other.program != leader.program:
+            raise RanksDisagree(f"{other} runs {other.program or 'a program of its own'} and "
+                                f"{leader} {leader.program or 'a program of its own'}: start one "
+                                "program on all nodes")
         for topic in ("versions", "settings"):
             theirs, ours = getattr(other, topic), getattr(leader, topic)
             if changed := differences(ours, theirs):

@@ -6,6 +6,7 @@ Images are decoded once into a cache; see common/data/dataset_cache.py.
 """
 
 import importlib.util
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +120,22 @@ def torchvision_datasets() -> Any:
     return datasets
 
 
+def other_file(folder: Path, sums: Iterable[Sequence[str]]) -> Path | None:
+    """The first of these files that is in `folder` with another MD5 sum than the one beside it."""
+    from torchvision.datasets.utils import check_md5
+
+    return next((folder / name for name, md5 in sums
+                 if (folder / name).is_file() and not check_md5(folder / name, md5)), None)
+
+
 def _read_cifar10_archive(split: str, data_dir: Path) -> Arrays:
     kind = torchvision_datasets().CIFAR10
+    packed = data_dir / kind.filename
+    other = other_file(data_dir / kind.base_folder, kind.train_list + kind.test_list)
+    if other and (not packed.is_file() or other_file(data_dir, [(packed.name, kind.tgz_md5)])):
+        raise DataError(f"{other} is not CIFAR-10's: it has another MD5 sum, so it is damaged, or "
+                        f"not the official file; delete {other.parent} and it is downloaded anew, "
+                        f"or give images as {data_dir}/{split}/<class>/*.png")
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         archive = kind(str(data_dir), train=split == "train", download=True)

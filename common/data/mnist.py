@@ -4,13 +4,14 @@
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from common.core.failures import DataError, first_line
 from common.data.dataset import ArrayDataset
 from common.data.dataset_cache import Arrays, cached
-from common.data.datasets import torchvision_datasets
+from common.data.datasets import other_file, torchvision_datasets
 
 FIRST_FILE = "train-images-idx3-ubyte"
 
@@ -34,7 +35,13 @@ def _folder(data_dir: Path) -> Path:
 
 
 def _read(split: str, data_dir: Path, folder: Path) -> Arrays:
-    kind = type("MNIST", (torchvision_datasets().MNIST,), {"raw_folder": str(folder)})
+    kind: Any = type("MNIST", (torchvision_datasets().MNIST,), {"raw_folder": str(folder)})
+    is_there = all((folder / name.removesuffix(".gz")).is_file() for name, _ in kind.resources)
+    if not is_there and (other := other_file(folder, kind.resources)):
+        raise DataError(
+            f"no sound MNIST in {data_dir}: {other.name} has another MD5 sum than MNIST's, so it "
+            "is damaged, or another data set; delete it and it is downloaded anew, or unpack all "
+            "four files with gunzip, and they are read as they are")
     try:
         mnist = kind(str(data_dir), train=split == "train", download=True)
         images, labels = mnist.data.numpy(), mnist.targets.numpy().astype(np.int64)
@@ -42,9 +49,11 @@ def _read(split: str, data_dir: Path, folder: Path) -> Arrays:
             raise ValueError(f"{len(images)} images with {len(labels)} labels")
     except Exception as error:
         raise DataError(
-            f"no sound MNIST in {data_dir}: reading {FIRST_FILE} and its three companions, or "
-            f"downloading them into {folder}, failed ({_reason(error)}); give --data-dir, or "
-            "--workload digits-vgg11, which needs no download") from error
+            f"no sound MNIST in {data_dir}: " + (
+                f"the files in {folder} are not in its format ({_reason(error)})" if is_there else
+                f"{FIRST_FILE} and its three companions are not all there, and downloading them "
+                f"into {folder} failed ({_reason(error)}); give --data-dir, or --workload "
+                "digits-vgg11, which needs no download")) from error
     return images[..., None], labels, list("0123456789")
 
 

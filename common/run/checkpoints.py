@@ -46,6 +46,15 @@ class Checkpoints:
         """Where the best epoch's stands, if there is a validation set."""
         return self.folder / checkpoint_folder.BEST
 
+    def where_the_best_is(self, losses: list[float]) -> str:
+        """A clause on the best epoch's checkpoint; "" where it is not, or on another node's disk.
+
+        Call before the epoch of the last of `losses` is saved.
+        """
+        is_here = self.node.world.is_leader and (best_epoch(losses) == len(losses)
+                                                 or self.best.is_file())
+        return f", kept in {self.best}" if is_here else ""
+
     def is_due(self, step: int, agree: bool) -> bool:
         """Whether to save, now that `step` steps are done.
 

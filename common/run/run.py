@@ -140,8 +140,8 @@ class Run:
         losses.append(float(gather_rows(row)[0]))
         self.log.validation(epoch, losses[-1], score, **entries)
         if should_stop(losses, rule.patience, rule.gain):
-            self.log.note(f"stopped early after epoch {epoch}; "
-                          f"{best_in_words(epoch, losses)}, kept in {self.checkpoints.best}")
+            self.log.note(f"stopped early after epoch {epoch}; {best_in_words(epoch, losses)}"
+                          + self.checkpoints.where_the_best_is(losses))
 
     def stop_if_asked(self) -> None:
         """Ends the process here, with all saved, when a signal came and all ranks agreed on it."""

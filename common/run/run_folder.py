@@ -36,8 +36,8 @@ def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modul
             checkpoint_folder.require_space(
                 folder, model, KEPT_CHECKPOINTS + 1 + bool(settings.validation.fraction))
     except OSError as error:
-        raise UsageError(f"the output folder {folder} cannot be written: {error.strerror}") \
-            from error
+        raise UsageError(f"{node.whose}the output folder {folder} cannot be written: "
+                         f"{error.strerror}") from error
 
 
 def _remove_run(folder: Path, node: Node) -> None:

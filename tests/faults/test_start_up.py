@@ -178,6 +178,14 @@ def other_code() -> None:
     rank_info.code_digest = lambda: digest
 
 
+def test_nodes_run_different_programs(tmp_path):
+    two, three = (cluster(part, 2, [*flags_in(tmp_path), "--master-port", port], tmp_path)
+                  for part, port in zip(("PartTwo", "PartThree"), [str(free_port())] * 2,
+                                        strict=True))
+    check(run_programs([two[0], three[1]]), 3, "runs PartThree/main.py", "PartTwo/main.py",
+          "start one program")
+
+
 def write_images(folder, shade: int) -> None:
     from PIL import Image
     for split in ("train", "test"):
@@ -205,7 +213,7 @@ def test_data_missing_on_one_rank(tmp_path):
     write_images(tmp_path / "one", 10)
     (tmp_path / "empty" / "train").mkdir(parents=True)
     outcomes = run_programs(with_data(tmp_path, [tmp_path / "one", tmp_path / "empty"]))
-    check(outcomes, 4, "empty/train holds no images")
+    check(outcomes, 4, f"error: rank 1 on {socket.gethostname()}: ", "empty/train holds no images")
 
 
 def test_a_broken_image_on_one_rank(tmp_path):

@@ -4,7 +4,7 @@ Mutations that turn this red: each rank its own loss in Run.note_validation; lea
 over ranks out; validate on the training set, or train on what is held out; write every epoch or
 none to best.pt, or leave it on replace; drop validation_losses from the checkpoint; keep the
 validation lines that a killed run wrote too far; leave the seed out of the split; leave the model
-in evaluation mode.
+in evaluation mode; say everywhere that the best is kept.
 """
 
 import json
@@ -149,6 +149,20 @@ def noted(folder: str) -> list[float]:
 
 def test_the_leaders_loss_counts_on_all_ranks(tmp_path):
     assert run_ranks(3, noted, str(tmp_path)) == [[0.5]] * 3
+
+
+@pytest.mark.parametrize("losses, rank, has_file, is_kept", [
+    ([0.5, 0.9], 0, True, True), ([0.5, 0.9], 0, False, False),  # resumed from another folder
+    ([0.9], 0, False, True),  # the epoch that is about to be saved is the best
+    ([0.5, 0.9], 1, True, False)])  # on the leader's disk alone
+def test_the_best_is_said_to_be_kept_where_it_is(losses, rank, has_file, is_kept, tmp_path):
+    node = Node(World(rank, 2), torch.device("cpu"), 1)
+    with RunLog(tmp_path / "log", tmp_path / "jsonl", node.world) as log:
+        run = small_run(tmp_path, settings(), node, log, small_model())
+        if has_file:
+            run.checkpoints.best.touch()
+        assert run.checkpoints.where_the_best_is(losses) == (
+            f", kept in {tmp_path}/best.pt" if is_kept else "")
 
 
 def test_a_resumed_log_keeps_no_validation_from_ahead(tmp_path):

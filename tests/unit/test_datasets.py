@@ -1,5 +1,6 @@
 """Data sets: decoded once, cached atomically, rebuilt when the source changes, errors in words."""
 
+import hashlib
 import multiprocessing
 import os
 import tarfile
@@ -112,23 +113,43 @@ def _no_network(*_, **__):
     raise OSError("no network")
 
 
-def test_the_official_archive(tmp_path, monkeypatch):
+@pytest.fixture
+def archive(tmp_path, monkeypatch) -> Path:
+    """A small CIFAR-10 in the official archive's format, with its checksums."""
     import pickle
 
     from torchvision.datasets import CIFAR10
-    monkeypatch.setattr(CIFAR10, "_check_integrity", lambda self: True)
-    archive = tmp_path / "cifar-10-batches-py"
-    archive.mkdir()
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+
+    def write(name: str, contents: dict) -> list[str]:
+        data = pickle.dumps(contents)
+        (folder / name).write_bytes(data)
+        return [name, hashlib.md5(data).hexdigest()]
     names = [str(number) for number in range(10)]
-    meta = archive / CIFAR10.meta["filename"]
-    meta.write_bytes(pickle.dumps({CIFAR10.meta["key"]: names}))
-    monkeypatch.setitem(CIFAR10.meta, "md5", None)
-    for batch, _ in [*CIFAR10.train_list, *CIFAR10.test_list]:
-        pixels = np.full((4, 3072), int(batch[-1]) if batch[-1].isdigit() else 9, np.uint8)
-        (archive / batch).write_bytes(pickle.dumps({"data": pixels, "labels": [0, 1, 2, 3]}))
-    train, test = load_cifar10("train", tmp_path), load_cifar10("test", tmp_path)
+    meta = write(CIFAR10.meta["filename"], {CIFAR10.meta["key"]: names})
+    monkeypatch.setitem(CIFAR10.meta, "md5", meta[1])
+    for split in ("train_list", "test_list"):
+        monkeypatch.setattr(CIFAR10, split, [
+            write(name, {"data": np.full((4, 3072), int(name[-1]) if name[-1].isdigit() else 9,
+                                         np.uint8), "labels": [0, 1, 2, 3]})
+            for name, _ in getattr(CIFAR10, split)])
+    return folder
+
+
+def test_the_official_archive(archive):
+    train, test = (load_cifar10(split, archive.parent) for split in ("train", "test"))
     assert len(train) == 20 and len(test) == 4 and train.inputs.shape == (20, 32, 32, 3)
-    assert train.targets.tolist() == [0, 1, 2, 3] * 5 and train.class_names == tuple(names)
+    assert train.targets.tolist() == [0, 1, 2, 3] * 5
+    assert train.class_names == tuple("0123456789")
+
+
+def test_a_file_with_another_checksum_is_named_and_nothing_downloaded(archive, monkeypatch):
+    monkeypatch.setattr("torchvision.datasets.utils._urlretrieve", None)
+    (archive / "data_batch_3").write_bytes(b"another file")
+    with pytest.raises(DataError, match="data_batch_3 is not CIFAR-10's.*MD5") as raised:
+        load_cifar10("train", archive.parent)
+    assert "downloading" not in str(raised.value)
 
 
 def test_a_broken_archive_is_one_sentence(tmp_path, monkeypatch):
