@@ -157,12 +157,15 @@ def test_the_leaders_loss_counts_on_all_ranks(tmp_path):
     ([0.5, 0.9], 1, True, False)])  # on the leader's disk alone
 def test_the_best_is_said_to_be_kept_where_it_is(losses, rank, has_file, is_kept, tmp_path):
     node = Node(World(rank, 2), torch.device("cpu"), 1)
+    stopping = settings("--validation", f"0.2:{len(losses)}:9")
     with RunLog(tmp_path / "log", tmp_path / "jsonl", node.world) as log:
-        run = small_run(tmp_path, settings(), node, log, small_model())
+        run = small_run(tmp_path, stopping, node, log, small_model())
         if has_file:
             run.checkpoints.best.touch()
-        assert run.checkpoints.where_the_best_is(losses) == (
-            f", kept in {tmp_path}/best.pt" if is_kept else "")
+        run.state.validation_losses = [1.0, *losses[:-1]]
+        run.note_validation(len(losses) + 1, losses[-1], 0.5)
+    said, = (event["text"] for event in read_events(tmp_path / "jsonl", "note"))
+    assert said.endswith(f", kept in {tmp_path}/best.pt") == is_kept
 
 
 def test_a_resumed_log_keeps_no_validation_from_ahead(tmp_path):
