@@ -21,6 +21,8 @@ SCHEDULES = ("constant", "step", "one-cycle", "cosine", "linear")
 ENDING_SCHEDULES = ("one-cycle", "cosine", "linear")
 LOADERS = ("memory", "workers")
 LARGEST = 2**62
+MOST_SECONDS = 1_000_000  # 11 days; the timers of torch and of the system overflow later
+MOST_THREADS = 1024  # with many thousands the library that starts them crashes
 
 
 def _number(kind: Callable[[str], Any], accept: Callable[[Any], bool],
@@ -40,7 +42,11 @@ def _number(kind: Callable[[str], Any], accept: Callable[[Any], bool],
 integer = _number(int, lambda n: True, "a whole number")
 count = _number(int, lambda n: n >= 1, "a whole number of at least 1")
 whole = _number(int, lambda n: n >= 0, "a whole number of at least 0")
+threads = _number(int, lambda n: 1 <= n <= MOST_THREADS,
+                  f"a whole number from 1 to {MOST_THREADS:,}")
 positive = _number(float, lambda x: x > 0, "a number above 0")
+seconds = _number(float, lambda x: 0 < x <= MOST_SECONDS,
+                  f"a number of seconds above 0, at most {MOST_SECONDS:,}")
 not_negative = _number(float, lambda x: x >= 0, "a number of at least 0")
 fraction = _number(float, lambda x: 0 <= x < 1, "a number from 0 up to, not including, 1")
 Form = Mapping[str, Callable[[str], Any]]  # the numbers of a value, by field, with their types

@@ -50,7 +50,7 @@ class Settings(LearningSettings):
         choices=("auto", "cpu", "cuda"), per_node=True, common=True)
     threads: int | None = setting(
         None, "intra-op threads (default: cores / ranks here)", NODE,
-        details="; with --virtual-nodes, 1", parse=types.count,
+        details="; with --virtual-nodes, 1", parse=types.threads,
         per_node=True, learned=lambda plain: plain["virtual_nodes"] is not None, common=True)
     convolutions: str = setting(
         "auto", "algorithms of 3x3 convolutions on a CPU: auto chooses by a rule (default), "
@@ -68,7 +68,7 @@ class Settings(LearningSettings):
         "its own, else gloo", JOIN, choices=("auto", "gloo", "nccl"), parts=CLUSTER)
     timeout: float = setting(
         60.0, "seconds without progress after which a rank counts as stuck; twice as many for "
-        "joining, five times for the first step (default: 60)", JOIN, parse=types.positive,
+        "joining, five times for the first step (default: 60)", JOIN, parse=types.seconds,
         metavar="SECONDS", parts=CLUSTER)
     resume: str = setting(
         "no", "run in the output folder: no (default: refuse), auto (continue) or replace; or "

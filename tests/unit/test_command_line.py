@@ -103,6 +103,8 @@ def test_a_workloads_row_gives_the_defaults_and_flags_overrule_it():
 
 @pytest.mark.parametrize("flags, words", [
     (["--epochs", "0"], ["--epochs", "'0'", "at least 1"]),
+    (["--timeout", "1e15"], ["--timeout", "'1e15'", "at most 1,000,000"]),
+    (["--threads", "100000"], ["--threads", "'100000'", "from 1 to 1,024"]),
     (["--learning-rate", "nan"], ["--learning-rate", "'nan'"]),
     (["--momentum", "1"], ["--momentum", "'1'"]),
     (["--batch-size", "3.5"], ["--batch-size", "'3.5'"]),
