@@ -32,13 +32,14 @@ def main() -> None:
     from common.training import train
 
     with one_node(settings) as node:
-        settings = prepare_runs(PART, settings, node)
-        announce(PART, settings, node)
+        convolutions = prepare_runs(PART, settings, node)
+        announce(PART, settings, node, convolutions)
         train_set, validation_set, test_set = load_datasets(settings, node)
         loader = create_loader(settings, train_set, node)
         runs = []
         for strategy in settings.sync:
-            model, criterion, optimizer = create_training(settings, train_set, node)
+            model, criterion, optimizer = create_training(settings, train_set, node,
+                                                          convolutions)
             gradient_sync = sync_of_one_rank(settings.virtual_nodes)
             gradient_sync.prepare(model, optimizer)
             with open_run(PART, strategy.label, settings, node, loader, model, optimizer,

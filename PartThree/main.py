@@ -32,13 +32,14 @@ def main() -> None:
     from PartThree.ddp import create_sync, replicate
 
     with process_group(world, settings) as node:
-        settings = prepare_runs(PART, settings, node)
-        announce(PART, settings, node)
+        convolutions = prepare_runs(PART, settings, node)
+        announce(PART, settings, node, convolutions)
         train_set, validation_set, test_set = load_datasets(settings, node)
         loader = create_loader(settings, train_set, node)
         runs = []
         for strategy in settings.sync:
-            model, criterion, optimizer = create_training(settings, train_set, node)
+            model, criterion, optimizer = create_training(settings, train_set, node,
+                                                          convolutions)
             replica = replicate(settings, model)
             gradient_sync = create_sync(settings, replica, loader.example())
             gradient_sync.prepare(model, optimizer)

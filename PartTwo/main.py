@@ -32,13 +32,14 @@ def main() -> None:
     from PartTwo.strategies import SyncOptions, create_strategy
 
     with process_group(world, settings) as node:
-        settings = prepare_runs(PART, settings, node)
-        announce(PART, settings, node)
+        convolutions = prepare_runs(PART, settings, node)
+        announce(PART, settings, node, convolutions)
         train_set, validation_set, test_set = load_datasets(settings, node)
         loader = create_loader(settings, train_set, node)
         runs = []
         for strategy in settings.sync:
-            model, criterion, optimizer = create_training(settings, train_set, node)
+            model, criterion, optimizer = create_training(settings, train_set, node,
+                                                          convolutions)
             options = SyncOptions.of(settings, strategy, loader.plan.iterations)
             gradient_sync = create_strategy(strategy.name, options)
             gradient_sync.prepare(model, optimizer)

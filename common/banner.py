@@ -15,16 +15,18 @@ from common.model.tuned import is_tuned, read_tuned
 from common.options.workloads import find_workload
 
 
-def announce(part: str, settings: Settings, node: Node) -> None:
+def announce(part: str, settings: Settings, node: Node, convolutions: str = "") -> None:
     """Prints the start-up banner, on the leader: which ranks take part, and with which settings.
 
-    Every rank must call: a dry run also measures how fast they all-reduce.
+    Every rank must call: a dry run also measures how fast they all-reduce. `convolutions` are those
+    that prepare_runs found; the settings' otherwise.
     """
     speeds = measure_all_reduce(node.device) if settings.dry_run and node.world.size > 1 else []
     if not node.world.is_leader:
         return
     lines = [*_ranks(part, settings, node), *_numbers(settings, node),
-             *_convolutions(settings, node), *_not_the_default(settings, node),
+             *_convolutions(convolutions or settings.convolutions, settings, node),
+             *_not_the_default(settings, node),
              *_alternatives(settings, node), f"  output in {settings.output_dir / part}"]
     if speeds:
         lines += ["  all-reduce (scripts/preflight.py examines every link):", *speed_table(speeds)]
@@ -50,9 +52,8 @@ def _numbers(settings: Settings, node: Node) -> list[str]:
             f"{settings.weight_decay}, seed {settings.seed}"]
 
 
-def _convolutions(settings: Settings, node: Node) -> list[str]:
+def _convolutions(how: str, settings: Settings, node: Node) -> list[str]:
     """How 3x3 convolutions are computed, on a CPU: it decides how they round."""
-    how = settings.convolutions
     if node.device.type != "cpu" or not find_workload(settings.workload).has_convolutions:
         return []
     if how == AUTO:

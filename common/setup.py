@@ -98,11 +98,12 @@ def _last_batch(plan: EpochPlan) -> int:
     return len(plan.batch(plan.iterations - 1))
 
 
-def create_training(settings: Settings, dataset: Dataset,
-                    node: Node) -> tuple[nn.Module, nn.Module, Optimizer]:
+def create_training(settings: Settings, dataset: Dataset, node: Node, convolutions: str = "",
+                    ) -> tuple[nn.Module, nn.Module, Optimizer]:
     """Model, criterion and optimizer. Every rank must call: initial weights must agree.
 
-    The weights depend on the seed alone, so each call gives the same ones.
+    The weights depend on the seed alone, so each call gives the same ones. `convolutions` are those
+    that prepare_runs found; the settings' otherwise.
     """
     node.progress.phase = "building the model"
     torch.manual_seed(settings.seed)
@@ -115,7 +116,8 @@ def create_training(settings: Settings, dataset: Dataset,
     model = model.to(node.device, Precision(settings.precision).dtype,
                      memory_format=torch.channels_last)
     node.agree("initial weights", digest_of(model))
-    how, example = settings.convolutions, create_augment(settings).normalise(dataset.take([0])[0])
+    how = convolutions or settings.convolutions
+    example = create_augment(settings).normalise(dataset.take([0])[0])
     if example.ndim == 4:
         use_fast_convolutions(model, example.shape[1:], settings.batch_size,
                               Precision(settings.precision), AUTO if is_tuned(how) else how,

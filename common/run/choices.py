@@ -1,12 +1,11 @@
 """What a run chooses at its start and then keeps: its convolutions.
 
 They decide in which order numbers are added, so a resumed run goes on as its checkpoint says, on
-another processor too.
+another processor too. What was asked for stays in the settings; what ran stands under `ran_on`.
 
     python3 PartOne/main.py --convolutions auto --resume auto
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 from common.cluster.process_group import Node
@@ -19,10 +18,10 @@ from common.run.checkpoint import peek
 from common.run.other_runs import refuse_other_runs, run_name
 
 
-def prepare_runs(part: str, settings: Settings, node: Node) -> Settings:
-    """`settings` with the convolutions of the run to be resumed where they are "auto".
+def prepare_runs(part: str, settings: Settings, node: Node) -> str:
+    """The convolutions to use: as `settings` say, or those of the run to be resumed for "auto".
 
-    `part` is the main's name. Those of a fresh run stay "auto": the rule needs the model.
+    `part` is the main's name. For a fresh run "auto" stays "auto": the rule needs the model.
     Every rank must call; all get the same. Raises UsageError where a folder of `part` holds another
     run and, on the leader, for an unusable file of convolutions.
     """
@@ -30,9 +29,7 @@ def prepare_runs(part: str, settings: Settings, node: Node) -> Settings:
     if is_tuned(settings.convolutions) and node.world.is_leader:
         read_tuned(Path(settings.convolutions))
     before = _convolutions_of_the_run_to_resume(part, settings, node)
-    if settings.convolutions == AUTO and before:
-        settings = replace(settings, convolutions=before)
-    return settings
+    return before if settings.convolutions == AUTO and before else settings.convolutions
 
 
 def _convolutions_of_the_run_to_resume(part: str, settings: Settings, node: Node) -> str:

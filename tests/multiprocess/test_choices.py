@@ -1,6 +1,7 @@
 """What a run chose at its start, a resumed run keeps.
 
-Mutations that turn this red: leave out `replace` in prepare_runs; believe it for another model;
+Mutations that turn this red: return the settings' own from prepare_runs; put
+what was found into the settings of the run; believe it for another model;
 let _convolutions_of_the_run_to_resume believe any type; peek without `except`.
 """
 
@@ -61,7 +62,7 @@ def save(path: Path, ran_on: object) -> None:
 def test_a_strange_checkpoint_decides_nothing(ran_on, tmp_path):
     save(tmp_path / "PartOne" / "checkpoints" / "Epoch_1.pt", ran_on)
     open_settings = replace(SETTINGS, output_dir=tmp_path, resume="auto")
-    assert prepare_runs("PartOne", open_settings, node()).convolutions == "auto"
+    assert prepare_runs("PartOne", open_settings, node()) == "auto"
 
 
 def test_the_newest_checkpoint_that_can_be_read_decides(tmp_path):
@@ -70,11 +71,11 @@ def test_the_newest_checkpoint_that_can_be_read_decides(tmp_path):
     save(folder / "Epoch_2.pt", {"convolutions": "two"})
     (folder / "Epoch_3.pt").write_bytes(b"cut short")
     left_open = replace(SETTINGS, output_dir=tmp_path)
-    found = [prepare_runs("PartTwo", replace(left_open, resume=resume), node()).convolutions
+    found = [prepare_runs("PartTwo", replace(left_open, resume=resume), node())
              for resume in ("auto", str(folder / "Epoch_1.pt"), "no", "replace")]
     assert found == ["two", "one", "auto", "auto"]
     told = replace(left_open, resume="auto", convolutions="library")
-    assert prepare_runs("PartTwo", told, node()) == told
+    assert prepare_runs("PartTwo", told, node()) == "library"
 
 
 def plant_choices(convolution: str, kill_at: int | None = None) -> None:
@@ -100,5 +101,7 @@ def test_a_resumed_run_keeps_its_convolutions_and_goes_on_bit_for_bit(run, size,
     log = folders[1] / FOLDERS[case.run]
     begun = [event["ran_on"] for event in read_events(log / "metrics_rank0.jsonl", "start")]
     assert begun[0] == begun[1] and "winograd-2" in begun[0]["convolutions"]
+    asked = checkpoint.read(log / "checkpoints" / "Epoch_2.pt")["settings"]
+    assert asked["convolutions"] == "auto"
     assert "(bit-exact: yes)" in (log / "logs_rank0.txt").read_text()
     assert same_bits(*(end_of(case, folder) for folder in folders))

@@ -91,7 +91,7 @@ def test_the_leader_reads_the_file_before_anything_is_loaded(tmp_path):
     with pytest.raises(UsageError, match="missing.json cannot be read: No such file"):
         prepare_runs("PartOne", settings, NODE)
     other = replace(NODE, world=World(rank=1, size=1))
-    assert prepare_runs("PartTwo", settings, other) == settings
+    assert prepare_runs("PartTwo", settings, other) == settings.convolutions
 
 
 def test_the_banner_says_where_it_was_measured(tmp_path, capsys):
