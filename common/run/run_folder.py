@@ -26,18 +26,29 @@ def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modul
     Raises UsageError where it cannot be written, CheckpointError where the disk cannot take the
     checkpoints of `model`.
     """
+    checkpoints = folder / "checkpoints"
+    _refuse_dangling_link(checkpoints)
     try:
         if settings.resume_from == "replace":
             _remove_run(folder, node)
         folder.mkdir(parents=True, exist_ok=True)
         if node.world.is_leader:
+            checkpoints.mkdir(exist_ok=True)
             (folder / "settings.json").write_text(json.dumps(settings.as_json(), indent=2) + "\n")
-            checkpoint_folder.remove_partial_files(folder / "checkpoints")
+            checkpoint_folder.remove_partial_files(checkpoints)
             checkpoint_folder.require_space(
-                folder, model, KEPT_CHECKPOINTS + 1 + bool(settings.validation.fraction))
+                checkpoints, model, KEPT_CHECKPOINTS + 1 + bool(settings.validation.fraction))
     except OSError as error:
-        raise UsageError(f"{node.whose}the output folder {folder} cannot be written: "
-                         f"{error.strerror}") from error
+        raise UsageError(f"{node.whose}the output folder {error.filename or folder} cannot be "
+                         f"written: {error.strerror}") from error
+
+
+def _refuse_dangling_link(folder: Path) -> None:
+    """Raises UsageError where `folder` leads through a link to nowhere: to a lost disk, perhaps."""
+    for place in (folder, *folder.parents):
+        if place.is_symlink() and not place.exists():
+            raise UsageError(f"{place} is a link to {place.readlink()}, which is not there: mount "
+                             "its disk or make the folder, or remove the link")
 
 
 def _remove_run(folder: Path, node: Node) -> None:

@@ -1,0 +1,46 @@
+"""The folder of a run is looked at before the run begins.
+
+Mutations that turn this red: drop `_refuse_dangling_link`; look at the folder alone, and not at its
+parents; make no folder of checkpoints.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.cluster.process_group import Node
+from common.core.failures import UsageError
+from common.core.settings import Settings
+from common.core.world import World
+from common.run.run_folder import prepare_folder
+from tests.small import small_model
+
+NODE = Node(World(), torch.device("cpu"), threads=1)
+
+
+@pytest.mark.parametrize("link", ["outputs", "outputs/PartOne", "outputs/PartOne/checkpoints"])
+def test_a_link_to_nowhere_is_refused_before_anything_is_written(link, tmp_path):
+    """Say, a lost disk: a run would train on without saving, or begin anew over its old logs."""
+    (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / link).symlink_to(tmp_path / "lost disk")
+    settings = replace(Settings(), output_dir=tmp_path / "outputs", resume="auto")
+    with pytest.raises(UsageError, match=f"{link} is a link to .*lost disk, which is not there"):
+        prepare_folder(tmp_path / "outputs" / "PartOne", settings, NODE, small_model())
+    assert not (tmp_path / "lost disk").exists()
+
+
+def test_a_link_to_another_folder_serves(tmp_path):
+    (tmp_path / "big disk").mkdir()
+    folder = tmp_path / "PartOne"
+    folder.mkdir()
+    (folder / "checkpoints").symlink_to(tmp_path / "big disk")
+    prepare_folder(folder, Settings(), NODE, small_model())
+    assert (folder / "checkpoints").is_symlink()
+
+
+def test_a_file_in_the_place_of_the_checkpoints_is_named(tmp_path: Path):
+    (tmp_path / "checkpoints").touch()
+    with pytest.raises(UsageError, match="checkpoints cannot be written: File exists"):
+        prepare_folder(tmp_path, Settings(), NODE, small_model())
