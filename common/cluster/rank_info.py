@@ -16,6 +16,11 @@ from common.core.settings import Settings
 from common.core.user_code import digests
 from common.core.world import World
 
+# Variables that torch reads, with their defaults; where ranks differ in one, they wait for each
+# other's words in different forms: torch itself then hangs, or crashes.
+SHARED_VARIABLES = {"TORCH_DISTRIBUTED_DEBUG": "OFF", "GLOO_DEVICE_TRANSPORT": "TCP",
+                    "TORCH_GLOO_LAZY_INIT": "0"}
+
 
 @dataclass(frozen=True)
 class RankInfo:
@@ -38,6 +43,7 @@ class RankInfo:
     instructions: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     program: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_this_process(cls, world: World, settings: Settings, interface: str,
@@ -47,7 +53,9 @@ class RankInfo:
         return cls(world.rank, host, os.getpid(), address, interface, boot[0] if boot else host,
                    len(os.sched_getaffinity(0)), count_gpus(),
                    versions() | digests([settings.workload, *(s.name for s in settings.sync)]),
-                   code_digest(), instruction_sets(), settings.shared(), _program())
+                   code_digest(), instruction_sets(), settings.shared(), _program(),
+                   {name: os.environ.get(name, default).upper()
+                    for name, default in SHARED_VARIABLES.items()})
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.host}"
@@ -80,7 +88,7 @@ def require_one_run(ranks: Sequence[RankInfo]) -> None:
             raise RanksDisagree(f"{other} runs {other.program or 'a program of its own'} and "
                                 f"{leader} {leader.program or 'a program of its own'}: start one "
                                 "program on all nodes")
-        for topic in ("versions", "settings"):
+        for topic in ("versions", "settings", "environment"):
             theirs, ours = getattr(other, topic), getattr(leader, topic)
             if changed := differences(ours, theirs):
                 pairs = [f"{name} is {theirs.get(name)} there and {ours.get(name)} on rank 0"

@@ -65,6 +65,17 @@ def test_all_ranks_must_agree_on_it(told):
         require_one_run(ranks)
 
 
+def test_all_ranks_must_agree_on_what_torch_reads_from_the_environment(monkeypatch):
+    """With TORCH_DISTRIBUTED_DEBUG=DETAIL on one rank torch waits for minutes, and crashes."""
+    def rank(number: int, debug: str) -> RankInfo:
+        monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", debug)
+        return RankInfo.of_this_process(World(number, 2), Settings(), "lo", "127.0.0.1")
+    require_one_run([rank(0, "OFF"), rank(1, "off")])
+    with pytest.raises(RanksDisagree, match="rank 1 .*TORCH_DISTRIBUTED_DEBUG is DETAIL there and "
+                                            "OFF on rank 0"):
+        require_one_run([rank(0, "OFF"), rank(1, "DETAIL")])
+
+
 def test_a_resumed_run_must_not_change_it(told):
     before = {"settings": replace(told, darkness=1, threads=7).as_json(), "data": "d"}
     with pytest.raises(UsageError, match="settings: darkness was 1 and is 3. Give"):
