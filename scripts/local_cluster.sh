@@ -8,6 +8,7 @@
 set -uo pipefail
 . "$(dirname "$0")/run_command.sh"
 keep_command "$0" "$@"
+. "$(dirname "$0")/exit_code.sh"
 . "$(dirname "$0")/environment.sh"
 needs_bash 5 1  # wait -n -p
 [ -x "$PYTHON" ] || PYTHON=python3
@@ -55,7 +56,10 @@ while [ ${#pids[@]} -gt 0 ]; do
     code=$?
     [ "$status" -ne 0 ] || status=$code
     for index in "${!pids[@]}"; do
-        [ "${pids[index]}" != "$ended" ] || unset "pids[index]"
+        if [ "${pids[index]}" = "$ended" ]; then
+            tell_signal "$code" "rank $((ranks - 1 - index))"
+            unset "pids[index]"
+        fi
     done
 done
 [ "$status" -eq 0 ] || echo "exit code $status; the other ranks' output is in $logs" >&2

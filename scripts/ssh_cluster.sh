@@ -18,6 +18,7 @@
 set -uo pipefail
 . "$(dirname "$0")/run_command.sh"
 keep_command "$0" "$@"
+. "$(dirname "$0")/exit_code.sh"
 ROOT="$(cd "$(dirname "$0")/.." && pwd)"
 SOURCES="common PartOne PartTwo PartThree scripts studies"
 # The same words here and there: names and contents of all source files.
@@ -101,6 +102,7 @@ wait_for_all() {
             if [ "${code:-0}" -ne 0 ] && [ "$status" -eq 0 ]; then
                 status=$code
                 echo "rank $rank on ${targets[rank]} ended with exit code $code" >&2
+                tell_signal "$code" "rank $rank"
             fi
         done
         [ "$left" -gt 0 ] || return 0

@@ -8,6 +8,7 @@
 set -uo pipefail
 . "$(dirname "$0")/run_command.sh"
 keep_command "$0" "$@"
+. "$(dirname "$0")/exit_code.sh"
 if [ $# -lt 2 ] || ! [ "$1" -ge 0 ] 2>/dev/null; then
     echo "usage: scripts/supervise.sh RESTARTS COMMAND [ARGUMENTS]" >&2
     exit 2
@@ -33,6 +34,7 @@ for ((attempt = 0; ; attempt++)); do
         wait "$pid"
         code=$?
     done
+    [ "$told" = yes ] || tell_signal "$code" "the command"
     if [ "$told" = yes ] || { [ "$code" -ne 75 ] && [ "$code" -le 128 ]; }; then
         exit "$code"
     fi

@@ -2,7 +2,8 @@
 
 Mutations that turn this red: ignore TORCHELASTIC_USE_AGENT_STORE in _from_torchrun (the port is
 taken); let local_cluster.sh keep the last status instead of the first; drop its trap for TERM or
-HUP; measure no speeds in announce; drop OpenMPI's row from MPI_VARIABLES.
+HUP; count its ranks from the wrong end in tell_signal; measure no speeds in announce; drop
+OpenMPI's row from MPI_VARIABLES.
 """
 
 import os
@@ -66,6 +67,15 @@ def test_the_local_cluster_ends_with_the_first_failure(tmp_path):
     said, errors = process.communicate(timeout=60)
     assert process.returncode == 5 and said == "rank 0\n" and "exit code 5" in errors
     assert (tmp_path / "rank1.out").read_text() == "rank 1\n"
+
+
+def test_the_local_cluster_says_which_signal_ended_a_rank(tmp_path):
+    """A limit such as ulimit -t ends a process before it can say a word."""
+    process = local("os.kill(os.getpid(), 9) if rank == '1' else time.sleep(1)", tmp_path)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 137
+    assert "rank 1 was ended by SIGKILL (by hand, by the kernel for want of memory" in errors
+    assert "rank 0 was ended" not in errors and "rank 2 was ended" not in errors
 
 
 def test_a_signal_reaches_every_local_rank_and_none_is_left(tmp_path):

@@ -117,6 +117,7 @@ def test_what_is_restarted_and_what_is_not(code, runs):
     ended = supervise("2", "bash", "-c", f"echo ran; exit {code}", "name")
     assert ended.returncode == code and ended.stdout.count("ran") == runs
     assert ("used up" in ended.stderr) == (runs == 3)
+    assert ("the command was ended by SIGKILL (by hand, " in ended.stderr) == (code == 137)
 
 
 @pytest.mark.parametrize("name", ["USR1", "HUP"])
