@@ -20,12 +20,13 @@ from torch.distributed import PrefixStore, Store
 from common.cluster import addresses, devices, rendezvous
 from common.cluster.board import Board, is_broken_collective
 from common.cluster.devices import keep_freed_memory, use_threads
+from common.cluster.pairs import exchange_greetings
 from common.cluster.rank_info import RankInfo, gpus_suffice, on_same_machine, require_one_run
 from common.cluster.stopping import Stop, process_stop
 from common.cluster.watch import Watch
 from common.core.console import console
 from common.core.failures import PeerLost, RanksDisagree, first_line
-from common.core.progress import FINISHED, Progress, process_progress
+from common.core.progress import CONNECTING, FINISHED, Progress, process_progress
 from common.core.settings import Settings
 from common.core.user_code import own_errors
 from common.core.world import BY_HAND, World
@@ -137,9 +138,10 @@ def form_group(board: Board, ranks: Sequence[RankInfo], settings: Settings,
                seconds: float) -> Node:
     """Forms torch's process group, whose collectives time out after `seconds`.
 
-    Every rank must call. Raises PeerLost when the ranks cannot connect to each other.
+    Every rank must call. Raises PeerLost when the ranks cannot connect to each other, or exchange
+    no messages then.
     """
-    world = board.world
+    world, process_progress().phase = board.world, CONNECTING
     neighbours, enough_gpus = on_same_machine(ranks, world.rank), gpus_suffice(ranks)
     keep_freed_memory()
     device = devices.choose_device(settings.device, neighbours.index(world.rank), enough_gpus)
@@ -153,5 +155,7 @@ def form_group(board: Board, ranks: Sequence[RankInfo], settings: Settings,
         raise PeerLost(f"{ranks[world.rank]} has reached the master, but {backend} cannot connect "
                        f"it to the other ranks ({first_line(error)}): open the ports between the "
                        "nodes, not only the master's, or choose --interface") from error
+    if backend == "gloo":
+        exchange_greetings(ranks, world.rank, min(seconds, settings.timeout))
     return Node(world, device, use_threads(settings.threads, len(neighbours)), backend, ranks,
                 process_progress(), process_stop(), board.store)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 PHASES = ("data", "forward", "backward", "sync", "update")
 PHASES_AFTER_A_STEP = ("checking", "totals", "saving", "evaluation")
+CONNECTING = "connecting to the other ranks"
 FINISHED = "finished"
 
 
