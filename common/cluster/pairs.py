@@ -32,7 +32,7 @@ def exchange_greetings(ranks: Sequence[RankInfo], rank: int, seconds: float) -> 
     deadline = time.monotonic() + seconds
     for other in others:
         try:
-            for work in works[other]:
+            for work in filter(None, works[other]):
                 work.wait(timedelta(seconds=max(0.01, deadline - time.monotonic())))
         except RuntimeError as error:
             raise _silence(ranks[rank], ranks[other], seconds) from error
