@@ -53,8 +53,8 @@ class Step:
 class RunLog:
     """Writes words to `text_path` and JSON lines to `metrics_path`; shows a bar on the leader.
 
-    Use as a context manager. An existing JSONL is continued: its steps from `start` on, which a
-    killed run wrote after its last checkpoint, are dropped, so that each step stands there once.
+    Use as a context manager. An existing JSONL is continued: what comes from `start` on, which a
+    killed run wrote after its last checkpoint, is dropped, so that each step stands there once.
     """
 
     text_path: Path
@@ -190,7 +190,7 @@ def _unwritable(path: Path, error: OSError) -> UsageError:
 
 def _keep_steps_before(path: Path, start: Position) -> None:
     kept = [event for event in read_events(path)
-            if event["event"] not in ("step", "validation", "epoch", "end")
+            if event["event"] not in ("step", "validation", "epoch", "evaluation", "end")
             or _place(event) < start[:2]]
     if path.exists():
         partial = path.with_suffix(".partial")

@@ -91,13 +91,17 @@ def test_a_resumed_log_holds_each_step_once(tmp_path):
     with log_in(tmp_path) as log:
         for iteration in range(5):
             log.step(step(1, iteration, loss=1.0))
+        log.evaluation(1.0, 0.5)
     with (tmp_path / "metrics_rank0.jsonl").open("a") as file:
         file.write('{"event": "step", "epo')  # killed while writing
     with log_in(tmp_path, start=Position(1, 3, 3)) as log:
         for iteration in (3, 4):
             log.step(step(1, iteration, loss=2.0))
+        log.evaluation(2.0, 0.5)
     losses = [event["loss"] for event in read_events(tmp_path / "metrics_rank0.jsonl", "step")]
     assert losses == [1.0, 1.0, 1.0, 2.0, 2.0]
+    evaluation, = read_events(tmp_path / "metrics_rank0.jsonl", "evaluation")
+    assert evaluation["test_loss"] == 2.0  # of a run that was killed while it wrote its report
 
 
 def test_totals_are_means_over_samples_not_over_batches():
