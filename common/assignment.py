@@ -49,9 +49,11 @@ def prepare_model_for_evaluation(model: nn.Module, device: torch.device | str,
                                  checkpoint_path: str | Path) -> nn.Module:
     """`model` on `device` with a checkpoint's weights, in evaluation mode.
 
-    Raises CheckpointError when the checkpoint cannot be used.
+    The checkpoint may be a plain torch.save of the four keys, or of a state_dict. Raises
+    CheckpointError when it cannot be used.
     """
-    checkpoint.restore(checkpoint.read(checkpoint_path), checkpoint_path, unwrapped(model))
+    contents = checkpoint.read(checkpoint_path, say=print)
+    checkpoint.restore(contents, checkpoint_path, unwrapped(model))
     return model.to(device).eval()
 
 
@@ -61,14 +63,15 @@ def prepare_model_for_training(
         distribute_flag: bool = False) -> tuple[nn.Module, nn.Module, Optimizer]:
     """(model, cross-entropy criterion, SGD optimizer), all on `device`.
 
-    `continue_flag` restores model and optimizer from a checkpoint; `distribute_flag` wraps the
-    model in DistributedDataParallel, which every rank of a process group must do together.
+    `continue_flag` restores model and optimizer from a checkpoint, or from a plain torch.save of
+    the four keys; of a state_dict alone only the model. `distribute_flag` wraps the model in
+    DistributedDataParallel, which every rank of a process group must do together.
     """
     model = model.to(device)
     criterion = nn.CrossEntropyLoss().to(device)
     optimizer = SGD(model.parameters(), learning_rate, momentum, weight_decay=weight_decay)
     if continue_flag:
-        contents = checkpoint.read(continue_checkpoint_path)
+        contents = checkpoint.read(continue_checkpoint_path, say=print)
         checkpoint.restore(contents, continue_checkpoint_path, model, optimizer)
     if distribute_flag:
         model = DistributedDataParallel(model, **OWN_BUFFERS)

@@ -5,7 +5,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -107,6 +107,19 @@ def _digest_of(arrays: Sequence[np.ndarray], class_names: Sequence[str]) -> str:
     for each in arrays:
         digest.update(np.ascontiguousarray(each).data)
     return digest.hexdigest()[:16]
+
+
+def form_of(dataset: Dataset) -> dict[str, Any]:
+    """What one sample is like, and which classes there are, as plain values: for checkpoints."""
+    sample = dataset.take([0])[0]
+    return {"shape": list(sample.shape[1:]), "dtype": str(sample.dtype).removeprefix("torch."),
+            "classes": list(dataset.class_names)}
+
+
+def blank_dataset(form: Mapping[str, Any]) -> ArrayDataset:
+    """One sample of zeros, of the form that `form_of` told of."""
+    sample = np.zeros((1, *form["shape"]), form["dtype"])
+    return ArrayDataset(sample, np.zeros(1, np.int64), tuple(form["classes"]), "blank")
 
 
 def _as_array(values: Any) -> np.ndarray:

@@ -11,6 +11,7 @@ import hashlib
 import io
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from common.core.failures import CheckpointError, first_line
+from common.core.failures import CheckpointError
 from common.core.progress import Position
+from common.run import plain_checkpoint
+from common.run.plain_checkpoint import END_RECORD
 
 FORMAT = 3
 _LAYOUT = {"position": list, "model_state_dict": dict, "optimizer": str,
            "optimizer_state_dict": dict}
-_END_RECORD = b"PK\x05\x06"
 _MARK = b"sha256:"
 _TRAILER = len(_MARK) + 64
 
@@ -72,7 +74,7 @@ def _sealed(contents: dict[str, Any]) -> memoryview:
     """The bytes of the file. They are as many as the model's and the optimizer's: no copies."""
     buffer = io.BytesIO()
     torch.save(contents, buffer)
-    if buffer.getbuffer()[-22:-18] != _END_RECORD:
+    if buffer.getbuffer()[-22:-18] != END_RECORD:
         raise CheckpointError("torch.save wrote an unknown format; this is a fault of the program")
     buffer.seek(-2, io.SEEK_END)
     buffer.write(struct.pack("<H", _TRAILER) + _MARK)
@@ -95,12 +97,16 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def read(path: Path | str) -> dict[str, Any]:
+def read(path: Path | str, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """The verified contents of a checkpoint, on the CPU. Runs no code from the file.
 
-    Raises CheckpointError when it is missing, damaged, foreign or of a newer format.
+    Of a file that plain torch.save wrote, what there is of the assignment's four keys; `say` is
+    told so. Raises CheckpointError when it is missing, damaged, foreign or of a newer format.
     """
-    return parse(read_bytes(path), Path(path))
+    contents = parse(read_bytes(path), Path(path))
+    for remark in plain_checkpoint.remarks_on(contents, path):
+        say(remark)
+    return contents
 
 
 def read_bytes(path: Path | str) -> bytes:
@@ -113,19 +119,37 @@ def read_bytes(path: Path | str) -> bytes:
 
 
 def parse(data: bytes, path: Path) -> dict[str, Any]:
-    """As `read`, from bytes; `path` is for messages."""
-    _verify(data, path)
+    """As `read`, from bytes; `path` is for messages. `sealed` says whether the file is."""
+    if sealed := not plain_checkpoint.is_plain(data):
+        _verify(data, path)
+    else:
+        plain_checkpoint.require_sound(data, path)
     try:
         contents = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
-        raise CheckpointError(f"{path} cannot be loaded: {first_line(error)}") from error
+        raise CheckpointError(f"{path} cannot be loaded: "
+                              f"{plain_checkpoint.why_not_loaded(data, error)}") from error
+    if sealed or (isinstance(contents, dict) and {"format", "position"} <= contents.keys()):
+        _require_layout(contents, path)
+    else:
+        contents = plain_checkpoint.from_plain(contents, path)
+    return {**contents, "sealed": sealed}
+
+
+def _require_layout(contents: Any, path: Path) -> None:
+    """Raises CheckpointError for another format, or naming the first entry that is not usable."""
     if not isinstance(contents, dict) or not isinstance(contents.get("format"), int):
         raise CheckpointError(f"{path} is not a checkpoint of this project")
     if contents["format"] != FORMAT:
         raise CheckpointError(f"{path} has format {contents['format']}, and this version of the "
                               f"program needs {FORMAT}: use the version that wrote it")
-    _require_layout(contents, path)
-    return contents
+    for name, kind in _LAYOUT.items():
+        if not isinstance(contents.get(name), kind):
+            raise CheckpointError(f"{path} has no usable entry {name!r}: it is not a checkpoint of "
+                                  "this project")
+    position = contents["position"]
+    if len(position) != 3 or not all(type(n) is int and n >= 0 for n in position):
+        raise CheckpointError(f"{path} says it was saved at {position}, which is no position")
 
 
 def peek(path: Path | str) -> dict[str, Any]:
@@ -140,42 +164,35 @@ def peek(path: Path | str) -> dict[str, Any]:
     return contents if isinstance(contents, dict) else {}
 
 
-def _require_layout(contents: dict[str, Any], path: Path) -> None:
-    """Raises CheckpointError naming the first entry that is missing or of another kind."""
-    for name, kind in _LAYOUT.items():
-        if not isinstance(contents.get(name), kind):
-            raise CheckpointError(f"{path} has no usable entry {name!r}: it is not a checkpoint of "
-                                  "this project")
-    position = contents["position"]
-    if len(position) != 3 or not all(type(n) is int and n >= 0 for n in position):
-        raise CheckpointError(f"{path} says it was saved at {position}, which is no position")
-
-
 def restore(contents: dict[str, Any], path: Path | str, model: nn.Module,
             optimizer: Optimizer | None = None) -> None:
     """Puts a checkpoint's weights, buffers and optimizer state into `model` and `optimizer`.
 
     The optimizer keeps its own learning rate, momentum and weight decay: those are settings.
-    Raises CheckpointError when the checkpoint belongs to another architecture.
+    One without a state of the optimizer leaves it as it is. Raises CheckpointError when the
+    checkpoint belongs to another architecture.
     """
+    weights = plain_checkpoint.without_prefix(contents["model_state_dict"], model)
     try:
-        model.load_state_dict(contents["model_state_dict"])
+        model.load_state_dict(weights)
     except (RuntimeError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} holds another architecture than this run's "
                               f"{type(model).__name__}") from error
-    if optimizer is not None:
+    if optimizer is not None and "optimizer_state_dict" in contents:
         _restore_optimizer(contents, path, optimizer)
 
 
 def _restore_optimizer(contents: dict[str, Any], path: Path | str, optimizer: Optimizer) -> None:
-    mine, theirs = type(optimizer).__name__, contents["optimizer"]
+    mine, saved = type(optimizer).__name__, contents["optimizer_state_dict"]
+    theirs = contents.get("optimizer") or (mine if plain_checkpoint.is_state_of(
+        saved.get("param_groups"), optimizer.param_groups[0]) else "another optimizer")
     if theirs != mine:  # SGD would accept Adam's state, and train on without a momentum
         raise CheckpointError(f"{path} holds the state of {theirs}, and this run's optimizer is "
                               f"{mine}")
     chosen = [{k: v for k, v in group.items() if k != "params"}
               for group in optimizer.param_groups]
     try:
-        optimizer.load_state_dict(contents["optimizer_state_dict"])
+        optimizer.load_state_dict(saved)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} holds the state of another {mine} than this run's, with "
                               "other parameters") from error

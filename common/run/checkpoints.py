@@ -28,8 +28,9 @@ KEPT_CHECKPOINTS = 2
 class Checkpoints:
     """Writes to `folder`, on the leader. Every rank has one, and must call its methods together.
 
-    `constants` are what every checkpoint of the run holds: its settings, what it ran on, and the
-    digest of its data. The last `kept` stay, and the best epoch's; None keeps all.
+    `constants` are what every checkpoint of the run holds: its settings, what it ran on, the digest
+    of its data, and what a sample is like. The last `kept` stay, and the best epoch's; None keeps
+    all.
     """
 
     folder: Path

@@ -19,11 +19,12 @@ from common.core.failures import CheckpointError, UsageError
 from common.core.progress import Position
 from common.core.setting_row import differences
 from common.core.settings import Settings
+from common.data.dataset import form_of
 from common.data.epoch_plan import EpochPlan
 from common.data.loaders import InMemoryLoader, WorkerLoader
 from common.model.batch_norm import has_batch_norm
 from common.options.workloads import find_workload
-from common.run import checkpoint, checkpoint_folder
+from common.run import checkpoint, checkpoint_folder, plain_checkpoint
 from common.run.checkpoints import Checkpoints
 from common.run.other_runs import log_paths, refuse_other_run, run_name
 from common.run.run import Run, ran_on
@@ -60,6 +61,7 @@ def open_run(part: str, strategy: str, settings: Settings, node: Node,
                      distributed=node.world.size > 1,
                      metric=find_workload(settings.workload).metric)
         constants = {"settings": settings.as_json(), "data": loader.dataset.digest,
+                     "samples": form_of(loader.dataset),
                      "ran_on": ran_on(name, node, settings, model)}
         checkpoints = Checkpoints(folder / "checkpoints", node, log, constants, every.iterations,
                                   SaveClock(name, every.minutes, node))
@@ -88,7 +90,12 @@ def _begin(run: Run) -> list[str]:
 
 def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
     settings, constants = run.settings, run.checkpoints.constants
-    remarks = _check_settings(contents, settings, constants)
+    remarks = plain_checkpoint.remarks_on(contents, source)
+    if "position" in contents:
+        remarks += _check_settings(contents, settings, constants)
+    else:
+        contents = {**contents, "position": plain_checkpoint.position_after(
+            contents, source, run.iterations_per_epoch)}
     checkpoint.restore(contents, source, run.model, run.optimizer)
     remarks += _restore_ranks(contents.get("rank_state", []), run.gradient_sync.state(), run.node)
     validated = contents.get("validation_losses", []) if settings.validation.fraction else []
@@ -145,7 +152,9 @@ def _leaders_checkpoint(folder: Path, resume: str) -> tuple[Path, bytes]:
     for path in checkpoint_folder.to_resume(folder, resume):
         try:
             data = checkpoint.read_bytes(path)
-            checkpoint.parse(data, path)
+            if not checkpoint.parse(data, path)["sealed"] and resume == "auto":
+                raise CheckpointError(f"{path} carries no seal, so no run wrote it here: --resume "
+                                      "auto leaves it alone, and --resume FILE takes it")
             return path, data
         except CheckpointError as error:
             print(f"warning: {error}", flush=True)
@@ -190,6 +199,8 @@ def _changes(before: dict[str, Any], now: dict[str, Any], but: Sequence[str] = (
 
 
 def _exactness(before: dict[str, Any], now: dict[str, Any]) -> str:
+    if not before:
+        return "no, because the file does not say what it was trained with"
     if changed := _changes(before, now):
         return "no, because " + ", ".join(changed)
     return "yes" if now["device"] == "cpu" else "not promised on a GPU"

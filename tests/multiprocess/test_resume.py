@@ -15,6 +15,7 @@ import torch
 from common.run import checkpoint_folder
 from tests.ranks import program, run_programs
 from tests.runs import RUNS, STEPS, Case, end_of, launch, same_bits
+from tests.small import SmallNet
 from tests.workload import SMALL, plant
 
 KILLED = -9
@@ -156,3 +157,21 @@ def test_a_folder_with_a_run_takes_no_other_runs_checkpoint(tmp_path):
     path = str(tmp_path / "one" / "PartOne" / "checkpoints" / "Epoch_1_Iteration_7.pt")
     launch(Case("PartOne", 1, "memory", 4, 9), tmp_path / "other", path, code=2)
     assert "already holds a run" in (tmp_path / "other" / "rank0.out").read_text()
+
+
+def test_a_plain_torch_save_of_the_four_keys_goes_on_at_the_next_epoch(tmp_path):
+    """As a write-up's script leaves it, with DistributedDataParallel's prefix."""
+    torch.manual_seed(3)
+    model = SmallNet(torch.nn.BatchNorm2d)
+    weights = {"module." + name: tensor for name, tensor in model.state_dict().items()}
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    path = tmp_path / "theirs.pt"
+    torch.save({"epoch": 1, "loss": 0.5, "model_state_dict": weights,
+                "optimizer_state_dict": optimizer.state_dict()}, path)
+    case = Case("all-reduce", 2, "memory", 4, 0)
+    launch(case, tmp_path, str(path))
+    steps = end_of(case, tmp_path).losses[0]
+    assert [step[:2] for step in steps] == [(2, iteration) for iteration in range(9)]
+    text = (tmp_path / RUNS[case.run] / "logs_rank0.txt").read_text()
+    assert f"{path} carries no seal" in text
+    assert f"resumed at epoch 2 iteration 0 from {path} (bit-exact: no, because the file" in text
