@@ -3,29 +3,49 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from common.cluster.process_group import Node
 from common.core.collectives import share_leaders_buffers, sum_over_ranks
 from common.core.console import counted
 from common.core.failures import NonFiniteLoss
 from common.core.metrics import ACCURACY, Metric
 from common.core.precision import Precision
 from common.core.progress import Progress
+from common.core.settings import Settings
 from common.core.world import World
 from common.data.augment import Preparation
 from common.data.dataset import Dataset
 from common.data.epoch_plan import share_of
 from common.options.workloads import create_augment
-from common.run.run import Run
 from common.run.state import Totals, over_ranks
 from common.step.optimizers import without_smoothing
 
 EVALUATION_BATCH = 250
 NO_CLASSES = np.empty(0, np.int64)
+
+
+class Evaluable(Protocol):
+    """A model, and how it is to be evaluated: a Run, or what a checkpoint holds."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def node(self) -> Node: ...
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    @property
+    def precision(self) -> Precision: ...
+
+    @property
+    def metric(self) -> Metric: ...
 
 
 class Evaluation(NamedTuple):
@@ -56,7 +76,7 @@ class Evaluation(NamedTuple):
         return self.totals.samples if self.totals else len(self.truth)
 
 
-def evaluate(run: Run, criterion: nn.Module, dataset: Dataset) -> Evaluation:
+def evaluate(run: Evaluable, criterion: nn.Module, dataset: Dataset) -> Evaluation:
     """Evaluates the run's model on `dataset`; every rank takes a shard and gets all results.
 
     Every rank must call it. The leader's running statistics count. `criterion` must be the mean
@@ -82,7 +102,7 @@ class Mirrored(nn.Module):
 
 
 def _evaluate(model: nn.Module, criterion: nn.Module, dataset: Dataset,
-              run: Run) -> Evaluation:
+              run: Evaluable) -> Evaluation:
     device = run.node.device
     share_leaders_buffers(model)
     batches = _my_batches(len(dataset), run.node.world)

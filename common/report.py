@@ -14,6 +14,7 @@ import numpy as np
 from torch import nn
 
 from common.core.events import read_events
+from common.core.metrics import Metric
 from common.core.provenance import versions
 from common.core.spread import times_as_fast
 from common.evaluation import Evaluation
@@ -35,6 +36,17 @@ def generate_eval_report(ground_truth: Sequence[int] | np.ndarray,
 
     Classes are whole numbers, one per sample. The JSON goes beside it, with the suffix .json.
     """
+    text, plain = eval_report(ground_truth, prediction, test_loss, checkpoint_path, class_names)
+    path = Path(report_path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.with_suffix(".json").write_text(json.dumps(plain, indent=2) + "\n")
+
+
+def eval_report(ground_truth: Sequence[int] | np.ndarray, prediction: Sequence[int] | np.ndarray,
+                test_loss: float, checkpoint_path: str | Path,
+                class_names: Sequence[str] | None = None) -> tuple[str, dict]:
+    """The report as text and as plain values."""
     from sklearn import metrics  # 0.8 s that no run need wait for before its first iteration
 
     labels = list(range(len(class_names))) if class_names else sorted(
@@ -47,15 +59,22 @@ def generate_eval_report(ground_truth: Sequence[int] | np.ndarray,
         return metrics.classification_report(ground_truth, prediction, labels=labels, digits=4,
                                              target_names=names, output_dict=as_dict,
                                              zero_division=0)
-    path = Path(report_path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"Metrics for the checkpoint: {checkpoint_path}\n"
-                    f"Test Loss: {test_loss:.3f}, Test Accuracy: {accuracy:.3f}\n\n"
-                    f"Classification Report\n{tabulate(False)}\nConfusion Matrix\n{matrix}\n")
-    path.with_suffix(".json").write_text(json.dumps({
+    text = (f"Metrics for the checkpoint: {checkpoint_path}\n"
+            f"Test Loss: {test_loss:.3f}, Test Accuracy: {accuracy:.3f}\n\n"
+            f"Classification Report\n{tabulate(False)}\nConfusion Matrix\n{matrix}\n")
+    return text, {
         "checkpoint": str(checkpoint_path), "test_loss": test_loss, "test_accuracy": accuracy,
         "classification_report": tabulate(True), "confusion_matrix": matrix.tolist(),
-        "class_names": names}, indent=2) + "\n")
+        "class_names": names}
+
+
+def report_of(result: Evaluation, metric: Metric, checkpoint_path: str | Path) -> str:
+    """The report on an evaluation, as text, whatever its metric."""
+    if result.totals:
+        return (f"Metrics for the checkpoint: {checkpoint_path}\n"
+                f"Test Loss: {result.loss:.3f}, Test {metric.title}: {result.score:.3f}\n")
+    return eval_report(result.truth, result.predictions, result.loss, checkpoint_path,
+                       result.class_names)[0]
 
 
 def finish_run(run: Run, result: Evaluation) -> None:
@@ -71,8 +90,7 @@ def finish_run(run: Run, result: Evaluation) -> None:
         return
     metric, path = run.metric, run.folder / "report.txt"
     if result.totals:
-        path.write_text(f"Metrics for the checkpoint: {run.checkpoints.last}\n"
-                        f"Test Loss: {result.loss:.3f}, Test {metric.title}: {result.score:.3f}\n")
+        path.write_text(report_of(result, metric, str(run.checkpoints.last)))
     else:
         generate_eval_report(result.truth, result.predictions, result.loss, path,
                              str(run.checkpoints.last), class_names=result.class_names)

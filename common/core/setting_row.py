@@ -67,6 +67,17 @@ class Rows:
         """All settings as plain values."""
         return {name: _plain(getattr(self, name)) for name in self.rows()}
 
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Plain], groups: Sequence[str]) -> dict[str, Any]:
+        """The values that `as_json` made plain, by name, of the rows in `groups`; lists left out.
+
+        Raises ArgumentTypeError, or ValueError, where a text is none of its row's.
+        """
+        rows = {name: row for name, row in cls.rows().items() if row.group in groups}
+        return {name: rows[name].parse(value) if isinstance(value, str) else value
+                for name, value in plain.items()
+                if name in rows and isinstance(value, str | int | float | None)}
+
     def shared(self) -> dict[str, Plain]:
         """The settings in which all ranks of a run must agree, as plain values."""
         rows = self.rows()

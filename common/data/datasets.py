@@ -172,3 +172,14 @@ def _read_image(path: Path, size: int) -> np.ndarray:
             return np.asarray(image)
     except (OSError, SyntaxError, ValueError) as error:
         raise DataError(f"{path} is not a readable image ({first_line(error)})") from error
+
+
+def read_picture(path: Path, size: int, channels: int) -> np.ndarray:
+    """An image file as data sets here hold it: uint8 (size, size, channels), grey or RGB.
+
+    Raises DataError where it cannot be read.
+    """
+    from PIL import Image
+
+    image = _read_image(path, size)
+    return image if channels == 3 else np.asarray(Image.fromarray(image).convert("L"))[..., None]

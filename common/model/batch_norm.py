@@ -100,6 +100,14 @@ def synchronize_batch_norm(model: nn.Module) -> nn.Module:
     return model
 
 
+def unsynchronize_batch_norm(model: nn.Module) -> nn.Module:
+    """Takes synchronize_batch_norm back, in place; returns `model`."""
+    plain = {kind: original for original, kind in _SYNCHRONIZED.items()}
+    for layer in model.modules():
+        torch_private.change_class(layer, plain.get(type(layer), type(layer)))
+    return model
+
+
 def freeze_batch_norm(model: nn.Module) -> nn.Module:
     """Lets every batch-norm layer normalise by its running statistics for good; returns `model`.
 

@@ -4,11 +4,12 @@
 """
 
 from argparse import SUPPRESS, ArgumentTypeError
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from common.core.failures import UsageError
+from common.core.setting_row import Row
 from common.core.settings import GROUPS, Launch, Settings, SyncChoice
 from common.core.strategies import SEAMS
 from common.core.user_code import Place
@@ -39,21 +40,34 @@ def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tup
     Raises UsageError, in one sentence, for whatever cannot be meant.
     """
     flags = vars(_parser(part).parse_args(arguments))
-    launch = {name: flags.pop(name) for name in Launch.rows() if name in flags}
-    launch.pop("debug", None)  # run_program looks for it
-    world, settings = detect_world(**launch), _settings(part, flags)
+    world, settings = launched(flags), complete(flags, part)
     if world.attempt and settings.resume_from in ("no", "replace"):
         settings = replace(settings, resume="auto")  # a launcher's restart goes on by itself
     check(part, settings, world)
     return settings, world
 
 
-def _settings(part: str, flags: dict[str, Any]) -> Settings:
-    """What was not given comes from the recipe, else from the workload, else from the row."""
-    workload = find_workload(flags.get("workload", Settings.workload))
-    recipe = find_row("recipe", flags.get("recipe", Settings.recipe))
+def launched(flags: dict[str, Any]) -> World:
+    """The world that flags and environment tell of; takes the flags of the launch out of `flags`.
+
+    Raises UsageError.
+    """
+    launch = {name: flags.pop(name) for name in Launch.rows() if name in flags}
+    launch.pop("debug", None)  # run_program looks for it
+    return detect_world(**launch)
+
+
+def complete(flags: Mapping[str, Any], part: str = "",
+             saved: Mapping[str, Any] | None = None) -> Settings:
+    """All settings, of which `flags` were given; `saved` are those of a checkpoint.
+
+    What was in neither comes from the recipe, else from the workload, else from the row.
+    """
+    told = {**(saved or {}), **flags}
+    workload = find_workload(told.get("workload", Settings.workload))
+    recipe = find_row("recipe", told.get("recipe", Settings.recipe))
     fixed = {"sync": (SyncChoice(SEAMS[part]),)} if part in SEAMS else {}
-    settings = Settings(**{**fixed, **_parsed(workload), **recipe, **flags})
+    settings = Settings(**{**fixed, **_parsed(workload), **recipe, **told})
     if settings.virtual_nodes:  # another number of threads adds in another order
         settings = replace(settings, threads=settings.threads or 1)
     return replace(settings, data_dir=settings.data_dir.expanduser(),
@@ -82,13 +96,18 @@ def _parser(part: str) -> FlagParser:
                         _parts_with)
     parser.add_argument("--help-all", action=ShowAll, nargs=0, default=SUPPRESS,
                         help="show all flags and exit")
+    add_rows(parser, lambda name, row: part in row.parts)
+    return parser
+
+
+def add_rows(parser: FlagParser, is_wanted: Callable[[str, Row], bool]) -> None:
+    """Adds a flag for each row that is wanted; what is not given is absent from what it finds."""
     for name, row in {**Launch.rows(), **Settings.rows()}.items():
-        if part in row.parts:
+        if is_wanted(name, row):
             names = tuple(TABLES.get(name, ()))
             parser.add_row(name, replace(row, choices=names or row.choices,
                                          parse=_workload if name == "workload" else row.parse,
                                          help=row.help + (": " + ", ".join(names)) * bool(names)))
-    return parser
 
 
 def _workload(text: str) -> str:

@@ -66,7 +66,8 @@ class FlagParser(argparse.ArgumentParser):
     def parse_args(self, arguments: Sequence[str] | None = None,  # type: ignore[override]
                    namespace: Any = None) -> Any:
         try:
-            found, unknown = self.parse_known_args(arguments, namespace)
+            # Words without a flag may stand before, between and after the flags.
+            found, unknown = self.parse_known_intermixed_args(arguments, namespace)
         except argparse.ArgumentError as error:
             raise UsageError(f"{error}{self._value_hint(error)} {HELP}") from None
         if unknown:

@@ -1,0 +1,126 @@
+"""A model out of a checkpoint of any part: to evaluate, to classify pictures, to export.
+
+    python3 scripts/evaluate.py outputs/PartOne/checkpoints/Epoch_1.pt
+"""
+
+from argparse import ArgumentTypeError
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from common.cluster.process_group import Node
+from common.core.collectives import broadcast_bytes
+from common.core.console import console
+from common.core.failures import CheckpointError, DataError, UsageError, first_line
+from common.core.learning_settings import DATA, LEARN
+from common.core.metrics import ACCURACY, Metric
+from common.core.precision import Precision
+from common.core.settings import Settings
+from common.data.dataset import Dataset, as_dataset, blank_dataset, form_of
+from common.data.datasets import read_picture
+from common.evaluation import Evaluation, evaluate
+from common.model.export import export
+from common.options.command_line import complete
+from common.options.workloads import create_augment, find_workload
+from common.run import checkpoint, plain_checkpoint
+from common.setup import create_training
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A checkpoint's model on this rank, ready; `form` is what dataset.form_of told of its data."""
+
+    path: Path
+    settings: Settings
+    node: Node
+    model: nn.Module
+    criterion: nn.Module
+    form: Mapping[str, Any]
+
+    @property
+    def precision(self) -> Precision:
+        return Precision(self.settings.precision)
+
+    @property
+    def metric(self) -> Metric:
+        return find_workload(self.settings.workload).metric
+
+    def evaluate(self) -> Evaluation:
+        """On the test set, which the ranks share. Every rank must call. Raises DataError."""
+        dataset = load_test_set(self.settings, self.node)
+        if list(dataset.class_names) != list(self.form["classes"]):
+            raise DataError(f"the test set in {self.settings.data_dir} has other classes than "
+                            f"{self.path}: {', '.join(dataset.class_names)} in place of "
+                            f"{', '.join(self.form['classes'])}")
+        return evaluate(self, self.criterion, dataset)
+
+    @torch.no_grad()
+    def probabilities(self, pictures: list[Path]) -> Tensor:
+        """Of each class for each image file, float (n, classes). Needs no other rank."""
+        self.require_pictures()
+        _, size, channels = self.form["shape"]
+        images = torch.stack([torch.from_numpy(read_picture(path, size, channels).copy())
+                              for path in pictures]).to(self.node.device)
+        with self.precision.autocast(images.device):
+            outputs = self.model.eval()(create_augment(self.settings).normalise(images))
+        return self.precision.widen(outputs).softmax(dim=1)
+
+    def export(self, path: Path) -> None:
+        """Writes the model for torch.export.load; see common/model/export.py."""
+        self.node.progress.phase = "exporting"
+        row = find_workload(self.settings.workload)
+        export(self.model, self.form, row.mean, row.std, row.metric is ACCURACY, path)
+
+    def require_pictures(self) -> None:
+        """Raises UsageError where a sample is no square image, or has no class."""
+        shape = self.form["shape"]
+        if (self.form["dtype"] != "uint8" or len(shape) != 3 or shape[0] != shape[1]
+                or shape[2] not in (1, 3) or self.metric is not ACCURACY):
+            raise UsageError(f"{self.path} is of {self.settings.workload}, whose model takes no "
+                             "pictures: leave the image files out")
+
+
+def load_saved_model(path: Path, flags: Mapping[str, Any], node: Node) -> SavedModel:
+    """The model in the leader's file `path`. Every rank must call.
+
+    Settings come from `flags`, else from the checkpoint, else from the workload. What a sample is
+    like comes from the checkpoint; where that does not know it, from the test set. Raises
+    CheckpointError, DataError and UsageError.
+    """
+    contents = _leaders_checkpoint(path, node)
+    settings = complete(flags, saved=_settings_in(contents, path))
+    form = contents.get("samples") or form_of(load_test_set(settings, node))
+    model, criterion, _ = create_training(settings, blank_dataset(form), node)
+    checkpoint.restore(contents, path, model)
+    return SavedModel(path, settings, node, model, criterion, form)
+
+
+def load_test_set(settings: Settings, node: Node) -> Dataset:
+    """The workload's. Every rank must call: all must hold the same data. Raises DataError."""
+    node.progress.phase = "loading data"
+    dataset = as_dataset(find_workload(settings.workload).load("test", settings.data_dir))
+    node.agree("test set", dataset.digest)
+    return dataset
+
+
+def _leaders_checkpoint(path: Path, node: Node) -> dict[str, Any]:
+    data = checkpoint.read_bytes(path) if node.world.is_leader else b""
+    contents = checkpoint.parse(broadcast_bytes(data, node.device), path)
+    if node.world.is_leader:
+        for remark in plain_checkpoint.remarks_on(contents, path):
+            console(node.world)(remark)
+    return contents
+
+
+def _settings_in(contents: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """What the checkpoint's run was told about data and learning, and how it computed."""
+    try:
+        found = Settings.from_json(contents.get("settings", {}), (DATA, LEARN))
+    except (ArgumentTypeError, ValueError) as error:
+        raise CheckpointError(f"{path} has settings that cannot be: {first_line(error)}") from error
+    ran_on = contents.get("ran_on", {})
+    return {**found, "init": "plain", "convolutions": ran_on.get("convolutions", "library")}

@@ -1,0 +1,110 @@
+"""A checkpoint's model is rebuilt from what the file says, else from flags and the test set.
+
+Mutations that turn this red: settings of the command line before the checkpoint's; the workload's
+test set where the checkpoint knows its samples; no look at the classes.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from common.cluster.process_group import Node
+from common.core.failures import CheckpointError, DataError, UsageError
+from common.core.progress import Position
+from common.core.settings import Settings
+from common.core.world import World
+from common.data.dataset import form_of
+from common.options import workloads
+from common.run import checkpoint
+from common.saved_model import load_saved_model
+from tests.small import SmallNet, small_dataset
+
+NODE = Node(World(), torch.device("cpu"), threads=1)
+
+
+@pytest.fixture
+def small(monkeypatch) -> workloads.Workload:
+    row = workloads.Workload(
+        "small", lambda split, _: small_dataset(31), lambda classes: SmallNet(nn.BatchNorm2d),
+        (0.5,) * 3, (0.25,) * 3, {"crop_padding": 1})
+    monkeypatch.setitem(workloads.WORKLOADS, "small", row)
+    return row
+
+
+def no_data(split: str, data_dir: Path):
+    raise DataError("there is no data")
+
+
+def trained() -> SmallNet:
+    torch.manual_seed(4)
+    model = SmallNet(nn.BatchNorm2d)
+    model(torch.randn(20, 3, 8, 8))  # the running statistics move
+    return model
+
+
+def save(path: Path, model: nn.Module, **more) -> Path:
+    settings = Settings(workload="small", precision="float64", seed=7)
+    checkpoint.write(path, checkpoint.pack(
+        model, torch.optim.SGD(model.parameters(), 0.1), Position(2), 0.5, **{
+            "settings": settings.as_json(), "samples": form_of(small_dataset()), **more}))
+    return path
+
+
+def test_the_checkpoints_own_settings_hold_unless_flags_say_otherwise(small, tmp_path):
+    path = save(tmp_path / "Epoch_1.pt", trained())
+    saved = load_saved_model(path, {}, NODE)
+    assert (saved.settings.workload, saved.settings.seed) == ("small", 7)
+    assert next(saved.model.parameters()).dtype == torch.float64
+    saved = load_saved_model(path, {"precision": "float32"}, NODE)
+    assert next(saved.model.parameters()).dtype == torch.float32
+
+
+def test_pictures_need_no_data_set(small, tmp_path, monkeypatch):
+    model = trained()
+    path = save(tmp_path / "Epoch_1.pt", model)
+    dataset, pictures = small_dataset(6), []
+    for number, image in enumerate(dataset.inputs):
+        pictures.append(tmp_path / f"{number}.png")
+        Image.fromarray(image).save(pictures[-1])
+    monkeypatch.setitem(workloads.WORKLOADS, "small", replace(small, load=no_data))
+    found = load_saved_model(path, {"precision": "float32"}, NODE).probabilities(pictures)
+    images = (torch.from_numpy(dataset.inputs).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
+    with torch.no_grad():
+        expected = model.eval()(images).softmax(1)
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_a_bare_state_dict_is_evaluated_by_the_workload_that_flags_name(prefix, small, tmp_path,
+                                                                        capsys):
+    model = trained()
+    torch.save({prefix + name: tensor for name, tensor in model.state_dict().items()},
+               tmp_path / "m.pt")
+    result = load_saved_model(tmp_path / "m.pt", {"workload": "small"}, NODE).evaluate()
+    dataset = small_dataset(31)
+    images = (torch.from_numpy(dataset.inputs).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
+    with torch.no_grad():
+        expected = model.eval()(images).argmax(1)
+    assert result.predictions.tolist() == expected.tolist()
+    assert "carries no seal" in capsys.readouterr().out
+
+
+def test_a_test_set_of_other_classes_is_refused(small, tmp_path):
+    form = {**form_of(small_dataset()), "classes": ["a", "b", "d"]}
+    saved = load_saved_model(save(tmp_path / "Epoch_1.pt", trained(), samples=form), {}, NODE)
+    with pytest.raises(DataError, match="other classes than .*Epoch_1.pt: a, b, c in place of"):
+        saved.evaluate()
+
+
+def test_what_cannot_be_is_named(small, tmp_path):
+    path = save(tmp_path / "Epoch_1.pt", trained(), settings={"workload": "small", "seed": "x"})
+    with pytest.raises(CheckpointError, match="Epoch_1.pt has settings that cannot be: 'x'"):
+        load_saved_model(path, {}, NODE)
+    form = {**form_of(small_dataset()), "dtype": "float32"}
+    saved = load_saved_model(save(path, trained(), samples=form), {}, NODE)
+    with pytest.raises(UsageError, match="takes no pictures"):
+        saved.probabilities([tmp_path / "x.png"])
