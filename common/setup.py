@@ -25,6 +25,7 @@ from common.model.model_split import second_device, split_in_two
 from common.model.replica import digest_of
 from common.model.tuned import choose_tuned, is_tuned
 from common.options.workloads import create_augment, find_workload
+from common.run.tracing import window
 from common.step.optimizers import create_criterion, create_optimizer
 
 
@@ -70,11 +71,15 @@ def hold_out(train_set: Dataset, settings: Settings) -> tuple[Dataset, Dataset |
 
 def create_loader(settings: Settings, dataset: Dataset,
                   node: Node) -> InMemoryLoader | WorkerLoader:
-    """This rank's loader of the training set."""
+    """This rank's loader of the training set.
+
+    Raises UsageError where the run's iterations, known only now, do not fit --profile or the ranks.
+    """
     plan = EpochPlan(len(dataset), settings.batch_size, settings.seed,
                      alternating_flips=settings.flips == "alternating")
     if plan.iterations == 0:
         raise DataError(f"{len(dataset)} training samples give no batch of {settings.batch_size}")
+    window(settings, plan.iterations)
     share = share_of(node.world.rank, node.world.size, settings.virtual_nodes)
     _require_a_sample_for_each(plan, share.of,
                                "virtual nodes" if settings.virtual_nodes else "ranks")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from common.core.strategies import LOCAL_STRATEGIES, STRATEGIES
 from common.core.user_code import Place, label
@@ -20,6 +20,7 @@ SYNC_NAMES, LOCAL_SYNC_NAMES = tuple(STRATEGIES), tuple(LOCAL_STRATEGIES)
 SCHEDULES = ("constant", "step", "one-cycle", "cosine", "linear")
 ENDING_SCHEDULES = ("one-cycle", "cosine", "linear")
 LOADERS = ("memory", "workers")
+TRACKERS = ("none", "tensorboard", "mlflow")
 LARGEST = 2**62
 MOST_SECONDS = 1_000_000  # 11 days; the timers of torch and of the system overflow later
 MOST_THREADS = 1024  # with many thousands the library that starts them crashes
@@ -174,10 +175,30 @@ class Interval:
         return f"{self.minutes:g}min" if self.minutes else str(self.iterations)
 
 
-def epoch_and_iterations(text: str) -> tuple[int, int]:
-    """EPOCH, or EPOCH:ITERATIONS with 5 by default."""
-    epoch, colon, iterations = text.partition(":")
-    return count(epoch), count(iterations) if colon else 5
+class Profile(NamedTuple):
+    """Which iterations to trace: the first so many of an epoch; and whether with Python's stacks.
+
+    """
+
+    epoch: int
+    iterations: int = 5
+    stacks: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> "Profile":
+        """EPOCH, EPOCH:ITERATIONS, and either with :stacks behind it."""
+        numbers = text.removesuffix(":stacks")
+        found = cls(**_read(text, numbers.split(":"), {"epoch": count, "iterations": count}))
+        return found._replace(stacks=numbers != text)
+
+
+def tracker(text: str) -> str:
+    """A name of TRACKERS, or a place in a user's file."""
+    if text not in TRACKERS and Place.parse(text) is None:
+        raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from "
+                                         f"{', '.join(TRACKERS)}; or FILE.py:NAME, a tracker of "
+                                         "your own)")
+    return text
 
 
 def convolutions(text: str) -> str:

@@ -86,12 +86,14 @@ class Settings(LearningSettings):
     tta: bool = setting(
         False, "test-time augmentation: also evaluate the mean of each image and its mirror image",
         RUN, parse=bool)
-    profile: tuple[int, int] | None = setting(
+    profile: types.Profile | None = setting(
         None, "trace the first N iterations (default: 5) of an epoch, for Perfetto", RUN,
-        parse=types.epoch_and_iterations, metavar="EPOCH[:N]")
+        details="; EPOCH:N:stacks also traces Python's calls", parse=types.Profile.parse,
+        metavar="EPOCH[:N]")
     tracker: str = setting(
-        "none", "experiment tracker of rank 0: none (default) or tensorboard", RUN,
-        choices=("none", "tensorboard"), per_node=True)
+        "none", "experiment tracker of rank 0: none (default), tensorboard or mlflow", RUN,
+        details="; FILE.py:NAME is one of your own", parse=types.tracker, choices=types.TRACKERS,
+        metavar="NAME", per_node=True)
     dry_run: bool = setting(
         False, "take one step to test, and leave nothing behind", RUN, parse=bool, common=True)
     sync: tuple[SyncChoice, ...] = setting(

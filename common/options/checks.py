@@ -19,9 +19,20 @@ def check(part: str, settings: Settings, world: World) -> None:
     _check_training(settings)
     _check_wire(part, settings)
     _check_virtual_nodes(settings)
-    if settings.profile and settings.profile[0] > settings.epochs:
-        raise UsageError(f"--profile {settings.profile[0]} has nothing to trace: the run ends "
-                         f"after {settings.epochs} epochs")
+    _check_profile(settings)
+
+
+def _check_profile(settings: Settings) -> None:
+    """What is certain before the data's size is known; create_loader does the rest."""
+    if settings.profile is None:
+        return
+    epoch, limit = settings.profile.epoch, settings.max_iterations
+    if epoch > settings.epochs:
+        raise UsageError(f"--profile {epoch} has nothing to trace: the run ends after "
+                         f"{settings.epochs} epochs")
+    if limit is not None and epoch > limit:
+        raise UsageError(f"--profile {epoch} has nothing to trace: --max-iterations {limit} ends "
+                         f"the run before epoch {epoch} begins")
 
 
 def _check_world(part: str, settings: Settings, world: World) -> None:

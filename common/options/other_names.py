@@ -68,6 +68,7 @@ NAMES = {
     "--crop-padding": "--padding --pad",
     "--tracker": "--logger --report-to",
     "--tracker tensorboard": "--tensorboard --use-tensorboard --tb",
+    "--tracker mlflow": "--mlflow --use-mlflow",
     "--profile": "--profiler --trace",
     "--bucket-mb": "--bucket-cap-mb --bucket-size --bucket-size-mb --ddp-bucket-cap-mb",
     "--wire": "--comm-hook --ddp-comm-hook --gradient-compression --grad-compression",
@@ -117,8 +118,8 @@ SENTENCES = {
     "--smallest-batch --drop-last":
         "an epoch's last batch is dropped where it has fewer than 16 samples, or than a quarter of "
         "a smaller batch",
-    "--wandb --use-wandb --wandb-project --mlflow":
-        "the only tracker is TensorBoard, with --tracker tensorboard",
+    "--wandb --use-wandb --wandb-project":
+        "the trackers are TensorBoard, MLflow or one of your own, with --tracker FILE.py:NAME",
     "--distributed --multiprocessing-distributed --ddp --use-ddp --dist":
         "Part Two and Part Three are the distributed programs",
 }

@@ -16,6 +16,7 @@ from common.model.tuned import is_tuned, read_tuned
 from common.run import checkpoint_folder
 from common.run.checkpoint import peek
 from common.run.other_runs import refuse_other_runs, run_name
+from common.run.trackers import find_tracker
 
 
 def prepare_runs(part: str, settings: Settings, node: Node) -> str:
@@ -23,9 +24,11 @@ def prepare_runs(part: str, settings: Settings, node: Node) -> str:
 
     `part` is the main's name. For a fresh run "auto" stays "auto": the rule needs the model.
     Every rank must call; all get the same. Raises UsageError where a folder of `part` holds another
-    run and, on the leader, for an unusable file of convolutions.
+    run and, on the leader, for a tracker or a file of convolutions that cannot be used.
     """
     refuse_other_runs(part, settings, node.world)
+    if node.world.is_leader:
+        find_tracker(settings.tracker)
     if is_tuned(settings.convolutions) and node.world.is_leader:
         read_tuned(Path(settings.convolutions))
     before = _convolutions_of_the_run_to_resume(part, settings, node)

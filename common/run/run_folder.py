@@ -61,7 +61,8 @@ def _remove_run(folder: Path, node: Node) -> None:
         for path in checkpoint_folder.newest(folder / "checkpoints"):
             path.unlink()
         (folder / "checkpoints" / checkpoint_folder.BEST).unlink(missing_ok=True)
-        shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+        for tracked in ("tensorboard", "mlflow"):
+            shutil.rmtree(folder / tracked, ignore_errors=True)
         for path in (folder / "traces").glob("trace_all_*"):
             path.unlink()
     for path in (folder / "traces").glob(f"*_rank{node.world.rank}[_.]*"):

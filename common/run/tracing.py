@@ -1,5 +1,7 @@
 """--profile: a Chrome trace of a few iterations on every rank, and all ranks' in one file.
 
+Operators have the shapes of their inputs, and with EPOCH:N:stacks stand under Python's calls.
+
     python3 PartThree/main.py ... --profile 1:5       # then open traces/trace_all*.json.gz
 """
 
@@ -15,6 +17,7 @@ from common.cluster.process_group import Node
 from common.core.collectives import gather_bytes
 from common.core.failures import UsageError
 from common.core.progress import PHASES
+from common.core.setting_types import Profile
 from common.core.settings import Settings
 from common.core.trace_file import is_communication, merge_traces, pack_trace, unpack_trace
 from common.run.run_log import RunLog
@@ -30,9 +33,10 @@ class Tracer:
     nothing.
     """
 
-    def __init__(self, window: range, folder: Path, suffix: str, node: Node, log: RunLog) -> None:
+    def __init__(self, window: range, folder: Path, suffix: str, node: Node, log: RunLog,
+                 stacks: bool = False) -> None:
         self._window, self._folder, self._suffix = window, folder, suffix
-        self._node, self._log = node, log
+        self._node, self._log, self._stacks = node, log, stacks
         self._profiler: profile | None = None
 
     def mark(self, name: str) -> AbstractContextManager:
@@ -46,7 +50,8 @@ class Tracer:
             activities = [ProfilerActivity.CPU]
             if self._node.device.type == "cuda":
                 activities.append(ProfilerActivity.CUDA)
-            self._profiler = profile(activities=activities)
+            self._profiler = profile(activities=activities, record_shapes=True,
+                                     with_stack=self._stacks)
             self._profiler.start()
 
     def after_step(self, step: int) -> None:
@@ -83,10 +88,10 @@ class Tracer:
 def create_tracer(settings: Settings, iterations_per_epoch: int, folder: Path, node: Node,
                   log: RunLog) -> Tracer:
     """What --profile asks for. Raises UsageError when the run has no such iterations."""
-    loader, (epoch, _) = settings.loader, settings.profile or (0, 0)
+    loader, asked = settings.loader, settings.profile or Profile(0)
     workers = f"_{loader.workers}workers" if loader.name == "workers" else ""
     return Tracer(window(settings, iterations_per_epoch), folder / "traces",
-                  f"_epoch{epoch}{workers}", node, log)
+                  f"_epoch{asked.epoch}{workers}", node, log, asked.stacks)
 
 
 def window(settings: Settings, iterations_per_epoch: int) -> range:
@@ -97,7 +102,7 @@ def window(settings: Settings, iterations_per_epoch: int) -> range:
     """
     if settings.profile is None or settings.dry_run:
         return range(0)
-    epoch, count = settings.profile
+    epoch, count, _ = settings.profile
     begin = (epoch - 1) * iterations_per_epoch + int(iterations_per_epoch > 1)
     end = min(begin + count, min(epoch, settings.epochs) * iterations_per_epoch,
               settings.max_iterations or begin + count)

@@ -1,16 +1,22 @@
 """Experiment trackers: an object with three methods. The leader has one, the other ranks have none.
 
     python3 PartOne/main.py --tracker tensorboard && tensorboard --logdir outputs
-
-Another tracker is a class like these and a line in TRACKERS: docs/trackers.md shows one.
+    python3 PartOne/main.py --tracker examples/own_tracker.py:CsvTracker
 """
 
+import os
 import sys
+import time
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from common.core.failures import UsageError
+from common.core.failures import UsageError, first_line
+from common.core.user_code import Place
+
+EXPERIMENT = "training"  # of MLflow, which has its runs under such a name
+SECONDS_A_CALL, METRICS_A_CALL = 1.0, 500
 
 
 class Tracker:
@@ -30,12 +36,8 @@ class TensorBoard(Tracker):
     """Scalars and the settings as TensorBoard's event files in `folder`/tensorboard."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise UsageError("--tracker tensorboard needs a package that is not installed: "
-                             f"{sys.executable} -m pip install -r requirements-tracker.txt "
-                             f"({error})") from error
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer = SummaryWriter(str(folder / "tensorboard"))
 
     def start(self, settings: Mapping[str, Any]) -> None:
@@ -50,10 +52,108 @@ class TensorBoard(Tracker):
         self._writer.close()
 
 
+class Mlflow(Tracker):
+    """Metrics, and the settings as parameters, in a run of MLflow's experiment EXPERIMENT.
+
+    It is kept where MLFLOW_TRACKING_URI says, or else in files below `folder`/mlflow. A resumed run
+    goes on in the same one, whose number stands in `folder`/mlflow/run.txt. A run without a result
+    on the test set ends as failed. Raises UsageError where MLflow cannot be reached.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        # MLflow keeps files only where it is told so, and tells its makers how it is used.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+
+        store = (folder / "mlflow").absolute()
+        store.mkdir(parents=True, exist_ok=True)
+        place = os.environ.get("MLFLOW_TRACKING_URI") or store.as_uri()
+        self._waiting: list[Any] = []
+        self._sent, self._has_result = time.monotonic(), False
+        try:
+            self._client = MlflowClient(place)
+            self._run = self._find_run(folder.name, store / "run.txt")
+            self._client.update_run(self._run, "RUNNING")
+        except MlflowException as error:
+            raise UsageError(f"--tracker mlflow cannot use {place}: {first_line(error)}") from error
+
+    def _find_run(self, name: str, number: Path) -> str:
+        if not number.exists():
+            found = self._client.get_experiment_by_name(EXPERIMENT)
+            experiment = found.experiment_id if found else self._client.create_experiment(
+                EXPERIMENT)
+            number.write_text(self._client.create_run(experiment, run_name=name).info.run_id)
+        return number.read_text()
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        known = self._client.get_run(self._run).data.params  # which MLflow lets nobody change
+        for name, value in settings.items():
+            if name not in known:
+                self._client.log_param(self._run, name, value)
+            elif known[name] != str(value):
+                self._client.set_tag(self._run, f"resumed with {name}", value)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        now = round(1000 * time.time())
+        self._waiting += [Metric(name, value, now, step) for name, value in values.items()]
+        self._has_result |= any(name.startswith("test/") for name in values)
+        # A call may take longer than a step, and may bring so many values at most.
+        if time.monotonic() - self._sent > SECONDS_A_CALL or len(self._waiting) > METRICS_A_CALL:
+            self._send()
+
+    def _send(self) -> None:
+        self._client.log_batch(self._run, self._waiting)
+        self._waiting, self._sent = [], time.monotonic()
+
+    def close(self) -> None:
+        self._send()
+        self._client.set_terminated(self._run, "FINISHED" if self._has_result else "FAILED")
+
+
 TRACKERS: dict[str, Callable[[Path], Tracker]] = {
-    "none": lambda folder: Tracker(), "tensorboard": TensorBoard}
+    "none": lambda folder: Tracker(), "tensorboard": TensorBoard, "mlflow": Mlflow}
+_PACKAGES = {"tensorboard": "torch.utils.tensorboard", "mlflow": "mlflow"}
+
+
+def find_tracker(name: str) -> Callable[[Path], Tracker]:
+    """What makes the tracker called `name`, or at that place in a user's file, for a run's folder.
+
+    Raises UsageError where its package is not installed, or where the user's object is no tracker;
+    UserCodeError where the user's file fails.
+    """
+    if place := Place.parse(name):
+        found = place.load()
+        if not callable(found):
+            raise UsageError(f"--tracker {name} is {type(found).__name__}: it must be a class or a "
+                             "function that takes the run's folder")
+        if isinstance(found, type):
+            _require_methods(found, name)
+        return found
+    try:
+        if name in _PACKAGES:
+            import_module(_PACKAGES[name])
+    except ImportError as error:
+        raise UsageError(f"--tracker {name} needs a package that is not installed: "
+                         f"{sys.executable} -m pip install -r requirements-tracker.txt "
+                         f"({first_line(error)})") from error
+    return TRACKERS[name]
 
 
 def create_tracker(name: str, folder: Path, is_leader: bool) -> Tracker:
     """A tracker by its name on the command line; none for the other ranks."""
-    return TRACKERS[name](folder) if is_leader else Tracker()
+    if not is_leader:
+        return Tracker()
+    tracker = find_tracker(name)(folder)
+    _require_methods(tracker, name)
+    return tracker
+
+
+def _require_methods(tracker: object, name: str) -> None:
+    missing = [method for method in ("start", "log", "close") if not hasattr(tracker, method)]
+    if missing:
+        raise UsageError(f"--tracker {name} has no {' and no '.join(missing)}: a tracker has "
+                         "start(settings), log(step, values) and close()")

@@ -136,6 +136,10 @@ def test_a_workloads_row_gives_the_defaults_and_flags_overrule_it():
     (["--workload", "spiral-mlp", "--optimizer", "muon"], ["--optimizer muon is for convolutions"]),
     (["--batch-norm", "synchronised", "--accumulate", "2"], ["requires the whole global batch"]),
     (["--profile", "3:1"], ["--profile 3", "nothing to trace", "after 1 epochs"]),
+    (["--profile", "4", "--epochs", "9", "--max-iterations", "3"],
+     ["--profile 4", "nothing to trace", "--max-iterations 3"]),
+    (["--profile", "1:2:stack"], ["--profile", "more than 2 numbers"]),
+    (["--tracker", "my_tracker.txt:Csv"], ["--tracker", "FILE.py:NAME"]),
     (["--no-such-flag"], ["--no-such-flag"]),
     (["--wire", "bf16", "--sync", "all-reduce-per-tensor"], ["--wire bf16", "-per-tensor"]),
     (["--sync", "local-sgd:0"], ["--sync", "'0'", "at least 1"]),
@@ -226,7 +230,9 @@ def test_nothing_is_suggested_for_what_is_like_nothing():
     assert "did you mean" not in str(raised.value)
 
 
-@pytest.mark.parametrize("flag, window", [("2", (2, 5)), ("3:40", (3, 40))])
+@pytest.mark.parametrize("flag, window", [
+    ("2", (2, 5, False)), ("3:40", (3, 40, False)), ("1:2:stacks", (1, 2, True)),
+    ("2:stacks", (2, 5, True))])
 def test_profile_takes_an_epoch_and_iterations(flag, window):
     assert parse_command_line("PartOne", ["--epochs", "3", "--profile", flag])[0].profile == window
 

@@ -1,21 +1,23 @@
-"""Trackers: the leader's figures reach TensorBoard and anyone with the same three methods.
+"""Trackers: the leader's figures reach TensorBoard, MLflow and anyone with the same three methods.
 
 Mutations that turn this red: a tracker on every rank; `step` counted from the epoch's start; the
-epoch's mean not logged; no close when the run fails.
+epoch's mean not logged; no close when the run fails; find_tracker left out of prepare_runs; a new
+run of MLflow's at each start; what waits not sent at the end.
 """
 
-import subprocess
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
+import torch
 
+from common.cluster.process_group import Node
 from common.core.failures import UsageError
 from common.core.progress import Position
+from common.core.settings import Settings
 from common.core.world import World
+from common.options.command_line import parse_command_line
 from common.run import trackers
+from common.run.choices import prepare_runs
 from common.run.run_log import RunLog
 from common.run.state import Totals
 from tests.ranks import ROOT
@@ -52,32 +54,41 @@ def test_a_tracker_is_told_everything_once_and_closed_when_the_run_fails(tmp_pat
         (40, {"test/loss": 1.5, "test/accuracy": 0.75}), "close"]
 
 
+OWN = f"{ROOT / 'examples' / 'own_tracker.py'}:CsvTracker"
+NODE = Node(World(), torch.device("cpu"), threads=1)
+
+
 def test_the_tracker_of_the_documents_works(tmp_path):
     text = (ROOT / "docs" / "trackers.md").read_text()
     code = text.split("```python\n")[1].split("```")[0]
-    assert len(code.splitlines()) <= 22
-    names = {"Path": Path, "Mapping": Mapping, "Any": Any, "TRACKERS": {},
-             "Tracker": trackers.Tracker}
-    exec(code, names)
+    assert code in (ROOT / "examples" / "own_tracker.py").read_text()
     with RunLog(tmp_path / "l", tmp_path / "m", World(),
-                tracker=names["TRACKERS"]["csv"](tmp_path)) as log:
+                tracker=trackers.create_tracker(OWN, tmp_path, True)) as log:
         log.begin({"seed": 7})
         log.validation(1, 0.5, 0.25)
     assert (tmp_path / "tracker.csv").read_text().splitlines() == [
         "# seed: 7", "0,validation/loss,0.5", "0,validation/accuracy,0.25"]
 
 
-def test_only_the_leader_has_a_tracker(tmp_path, monkeypatch):
-    monkeypatch.setitem(trackers.TRACKERS, "notebook", Notebook)
-    assert isinstance(trackers.create_tracker("notebook", tmp_path, True), Notebook)
-    assert type(trackers.create_tracker("notebook", tmp_path, False)) is trackers.Tracker
+def test_only_the_leader_has_a_tracker(tmp_path):
+    assert type(trackers.create_tracker(OWN, tmp_path, True)).__name__ == "CsvTracker"
+    assert type(trackers.create_tracker(OWN, tmp_path, False)) is trackers.Tracker
 
 
 def test_every_tracker_can_be_asked_for():
-    from common.options.command_line import _parser
+    assert Settings.rows()["tracker"].choices == tuple(trackers.TRACKERS)
+    for name in (*trackers.TRACKERS, OWN):
+        assert parse_command_line("PartOne", ["--tracker", name])[0].tracker == name
 
-    flag, = (action for action in _parser("PartOne")._actions if action.dest == "tracker")
-    assert tuple(flag.choices) == tuple(trackers.TRACKERS)
+
+@pytest.mark.parametrize("name, sentence", [
+    ("NUMBER", "is int: it must be a class or a function"),
+    ("Mute", "has no log and no close: a tracker has"), ("Nobody", "has no 'Nobody'")])
+def test_what_is_no_tracker_is_named_before_the_run(name, sentence, tmp_path):
+    (tmp_path / "mine.py").write_text("NUMBER = 1\nclass Mute:\n    def start(self, settings): ...")
+    settings = Settings(tracker=f"{tmp_path / 'mine.py'}:{name}", output_dir=tmp_path)
+    with pytest.raises(UsageError, match=sentence):
+        prepare_runs("PartOne", settings, NODE)
 
 
 def test_tensorboard_reads_what_was_logged(tmp_path):
@@ -91,13 +102,42 @@ def test_tensorboard_reads_what_was_logged(tmp_path):
     assert [(one.step, one.value) for one in events.Scalars("batch/loss")] == [(3, 2.5)]
 
 
-def test_without_the_package_one_sentence_says_what_to_install():
-    check = ("import sys; sys.modules['tensorboard'] = None\n"
-             "from pathlib import Path\n"
-             "from common.core.failures import UsageError\n"
-             "from common.run.trackers import create_tracker\n"
-             "try:\n    create_tracker('tensorboard', Path('x'), True)\n"
-             "except UsageError as error:\n    print(error)\n")
-    done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True)
-    assert "pip install -r requirements-tracker.txt" in done.stdout, done.stderr
-    assert UsageError.exit_code == 2
+def test_mlflow_reads_what_was_logged_and_a_resumed_run_goes_on_in_it(tmp_path, monkeypatch):
+    from mlflow import MlflowClient
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for seed, at in ((1, 3), (2, 4)):
+        tracker = trackers.create_tracker("mlflow", tmp_path, True)
+        tracker.start({"seed": seed, "sync": ["ddp"]})
+        tracker.log(at, {"batch/loss": 2.5 - seed, "batch/accuracy": 0.5})
+        tracker.close()
+    client = MlflowClient((tmp_path / "mlflow").as_uri())
+    experiment = client.get_experiment_by_name("training")
+    run, = client.search_runs([experiment.experiment_id])
+    assert run.data.params == {"seed": "1", "sync": "['ddp']"}
+    assert run.data.tags["resumed with seed"] == "2" and run.info.status == "FAILED"
+    history = client.get_metric_history(run.info.run_id, "batch/loss")
+    assert sorted((one.step, one.value) for one in history) == [(3, 1.5), (4, 0.5)]
+    tracker = trackers.create_tracker("mlflow", tmp_path, True)
+    tracker.log(5, {"test/loss": 1.0})
+    tracker.close()
+    assert client.get_run(run.info.run_id).info.status == "FINISHED"
+
+
+def test_a_store_that_cannot_be_used_is_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "strange://host")
+    with pytest.raises(UsageError, match="--tracker mlflow cannot use strange://host"):
+        trackers.create_tracker("mlflow", tmp_path, True)
+
+
+@pytest.mark.parametrize("name, module", [("tensorboard", "torch.utils.tensorboard"),
+                                          ("mlflow", "mlflow")])
+def test_without_the_package_one_sentence_says_what_to_install(name, module, tmp_path,
+                                                               monkeypatch):
+    """Before anything else of the run: no data, no model and no folder has been touched."""
+    monkeypatch.setitem(sys.modules, module, None)
+    settings = Settings(tracker=name, output_dir=tmp_path)
+    with pytest.raises(UsageError, match="pip install -r requirements-tracker.txt"):
+        prepare_runs("PartOne", settings, NODE)
+    other = Node(World(rank=1, size=1), torch.device("cpu"), threads=1)
+    prepare_runs("PartTwo", settings, other)
