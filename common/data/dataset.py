@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -16,15 +16,19 @@ from torch.utils.data import default_collate
 
 from common.core.failures import DataError, first_line
 
+if TYPE_CHECKING:
+    from common.data.rows_on_disk import RowsOnDisk
+
 Numbers = np.ndarray | Sequence[int]
 LOOKED_AT = 64
+PIECE = 1024  # rows that are hashed at a time
 
 
 class Dataset(Protocol):
     """Samples that are numbered from 0.
 
     `class_names` are empty where targets are no classes. `digest` is equal on every node that holds
-    the same data.
+    the same data. `note` is what to tell of how they were read, or nothing.
     """
 
     @property
@@ -32,6 +36,9 @@ class Dataset(Protocol):
 
     @property
     def digest(self) -> str: ...
+
+    @property
+    def note(self) -> str: ...
 
     def __len__(self) -> int: ...
 
@@ -50,10 +57,11 @@ class ArrayDataset:
     pixel: float32 (n, 1, 1, coordinates). `digest` is a hash of all values and names.
     """
 
-    inputs: np.ndarray
+    inputs: "np.ndarray | RowsOnDisk"
     targets: np.ndarray
     class_names: tuple[str, ...]
     digest: str
+    note: str = ""
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -64,7 +72,7 @@ class ArrayDataset:
 
     def part(self, chosen: np.ndarray) -> "ArrayDataset":
         return ArrayDataset(self.inputs[chosen], self.targets[chosen], self.class_names,
-                            _digest_of_part(self, chosen))
+                            _digest_of_part(self, chosen), self.note)
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,7 @@ class ItemDataset:
     numbers: np.ndarray
     class_names: tuple[str, ...]
     digest: str
+    note: str = ""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -96,16 +105,19 @@ def _digest_of_part(whole: Dataset, chosen: np.ndarray) -> str:
     return hashlib.sha256(whole.digest.encode() + chosen.tobytes()).hexdigest()[:16]
 
 
-def make_dataset(inputs: np.ndarray, targets: np.ndarray, class_names: Sequence[str]
-                 ) -> ArrayDataset:
+def make_dataset(inputs: np.ndarray, targets: np.ndarray, class_names: Sequence[str],
+                 note: str = "") -> ArrayDataset:
     return ArrayDataset(inputs, targets, tuple(class_names),
-                        _digest_of([inputs, targets], class_names))
+                        digest_of_arrays([inputs, targets], class_names), note)
 
 
-def _digest_of(arrays: Sequence[np.ndarray], class_names: Sequence[str]) -> str:
+def digest_of_arrays(arrays: "Sequence[np.ndarray | RowsOnDisk]", class_names: Sequence[str]
+                     ) -> str:
+    """A hash of the first array's shape, the names and all values; 16 hexadecimal digits."""
     digest = hashlib.sha256(json.dumps([list(arrays[0].shape), list(class_names)]).encode())
     for each in arrays:
-        digest.update(np.ascontiguousarray(each).data)
+        for first in range(0, len(each), PIECE):
+            digest.update(np.ascontiguousarray(each[first:first + PIECE]).data)
     return digest.hexdigest()[:16]
 
 
@@ -151,5 +163,5 @@ def as_dataset(found: Any) -> Dataset:
     numbers, names = np.arange(len(found)), tuple(getattr(found, "classes", ()))
     whole = ItemDataset(found, numbers, names, "")
     looked_at = whole.take(numbers[:: max(1, len(numbers) // LOOKED_AT)])
-    digest = _digest_of([numbers[-1:], *(each.numpy() for each in looked_at)], names)
+    digest = digest_of_arrays([numbers[-1:], *(each.numpy() for each in looked_at)], names)
     return ItemDataset(found, numbers, names, digest)

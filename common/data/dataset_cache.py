@@ -1,7 +1,8 @@
-"""Decoded images on disk, mapped into memory by all ranks of a node.
+"""Decoded images on disk, whose rows all ranks of a node read.
 
 One folder per source and state of the source, holding images.npy, labels.npy and meta.json. It is
-built once, under a lock, and appears whole or not at all.
+built once, under a lock, and appears whole or not at all. Who can read all of the source can read
+the cache beside it; a user who cannot, or cannot write there, has one in a folder of the user's.
 """
 
 import fcntl
@@ -11,31 +12,37 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 
 from common.core.failures import DataError, first_line
-from common.data.dataset import ArrayDataset, make_dataset
+from common.data.dataset import ArrayDataset, digest_of_arrays, make_dataset
+from common.data.permissions import open_to_readers_of, walk
+from common.data.rows_on_disk import RowsOnDisk, state_of
 
-CACHE_FORMAT = 1
-Arrays = tuple[np.ndarray, np.ndarray, list[str]]
+CACHE_FORMAT = 2
+IMAGES, LABELS, META = "images.npy", "labels.npy", "meta.json"
+Arrays = tuple[np.ndarray, np.ndarray, list[str]] | tuple[np.ndarray, np.ndarray, list[str], str]
 
 
 def cached(data_dir: Path, name: str, source: Path, read: Callable[[], Arrays]) -> ArrayDataset:
-    """The data set from its cache; decoded and cached first when `source` is new or has changed."""
+    """The data set from its cache; decoded and cached first when `source` is new or has changed.
+
+    `read` returns images, labels, class names and, where there is one, the data set's note.
+    """
     state = _fingerprint(source)
     for folder in _cache_roots(data_dir):
-        if (folder / f"{name}-{state}").is_dir():
+        if _is_readable(folder / f"{name}-{state}"):
             return _open_cache(folder / f"{name}-{state}")
-    folder = _writable_root(data_dir)
+    folder = _writable_root(data_dir, source, f"{name}-{state}")
     with _locked(folder / f"{name}.lock"):
         cache = folder / f"{name}-{_fingerprint(source)}"  # another rank may have been first
-        if not cache.is_dir():
+        if not _is_readable(cache):
             dataset, state = _read_unchanged(source, read)
             cache = folder / f"{name}-{state}"
-            _write_cache(dataset, cache)
+            _write_cache(dataset, cache, source if _is_beside(folder, data_dir) else None)
             for other in folder.glob(f"{name}-*"):
                 if other != cache and len(other.name) == len(cache.name):
                     shutil.rmtree(other, ignore_errors=True)
@@ -59,60 +66,93 @@ def _cache_roots(data_dir: Path) -> Iterator[Path]:
     yield data_dir / ".cache"
     path_key = hashlib.sha256(str(data_dir.resolve()).encode()).hexdigest()[:8]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    for base in (home, tempfile.gettempdir()):
-        yield Path(base) / "data-parallel-training" / path_key
+    yield Path(home) / "data-parallel-training" / path_key
+    own = Path(tempfile.gettempdir()) / f"data-parallel-training-{os.getuid()}"
+    if not own.exists() or own.stat().st_uid == os.getuid():  # else somebody lies in wait
+        yield own / path_key
 
 
-def _writable_root(data_dir: Path) -> Path:
+def _is_beside(root: Path, data_dir: Path) -> bool:
+    return root.parent == data_dir
+
+
+def _is_readable(cache: Path) -> bool:
+    """Whether there is such a cache, and this user may read it."""
+    try:
+        return bool(os.listdir(cache))
+    except OSError:
+        return False
+
+
+def _writable_root(data_dir: Path, source: Path, name: str) -> Path:
+    """The first root that can be written, and has no cache called `name` that cannot be read."""
     for folder in _cache_roots(data_dir):
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            _make_root(folder, source if _is_beside(folder, data_dir) else None)
         except OSError:
             continue
-        if os.access(folder, os.W_OK):
+        is_taken = os.path.lexists(folder / name) and not _is_readable(folder / name)
+        if os.access(folder, os.W_OK) and not is_taken:
             return folder
     raise DataError(f"neither {data_dir} nor the user's cache folder nor {tempfile.gettempdir()} "
                     "can be written, so there is no place for the decoded images")
+
+
+def _make_root(folder: Path, source: Path | None) -> None:
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+    else:
+        if source is not None:
+            open_to_readers_of(source, [folder])
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Holds an exclusive lock on `path`: of all ranks of a node, one decodes and the rest wait.
 
-    On a file system without locks they all decode, and the first to finish wins.
+    On a file system without locks they all decode, and the first to finish wins; so do two users,
+    of whom one may not write the other's file.
     """
-    with path.open("w") as file:
+    with ExitStack() as held:
         with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(held.enter_context(path.open("a")), fcntl.LOCK_EX)
         yield
 
 
 def _fingerprint(source: Path) -> str:
     """Names, sizes and times of the source's files: cheap, and different when the source changed.
 
-    Hidden folders do not count: one is the cache. 60,000 files take about 0.2 s.
+    60,000 files take about 0.2 s.
     """
     digest = hashlib.sha256(str(CACHE_FORMAT).encode())
-    for folder, subfolders, _ in os.walk(source):
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        with os.scandir(folder) as entries:
-            states = sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
-                            for entry in entries if entry.is_file())
+    for folder, files in walk(source):
+        states = sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
+                        for entry in files)
         digest.update(f"{os.path.relpath(folder, source)} {states}".encode())
     return digest.hexdigest()[:16]
 
 
-def _write_cache(dataset: ArrayDataset, cache: Path) -> None:
-    """Writes beside the final place and renames, so that a cache is whole or absent."""
+def _write_cache(dataset: ArrayDataset, cache: Path, source: Path | None) -> None:
+    """Writes beside the final place and renames, so that a cache is whole or absent.
+
+    It is as readable as `source`; without one, for this user alone.
+    """
     partial = Path(tempfile.mkdtemp(prefix="partial-", dir=cache.parent))
     try:
-        np.save(partial / "images.npy", dataset.inputs)
-        np.save(partial / "labels.npy", dataset.targets)
-        meta = {"class_names": dataset.class_names, "digest": dataset.digest}
-        (partial / "meta.json").write_text(json.dumps(meta))
+        np.save(partial / IMAGES, dataset.inputs)
+        np.save(partial / LABELS, dataset.targets)
+        meta = {"class_names": dataset.class_names, "digest": dataset.digest, "note": dataset.note,
+                "images": state_of(partial / IMAGES),
+                "labels": digest_of_arrays([dataset.targets], dataset.class_names)}
+        (partial / META).write_text(json.dumps(meta))
+        if source is not None:
+            open_to_readers_of(source, [partial, *partial.iterdir()])
         partial.rename(cache)
     except OSError as error:
-        if cache.is_dir():
+        if _is_readable(cache):
             return  # another process was faster
         raise DataError(f"the decoded images cannot be written to {cache.parent}: "
                         f"{error.strerror}") from error
@@ -121,12 +161,15 @@ def _write_cache(dataset: ArrayDataset, cache: Path) -> None:
 
 
 def _open_cache(cache: Path) -> ArrayDataset:
+    """Raises DataError, naming the cache, where it is not what was written."""
     try:
-        meta = json.loads((cache / "meta.json").read_text())
-        # Copy-on-write: torch wants writable memory, and no write may reach the file.
-        images = np.load(cache / "images.npy", mmap_mode="c")
-        labels = np.load(cache / "labels.npy")
-    except (OSError, ValueError) as error:
-        raise DataError(f"the cache {cache} cannot be read ({first_line(error)}); delete it and "
-                        "it is made anew") from error
-    return ArrayDataset(images, labels, tuple(meta["class_names"]), meta["digest"])
+        meta = json.loads((cache / META).read_text())
+        labels, names = np.load(cache / LABELS), tuple(meta["class_names"])
+        if digest_of_arrays([labels], names) != meta["labels"]:
+            raise ValueError(f"{LABELS} was altered")
+        images = RowsOnDisk(cache / IMAGES, meta["images"], lambda rows: (
+            digest_of_arrays([rows, labels], names) == meta["digest"]))
+        return ArrayDataset(images, labels, names, meta["digest"], meta["note"])
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        raise DataError(f"the cache {cache} cannot be read ({first_line(error)}); delete it, or "
+                        "have its owner delete it, and it is made anew") from error

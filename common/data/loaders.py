@@ -9,13 +9,14 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from common.core.failures import DataError
 from common.data.augment import Preparation
 from common.data.dataset import Dataset
 from common.data.epoch_plan import EpochPlan, Share
@@ -94,7 +95,7 @@ class WorkerLoader(torch.utils.data.Dataset):
                              generator=torch.Generator(), worker_init_fn=_die_with_parent,
                              multiprocessing_context="fork" if self._workers else None)
         device = self._loader.device
-        for shard, (inputs, targets) in zip(planned, fetched, strict=True):
+        for shard, (inputs, targets) in zip(planned, _without_traceback(fetched), strict=True):
             if inputs.ndim == 4:
                 inputs = inputs.to(memory_format=torch.channels_last)
             yield Batch(inputs.to(device), targets.to(device), shard.weight, shard.indices,
@@ -106,6 +107,14 @@ class WorkerLoader(torch.utils.data.Dataset):
         inputs, targets = self.dataset.take([index])
         inputs = self._loader.augment(inputs, *(torch.tensor([part]) for part in how))
         return inputs[0], targets[0]
+
+
+def _without_traceback(fetched: Iterable[Any]) -> Iterator[Any]:
+    """What the workers fetch; a DataError of theirs becomes its one sentence again."""
+    try:
+        yield from fetched
+    except DataError as error:
+        raise DataError(str(error).rpartition("DataError: ")[2]) from error
 
 
 def _die_with_parent(worker: int) -> None:

@@ -28,7 +28,7 @@ def write_both(folder) -> None:
 def test_files_are_found_where_people_have_them(place, tmp_path):
     write_both(tmp_path / place)
     train, test = load_mnist("train", tmp_path), load_mnist("test", tmp_path)
-    assert np.array_equal(train.inputs[..., 0], IMAGES[:9]) and train.inputs.shape[3] == 1
+    assert np.array_equal(train.inputs[:][..., 0], IMAGES[:9]) and train.inputs.shape[3] == 1
     assert train.inputs.dtype == np.uint8 and train.targets.dtype == np.int64
     assert test.targets.tolist() == LABELS[9:].tolist()
     assert test.class_names == tuple("0123456789")

@@ -1,0 +1,61 @@
+"""Who may read what is made from a folder of data: those who can read all of it.
+
+    python3 -m pytest tests/unit/test_dataset_cache.py
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+READ, GROUP, OTHERS = 0o444, 0o040, 0o004
+
+
+def walk(source: Path) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+    """Each folder of `source`, itself first, with its files. Hidden folders do not count.
+
+    One of them is the cache.
+    """
+    for folder, subfolders, _ in os.walk(source):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        with os.scandir(folder) as entries:
+            yield folder, [entry for entry in entries if entry.is_file()]
+
+
+def open_to_readers_of(source: Path, paths: Iterable[Path]) -> None:
+    """Lets those read `paths`, which this user owns, who can read all of `source`.
+
+    The owner may write them. They get the source's group if this user may give it to them, else
+    the group cannot read them.
+    """
+    readable, group = _readers(source)
+    for path in paths:
+        with suppress(OSError):
+            os.chown(path, -1, group)
+        found, bits = path.stat(), readable
+        if found.st_gid != group and not bits & OTHERS:
+            bits &= ~GROUP
+        is_folder = stat.S_ISDIR(found.st_mode)
+        path.chmod(found.st_mode & 0o2000 | stat.S_IRUSR | stat.S_IWUSR | bits
+                   | (stat.S_IXUSR | bits >> 2) * is_folder)
+
+
+def _readers(source: Path) -> tuple[int, int]:
+    """The read bits that all folders and files of `source` have, and its group.
+
+    The group's bit counts where all are of one group, or where all others can read them anyway.
+    """
+    bits, groups = READ & os.stat(source.parent).st_mode << 2, set()
+    for folder, files in walk(source):
+        of_folder = os.stat(folder)
+        bits &= of_folder.st_mode & of_folder.st_mode << 2  # who enters a folder needs both bits
+        groups.add(of_folder.st_gid)
+        for state in (entry.stat() for entry in files):
+            bits &= state.st_mode
+            groups.add(state.st_gid)
+    if bits & OTHERS:
+        bits |= GROUP
+    elif len(groups) > 1:
+        bits &= ~GROUP
+    return bits, groups.pop() if len(groups) == 1 else os.getgid()

@@ -1,0 +1,221 @@
+"""A cache of decoded data: who may read it, and what happens to one that is damaged.
+
+Mutations that turn this red: leave the cache as mkdtemp makes it; take the first root's cache
+whether it can be read or not; map the file instead of reading rows; do not look at its state after
+reading; take any other state for damage.
+"""
+
+import multiprocessing
+import os
+import stat
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.core.failures import DataError
+from common.data.dataset import make_dataset
+from common.data.dataset_cache import cached
+from common.data.rows_on_disk import RowsOnDisk
+
+NOBODY = 65534
+IMAGES = np.random.default_rng(1).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+LABELS = np.arange(40) % 2
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+def arrays():
+    return IMAGES, LABELS, ["ant", "bee"]
+
+
+def slow_arrays():
+    time.sleep(0.3)
+    return arrays()
+
+
+def load(data: Path, read=arrays):
+    return cached(data, "some", data / "train", read)
+
+
+@pytest.fixture
+def data(tmp_path):
+    return folder_of_data(tmp_path / "data")
+
+
+def folder_of_data(data: Path) -> Path:
+    (data / "train" / "ant").mkdir(parents=True)
+    (data / "train" / "ant" / "0.png").write_bytes(b"pixels")
+    for path in (data, *data.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return data
+
+
+def the_cache(root: Path) -> Path:
+    cache, = (path for path in root.glob("some-*") if path.is_dir())
+    return cache
+
+
+def in_a_process(target, *arguments) -> int:
+    """The exit code of a process that calls `target`; so a bus error ends no test."""
+    process = multiprocessing.get_context("fork").Process(target=target, args=arguments)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def modes(cache: Path) -> set[int]:
+    return {stat.S_IMODE(path.stat().st_mode) for path in (cache, *cache.iterdir())}
+
+
+@pytest.mark.parametrize("private, expected", [
+    ((), {0o755, 0o644}), (["train/ant/0.png"], {0o700, 0o600}), (["train/ant"], {0o700, 0o600})])
+def test_the_cache_is_as_readable_as_all_of_the_data(private, expected, data):
+    for name in private:
+        (data / name).chmod(0o700)
+    before = os.umask(0o077)
+    try:
+        load(data)
+    finally:
+        os.umask(before)
+    assert modes(the_cache(data / ".cache")) == expected
+    assert stat.S_IMODE((data / ".cache").stat().st_mode) == max(expected)
+
+
+def test_a_cache_elsewhere_is_the_users_alone(data, tmp_path, monkeypatch):
+    (data / ".cache").write_text("in the way: as good as read-only")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    load(data)
+    root, = (tmp_path / "home" / "data-parallel-training").iterdir()
+    assert stat.S_IMODE(the_cache(root).stat().st_mode) == 0o700
+
+
+def as_another_user(data: Path, home: Path, read=arrays) -> None:
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    os.environ["XDG_CACHE_HOME"] = str(home)
+    assert np.array_equal(load(data, read).inputs[[3, 5]], IMAGES[[3, 5]])
+
+
+@pytest.fixture
+def for_all():
+    """A folder that other users can reach, and of another one's own within it."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        home = Path(folder) / "home"
+        home.mkdir()
+        os.chown(home, NOBODY, NOBODY)
+        yield folder_of_data(Path(folder) / "data"), home
+
+
+@as_root
+def test_a_second_user_reads_the_first_ones_cache(for_all):
+    data, home = for_all
+    load(data)
+    assert in_a_process(as_another_user, data, home, None) == 0
+    assert not list(home.iterdir())
+
+
+@as_root
+@pytest.mark.parametrize("folder_mode", [0o755, 0o777])
+def test_a_cache_that_a_user_cannot_read_is_in_nobodys_way(folder_mode, for_all):
+    data, home = for_all
+    load(data)
+    the_cache(data / ".cache").chmod(0o700)  # as earlier versions left it
+    (data / ".cache").chmod(folder_mode)
+    assert in_a_process(as_another_user, data, home) == 0
+    assert the_cache(next((home / "data-parallel-training").iterdir()))
+
+
+@as_root
+@pytest.mark.parametrize("folder_mode", [0o755, 0o777, 0o1777])
+def test_two_users_at_once(folder_mode, for_all):
+    data, home = for_all
+    (data / ".cache").mkdir()
+    (data / ".cache").chmod(folder_mode)
+    process = multiprocessing.get_context("fork").Process(target=as_another_user,
+                                                          args=(data, home, slow_arrays))
+    process.start()
+    assert np.array_equal(load(data, slow_arrays).inputs[7], IMAGES[7])
+    process.join()
+    assert process.exitcode == 0
+
+
+def images_of(data: Path) -> Path:
+    return the_cache(data / ".cache") / "images.npy"
+
+
+def cut_short_then_take(data: Path) -> None:
+    dataset = load(data)
+    dataset.take([39])
+    os.truncate(images_of(data), 4096)
+    with pytest.raises(DataError, match=r"cache .*/\.cache/some-.* was cut short or altered"):
+        dataset.take([39])
+
+
+def test_a_cache_cut_short_under_a_running_rank_is_named(data):
+    assert in_a_process(cut_short_then_take, data) == 0
+
+
+def test_a_row_read_in_part_is_damage_too(data, monkeypatch):
+    dataset = load(data)
+    monkeypatch.setattr(os, "preadv", lambda *_: 100)  # as where a file's size is known late
+    with pytest.raises(DataError, match="was cut short or altered"):
+        dataset.take([0])
+
+
+def alter(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([255 - IMAGES.flat[-1]]))
+
+
+def test_a_cache_altered_under_a_running_rank_is_named_at_every_batch(data):
+    dataset = load(data)
+    alter(images_of(data))
+    for chosen in ([0], [39]):
+        with pytest.raises(DataError, match="was cut short or altered"):
+            dataset.take(chosen)
+
+
+@pytest.mark.parametrize("damage", [
+    lambda cache: alter(cache / "images.npy"),
+    lambda cache: os.truncate(cache / "images.npy", 4096),
+    lambda cache: os.truncate(cache / "images.npy", 0),
+    lambda cache: os.truncate(cache / "labels.npy", 0),
+    lambda cache: np.save(cache / "labels.npy", 1 - LABELS),
+    lambda cache: (cache / "meta.json").write_text("[]"),
+    lambda cache: (cache / "images.npy").unlink()])
+def test_a_damaged_cache_is_refused_by_name(damage, data):
+    load(data)
+    damage(the_cache(data / ".cache"))
+    with pytest.raises(DataError, match=r"the cache .*some-.*delete it"):
+        load(data)
+
+
+def test_a_cache_copied_or_touched_is_still_sound(data):
+    dataset = load(data)
+    os.utime(images_of(data), ns=(1, 1))
+    assert np.array_equal(dataset.take([4])[0], IMAGES[[4]])
+    assert np.array_equal(load(data).inputs[4], IMAGES[4])
+
+
+def test_a_cache_that_is_replaced_serves_who_has_it_open(data):
+    dataset = load(data)
+    (data / "train" / "ant" / "1.png").write_bytes(b"more pixels")
+    assert np.array_equal(load(data).inputs[:], IMAGES)
+    assert np.array_equal(dataset.take([4])[0], IMAGES[[4]])
+
+
+@pytest.mark.parametrize("chosen", [3, -1, slice(5, 30, 7), [2, 2, 0], np.array([], np.int64)],
+                         ids=str)
+def test_rows_are_those_of_the_array(chosen, data):
+    rows = load(data).inputs
+    assert isinstance(rows, RowsOnDisk) and (rows.shape, rows.dtype) == (IMAGES.shape, np.uint8)
+    assert np.array_equal(rows[chosen], IMAGES[chosen]) and np.array_equal(rows, IMAGES)
+
+
+def test_the_digest_is_of_the_arrays(data):
+    assert load(data).digest == make_dataset(*arrays()).digest
