@@ -21,7 +21,7 @@ from common.core.metrics import ACCURACY, Metric
 from common.core.precision import Precision
 from common.core.settings import Settings
 from common.data.dataset import Dataset, as_dataset, blank_dataset, form_of
-from common.data.datasets import read_picture
+from common.data.images import read_picture
 from common.evaluation import Evaluation, evaluate
 from common.model.export import export
 from common.options.command_line import complete

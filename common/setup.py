@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from common.cluster.process_group import Node
+from common.core.console import console
 from common.core.failures import DataError, UsageError
 from common.core.metrics import ACCURACY
 from common.core.precision import Precision
@@ -49,9 +50,16 @@ def load_datasets(settings: Settings, node: Node) -> tuple[Dataset, Dataset | No
         raise DataError(f"training and test set in {settings.data_dir} have different classes: "
                         f"{', '.join(train_set.class_names)} and {', '.join(test_set.class_names)}")
     node.agree("data", f"{train_set.digest} {test_set.digest}")
+    if notes := list(filter(None, dict.fromkeys([train_set.note, test_set.note]))):
+        _tell(notes, node)
     if settings.dry_run:
         test_set = test_set.part(np.arange(min(EVALUATION_BATCH, len(test_set))))
     return *hold_out(train_set, settings), test_set
+
+
+def _tell(notes: list[str], node: Node) -> None:
+    if node.world.is_leader:
+        console(node.world)("\n".join(f"  {note}" for note in notes))
 
 
 def hold_out(train_set: Dataset, settings: Settings) -> tuple[Dataset, Dataset | None]:

@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from common.core.console import counted
 from common.core.failures import DataError, first_line
 from common.data.dataset import ArrayDataset, make_dataset
 from common.data.dataset_cache import Arrays, cached
 from common.data.epoch_plan import EpochPlan
-
-IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png"}
+from common.data.images import read_image_folder
 
 
 def load_cifar10(split: str, data_dir: Path) -> ArrayDataset:
@@ -35,7 +33,7 @@ def load_cifar10(split: str, data_dir: Path) -> ArrayDataset:
 
 
 def load_image_folder(split: str, data_dir: Path, size: int = 32) -> ArrayDataset:
-    """Any `data_dir/split/<class>/*.jpg|png`; other sizes are resized to `size` x `size` pixels.
+    """Any `data_dir/split/<class>/*`; other sizes are resized to `size` x `size` pixels.
 
     Where the classes lie in `data_dir` itself, a fixed fifth of the images is the test set. Labels
     follow the sorted class names. Raises DataError naming a broken file or an empty folder.
@@ -43,12 +41,12 @@ def load_image_folder(split: str, data_dir: Path, size: int = 32) -> ArrayDatase
     folder = data_dir / split
     if folder.is_dir():
         return cached(data_dir, f"folder-{split}-{size}", folder,
-                      lambda: _read_image_folder(folder, size))
+                      lambda: read_image_folder(folder, size))
     if not data_dir.is_dir() or any((data_dir / other).is_dir() for other in ("train", "test")):
         raise DataError(f"there is no {folder}; expected {data_dir}/train/<class>/*.jpg or *.png, "
                         f"and test/, or {data_dir}/<class>/*.jpg")
     whole = cached(data_dir, f"folder-all-{size}", data_dir,
-                   lambda: _read_image_folder(data_dir, size))
+                   lambda: read_image_folder(data_dir, size))
     return whole.part(_chosen(split, len(whole), len(whole) // 5))
 
 
@@ -145,41 +143,3 @@ def _read_cifar10_archive(split: str, data_dir: Path) -> Arrays:
             f"cifar-10-python.tar.gz, and downloading it failed ({first_line(error)}); "
             "give --data-dir, or --workload digits-vgg11, which needs no download") from error
     return archive.data, np.asarray(archive.targets, np.int64), list(archive.classes)
-
-
-def _read_image_folder(folder: Path, size: int) -> Arrays:
-    class_names = sorted(entry.name for entry in folder.iterdir()
-                         if entry.is_dir() and not entry.name.startswith("."))
-    files = [(path, label) for label, name in enumerate(class_names)
-             for path in sorted((folder / name).iterdir())
-             if path.suffix.lower() in IMAGE_SUFFIXES]
-    if not files:
-        raise DataError(f"{folder} holds no images; expected {folder}/<class>/*.jpg or *.png")
-    images = np.empty((len(files), size, size, 3), np.uint8)
-    for index, (path, _) in enumerate(counted(files, "images decoded")):
-        images[index] = _read_image(path, size)
-    return images, np.array([label for _, label in files], np.int64), class_names
-
-
-def _read_image(path: Path, size: int) -> np.ndarray:
-    from PIL import Image
-
-    try:
-        with Image.open(path) as file:
-            image = file.convert("RGB")
-            if image.size != (size, size):
-                image = image.resize((size, size), Image.Resampling.BILINEAR)
-            return np.asarray(image)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{path} is not a readable image ({first_line(error)})") from error
-
-
-def read_picture(path: Path, size: int, channels: int) -> np.ndarray:
-    """An image file as data sets here hold it: uint8 (size, size, channels), grey or RGB.
-
-    Raises DataError where it cannot be read.
-    """
-    from PIL import Image
-
-    image = _read_image(path, size)
-    return image if channels == 3 else np.asarray(Image.fromarray(image).convert("L"))[..., None]

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from common.core.failures import DataError
-from common.data import datasets
+from common.data import datasets, images
 from common.data.dataset import as_dataset
 from common.data.datasets import load_cifar10, load_digits, load_image_folder, load_spirals
 
@@ -40,7 +40,7 @@ def test_labels_follow_the_sorted_class_names(folder):
 
 def test_the_second_load_decodes_nothing(folder, monkeypatch):
     first = load_cifar10("train", folder)
-    monkeypatch.setattr(datasets, "_read_image", None)
+    monkeypatch.setattr(images, "_read_image", None)
     second = load_cifar10("train", folder)
     assert np.array_equal(first.inputs, second.inputs) and first.digest == second.digest
 
@@ -66,14 +66,14 @@ def test_writing_to_the_images_does_not_reach_the_cache(folder):
 
 
 def test_ranks_of_a_node_decode_once(folder, monkeypatch):
-    read = datasets._read_image_folder
+    read = datasets.read_image_folder
 
     def slow_and_counted(*arguments):
         with (folder / "reads").open("a") as file:
             file.write("read\n")
         time.sleep(0.3)
         return read(*arguments)
-    monkeypatch.setattr(datasets, "_read_image_folder", slow_and_counted)
+    monkeypatch.setattr(datasets, "read_image_folder", slow_and_counted)
     with multiprocessing.get_context("fork").Pool(4) as pool:
         digests = pool.starmap(_digest, [(folder,)] * 4)
     assert len(set(digests)) == 1
@@ -161,7 +161,7 @@ def test_a_broken_archive_is_one_sentence(tmp_path, monkeypatch):
 
 
 def test_a_source_that_changes_while_it_is_read_is_read_again(folder, monkeypatch):
-    read = datasets._read_image_folder
+    read = datasets.read_image_folder
 
     def unpacking_goes_on(*arguments):
         arrays = read(*arguments)
@@ -169,7 +169,7 @@ def test_a_source_that_changes_while_it_is_read_is_read_again(folder, monkeypatc
         if not late.exists():
             Image.new("RGB", (32, 32)).save(late)
         return arrays
-    monkeypatch.setattr(datasets, "_read_image_folder", unpacking_goes_on)
+    monkeypatch.setattr(datasets, "read_image_folder", unpacking_goes_on)
     assert len(load_cifar10("train", folder)) == 13
 
 
@@ -199,7 +199,7 @@ def test_classes_without_a_split_give_a_fixed_fifth_to_the_test_set(folder, monk
     assert (len(train), len(test)) == (10, 2) and train.class_names == ("ant", "cat")
     pixels = {image.tobytes() for part in (train, test) for image in part.inputs}
     assert len(pixels) == 12
-    monkeypatch.setattr(datasets, "_read_image", None)  # the cache beside them is no change
+    monkeypatch.setattr(images, "_read_image", None)  # the cache beside them is no change
     assert load_image_folder("test", plain).digest == test.digest
 
 

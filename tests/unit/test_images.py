@@ -1,0 +1,130 @@
+"""Images of every format that Pillow reads arrive as they look; what is left out is counted.
+
+Mutations that turn this red: convert 16 bits of grey as Pillow does; leave out exif_transpose; keep
+a list of three suffixes; count no file that is left out; tell on no rank, or on every.
+"""
+
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, features
+
+from common.cluster.process_group import Node
+from common.core.failures import DataError
+from common.core.setting_types import LoaderChoice
+from common.core.settings import Settings
+from common.core.world import World
+from common.data.datasets import load_cifar10, load_image_folder
+from common.setup import create_loader, load_datasets
+
+SIZE = 32
+RAMP = np.arange(SIZE * SIZE).reshape(SIZE, SIZE) // 4  # 0 to 255, darkest in the first row
+
+
+def write(folder: Path, name: str, image: Image.Image, **how) -> None:
+    for split in ("train", "test"):
+        (folder / split / "ant").mkdir(parents=True, exist_ok=True)
+        image.save(folder / split / "ant" / name, **how)
+
+
+def first_image(folder: Path) -> np.ndarray:
+    return load_image_folder("train", folder).inputs[0]
+
+
+@pytest.mark.parametrize("name", ["0.png", "0.tiff", "0.pgm"])
+def test_grey_of_16_bits_is_scaled(name, tmp_path):
+    grey = np.full((SIZE, SIZE), 30000, np.uint16)
+    grey[0], grey[1] = 0, 65535
+    write(tmp_path, name, Image.fromarray(grey))
+    assert first_image(tmp_path)[:3, 0].tolist() == [[0] * 3, [255] * 3, [116] * 3]
+
+
+@pytest.mark.parametrize("values", [np.float32(0.5), np.int32(70000)], ids=type)
+def test_grey_without_a_white_is_refused_by_name(values, tmp_path):
+    write(tmp_path, "0.tif", Image.fromarray(np.full((SIZE, SIZE), values)))
+    with pytest.raises(DataError, match=r"ant/0\.tif.*nothing says which of them is white"):
+        first_image(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", ["bmp", "gif", "webp", "TIFF", "jpg", "png"])
+def test_what_pillow_reads_is_read(suffix, tmp_path):
+    if suffix == "webp" and not features.check("webp"):
+        pytest.skip("Pillow was built without WebP")
+    write(tmp_path, f"0.{suffix}", Image.fromarray(RAMP.astype(np.uint8)))
+    assert np.abs(first_image(tmp_path) - RAMP[..., None]).max() < 8
+
+
+@pytest.mark.parametrize("orientation, turned", [
+    (1, RAMP), (3, RAMP[::-1, ::-1]), (6, np.rot90(RAMP, -1)), (8, np.rot90(RAMP))])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_an_image_is_turned_as_its_camera_was(dtype, orientation, turned, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    factor = 257 if dtype == np.uint16 else 1
+    write(tmp_path, "0.png", Image.fromarray((RAMP * factor).astype(dtype)), exif=exif)
+    assert np.array_equal(first_image(tmp_path)[..., 0], turned)
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    write(tmp_path, "0.png", Image.new("RGB", (SIZE, SIZE)))
+    write(tmp_path, "1.bmp", Image.new("RGB", (SIZE, SIZE)))
+    for name in ("notes.txt", "more.txt", "figure.pdf", ".DS_Store"):
+        (tmp_path / "train" / "ant" / name).write_text("no image")
+    (tmp_path / "train" / "ant" / "more").mkdir()
+    (tmp_path / "train" / "LICENSE").write_text("words")
+    return tmp_path
+
+
+@pytest.mark.parametrize("load", [load_cifar10, load_image_folder])
+def test_what_is_left_out_is_counted_and_why(load, mixed):
+    for _ in range(2):  # decoded, and from the cache
+        dataset = load("train", mixed)
+        assert len(dataset) == 2 and not load("test", mixed).note
+        count, reasons = re.fullmatch(r"train: (\d) left out \((.*)\)", dataset.note).groups()
+        assert count == "6" and set(reasons.split("; ")) == {
+            ".txt, which Pillow does not read: 2", ".pdf, which Pillow does not read: 1",
+            "hidden file: 1", "folder inside a class's folder: 1",
+            "beside the classes' folders: 1"}
+
+
+def test_where_all_is_left_out_the_reason_is_told(mixed):
+    for path in (mixed / "train" / "ant").glob("?.*"):
+        path.unlink()
+    with pytest.raises(DataError, match=r"holds no images; .*\.txt, which Pillow does not read: 2"):
+        load_image_folder("train", mixed)
+
+
+@pytest.mark.parametrize("rank, lines", [(0, 1), (1, 0)])
+def test_the_leader_tells_it_in_one_line(rank, lines, mixed, capsys):
+    settings = Settings(workload="image-folder", data_dir=mixed)
+    load_datasets(settings, Node(World(rank, 2), torch.device("cpu"), threads=1))
+    told = capsys.readouterr().out.splitlines()
+    assert len(told) == lines and all("train: 6 left out" in line for line in told)
+
+
+@pytest.mark.parametrize("loader", ["memory", "workers:0"])
+def test_both_loaders_have_the_same_images(loader, mixed):
+    write(mixed, "2.png", Image.fromarray(np.full((SIZE, SIZE), 30000, np.uint16)))
+    settings = Settings(workload="image-folder", data_dir=mixed, batch_size=3, crop_padding=0,
+                        loader=LoaderChoice.parse(loader))
+    node = Node(World(), torch.device("cpu"), threads=1)
+    batch, = create_loader(settings, load_image_folder("train", mixed), node).batches(1)
+    assert batch.inputs[:, 0, 0, 0].sort().values.tolist() == pytest.approx(
+        [(grey - 125.3) / 63 for grey in (0, 0, 116)], abs=1e-5)
+
+
+@pytest.mark.parametrize("loader", ["memory", "workers:0", "workers:1"])
+def test_with_both_loaders_a_damaged_cache_is_told_in_a_sentence(loader, mixed):
+    settings = Settings(workload="image-folder", data_dir=mixed, batch_size=2,
+                        loader=LoaderChoice.parse(loader))
+    train_set = load_image_folder("train", mixed)
+    batches = create_loader(settings, train_set, Node(World(), torch.device("cpu"), 1)).batches(1)
+    os.truncate(next((mixed / ".cache").glob("folder-train-*-*/images.npy")), 100)
+    with pytest.raises(DataError) as raised:
+        next(batches)
+    assert str(raised.value).startswith("the cache /")
