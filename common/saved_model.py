@@ -25,7 +25,7 @@ from common.data.images import read_picture
 from common.evaluation import Evaluation, evaluate
 from common.model.export import export
 from common.options.command_line import complete
-from common.options.workloads import create_augment, find_workload
+from common.options.workloads import create_augment, find_workload, workload_of
 from common.run import checkpoint, plain_checkpoint
 from common.setup import create_training
 
@@ -72,7 +72,7 @@ class SavedModel:
     def export(self, path: Path) -> None:
         """Writes the model for torch.export.load; see common/model/export.py."""
         self.node.progress.phase = "exporting"
-        row = find_workload(self.settings.workload)
+        row = workload_of(self.settings)
         export(self.model, self.form, row.mean, row.std, row.metric is ACCURACY, path)
 
     def require_pictures(self) -> None:
@@ -102,7 +102,7 @@ def load_saved_model(path: Path, flags: Mapping[str, Any], node: Node) -> SavedM
 def load_test_set(settings: Settings, node: Node) -> Dataset:
     """The workload's. Every rank must call: all must hold the same data. Raises DataError."""
     node.progress.phase = "loading data"
-    dataset = as_dataset(find_workload(settings.workload).load("test", settings.data_dir))
+    dataset = as_dataset(workload_of(settings).load("test", settings.data_dir))
     node.agree("test set", dataset.digest)
     return dataset
 

@@ -1,5 +1,6 @@
 """From settings to the objects that a main wires together: data, loader, model, and the banner."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from common.model.convolutions import AUTO, by_rule, use_fast_convolutions
 from common.model.model_split import second_device, split_in_two
 from common.model.replica import digest_of
 from common.model.tuned import choose_tuned, is_tuned
-from common.options.workloads import create_augment, find_workload
+from common.options.workloads import create_augment, workload_of
 from common.run.tracing import window
 from common.step.optimizers import create_criterion, create_optimizer
 
@@ -37,7 +38,7 @@ def load_datasets(settings: Settings, node: Node) -> tuple[Dataset, Dataset | No
     RanksDisagree naming the rank with other data.
     """
     node.progress.phase = "loading data"
-    row = find_workload(settings.workload)
+    row = workload_of(settings)
     try:
         train_set, test_set = (as_dataset(row.load(split, settings.data_dir))
                                for split in ("train", "test"))
@@ -50,16 +51,16 @@ def load_datasets(settings: Settings, node: Node) -> tuple[Dataset, Dataset | No
         raise DataError(f"training and test set in {settings.data_dir} have different classes: "
                         f"{', '.join(train_set.class_names)} and {', '.join(test_set.class_names)}")
     node.agree("data", f"{train_set.digest} {test_set.digest}")
-    if notes := list(filter(None, dict.fromkeys([train_set.note, test_set.note]))):
-        _tell(notes, node)
+    _tell_notes([train_set, test_set], node)
     if settings.dry_run:
         test_set = test_set.part(np.arange(min(EVALUATION_BATCH, len(test_set))))
     return *hold_out(train_set, settings), test_set
 
 
-def _tell(notes: list[str], node: Node) -> None:
-    if node.world.is_leader:
-        console(node.world)("\n".join(f"  {note}" for note in notes))
+def _tell_notes(datasets: Sequence[Dataset], node: Node) -> None:
+    for note in dict.fromkeys(each.note for each in datasets):
+        if note and node.world.is_leader:
+            console(node.world)(f"  {note}")
 
 
 def hold_out(train_set: Dataset, settings: Settings) -> tuple[Dataset, Dataset | None]:
@@ -120,7 +121,7 @@ def create_training(settings: Settings, dataset: Dataset, node: Node, convolutio
     """
     node.progress.phase = "building the model"
     torch.manual_seed(settings.seed)
-    row = find_workload(settings.workload)
+    row = workload_of(settings)
     model = row.build(dataset.class_names)
     if settings.init == "whitened":
         whitening.initialise(model, dataset)

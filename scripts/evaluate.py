@@ -33,8 +33,8 @@ from common.options.flag_parser import FlagParser
 if TYPE_CHECKING:
     from common.saved_model import SavedModel
 
-SETTINGS = ("workload", "data_dir", "precision", "tta", "device", "threads", "interface", "backend",
-            "timeout")
+SETTINGS = ("workload", "model", "image_size", "data_dir", "precision", "tta", "device", "threads",
+            "interface", "backend", "timeout")
 SHOWN_CLASSES = 3
 
 

@@ -51,11 +51,11 @@ def main() -> None:
     from common.core.precision import Precision
     from common.model.convolutions import Shape, convolution_shapes
     from common.model.tuned import Tuned, fastest, is_quiet, measure
-    from common.options.workloads import find_workload
+    from common.options.workloads import workload_of
 
     keep_freed_memory()
     use_threads(settings.threads, options.ranks)
-    row, precision = find_workload(settings.workload), Precision(settings.precision)
+    row, precision = workload_of(settings), Precision(settings.precision)
     dataset = row.load("test", settings.data_dir)
     height, width, channels = dataset.inputs.shape[1:]
     model = row.build(dataset.class_names).to(precision.dtype)

@@ -11,6 +11,7 @@ from common.core.user_code import label
 
 PRECISIONS = ("float32", "bf16", "float64")
 OPTIMIZERS = ("sgd", "nesterov", "adam", "adadelta", "muon")
+USUAL_MODEL, USUAL_IMAGE_SIZE = "vgg11", 32  # of an image folder
 DATA = "data and results"
 LEARN = "what is learned (defaults depend on --workload and --recipe)"
 
@@ -33,6 +34,15 @@ class LearningSettings(Rows):
     data_dir: Path = setting(
         Path("data"), "folder or archive of the data set (default: data)", DATA, parse=Path,
         per_node=True, common=True)
+    model: str | None = setting(
+        None, "classifier for --workload image-folder: vgg11 (default), small-cnn, or one of "
+        "torchvision's, such as resnet18", DATA, metavar="NAME", learned=True,
+        compared=lambda name: None if name == USUAL_MODEL else name, banner="model {}")
+    image_size: int | None = setting(
+        None, "side of the images for --workload image-folder, in pixels (default: 32)", DATA,
+        details="; images of other sizes are resized", parse=types.count, learned=True,
+        compared=lambda size: None if size == USUAL_IMAGE_SIZE else size,
+        banner="images of {0}x{0} pixels")
     output_dir: Path = setting(
         Path("outputs"), "folder of all results (default: outputs)", DATA, parse=Path,
         per_node=True, common=True)

@@ -30,13 +30,30 @@ class SampleDropout(nn.Module):
         if not self.training:
             return inputs
         if self.draw is None:
-            return nn.functional.dropout(inputs, self.probability)
-        kept = kept_units(*self.draw, self.indices, inputs[0].numel(), self.probability)
-        mask = torch.from_numpy(kept).view(inputs.shape).to(inputs.device, inputs.dtype)
+            return self._any_dropout(inputs)
+        shape = self._mask_shape(inputs)
+        kept = kept_units(*self.draw, self.indices, shape[1:].numel(), self.probability)
+        mask = torch.from_numpy(kept).view(shape).to(inputs.device, inputs.dtype)
         return inputs * (mask / (1 - self.probability))
+
+    def _mask_shape(self, inputs: Tensor) -> torch.Size:
+        return inputs.shape
+
+    def _any_dropout(self, inputs: Tensor) -> Tensor:
+        return nn.functional.dropout(inputs, self.probability)
 
     def extra_repr(self) -> str:
         return f"{self.probability}"
+
+
+class SampleDepth(SampleDropout):
+    """Drops whole samples of input (n, ...) instead: stochastic depth (arXiv:1603.09382)."""
+
+    def _mask_shape(self, inputs: Tensor) -> torch.Size:
+        return torch.Size([len(inputs)] + [1] * (inputs.ndim - 1))
+
+    def _any_dropout(self, inputs: Tensor) -> Tensor:
+        return inputs * super()._any_dropout(inputs.new_ones(self._mask_shape(inputs)))
 
 
 class DropoutPlan:

@@ -8,14 +8,16 @@ from common.core.settings import LOCAL_SYNC_NAMES, LOCAL_WIRES, Settings
 from common.core.strategies import ON_VIRTUAL_NODES, SEAMS
 from common.core.user_code import Place
 from common.core.world import BY_HAND, WITHOUT_SRUN, World
-from common.options.workloads import find_workload
+from common.options.workloads import workload_of
 
 SMOOTHED = "cross-entropy"
+CHAINS = ("vgg11", "small-cnn")  # models whose layers follow one another
 
 
 def check(part: str, settings: Settings, world: World) -> None:
     """Raises UsageError, in one sentence, for settings that do not go together."""
     _check_world(part, settings, world)
+    _check_model(settings)
     _check_training(settings)
     _check_wire(part, settings)
     _check_virtual_nodes(settings)
@@ -58,8 +60,16 @@ def _check_world(part: str, settings: Settings, world: World) -> None:
                          f"but there are {world.size} ranks: start one, or use --parallel ddp")
 
 
+def _check_model(settings: Settings) -> None:
+    workload_of(settings)
+    if settings.parallel == "model-split" and settings.model not in (None, *CHAINS):
+        raise UsageError(f"--parallel model-split requires a model whose layers follow one "
+                         f"another, and --model {settings.model} is none: choose "
+                         f"{' or '.join(CHAINS)}")
+
+
 def _check_training(settings: Settings) -> None:
-    row = find_workload(settings.workload)
+    row = workload_of(settings)
     synchronised = settings.batch_norm == "synchronised"
     if synchronised and settings.local_sync:
         raise UsageError("--batch-norm synchronised communicates in every layer of every step, "

@@ -44,8 +44,9 @@ NAMES = {
     "--device": "--accelerator",
     "--device cuda": "--cuda --use-cuda --gpu --use-gpu",
     "--device cpu": "--cpu --use-cpu --no-cuda --disable-cuda --no-gpu",
-    "--workload": "-a --arch --architecture --model --model-name --net --network --dataset "
-                  "--dataset-name --data-set --task",
+    "--workload": "--dataset --dataset-name --data-set --task",
+    "--model": "-a --arch --architecture --model-name --net --network --backbone",
+    "--image-size": "--img-size --imgsz --imsize --input-size --img-dim --resolution --resize",
     "--data-dir": "--data --data-path --data-root --dataroot --datadir --dataset-dir "
                   "--dataset-path --dataset-root --image-dir --root",
     "--output-dir": "-o --output --out --out-dir --outdir --outputs --output-path --save-dir "

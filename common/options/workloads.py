@@ -9,13 +9,14 @@ file of the user's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.core.failures import UsageError
+from common.core.learning_settings import USUAL_IMAGE_SIZE, USUAL_MODEL
 from common.core.metrics import ACCURACY, Metric
 from common.core.setting_types import ScheduleChoice, Validation
 from common.core.settings import Settings
@@ -35,7 +36,8 @@ class Workload:
     Without `mean` the model gets the samples as they are. `criterion` is a name in
     optimizers.CRITERIA, or a module that gives the mean over a batch's samples. `defaults` are
     those of settings, by name: values, or texts as on the command line. What the model `has`
-    decides which flags it can be trained with.
+    decides which flags it can be trained with. Where `takes_any_model`, --model and --image-size
+    choose: `load` also takes `size=`, and `build_model` `name=` and `size=`.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Workload:
     metric: Metric = ACCURACY
     has_convolutions: bool = True
     has_batch_norm: bool = True
+    takes_any_model: bool = False
 
     def build(self, class_names: Sequence[str]) -> Any:
         """A new model, of random weights, for a data set with these classes."""
@@ -103,8 +106,9 @@ _ROWS = (
         has_convolutions=False, has_batch_norm=False,
     ),
     Workload(
-        "image-folder", _LOAD_FOLDER, _VGG11_FOR_A_SMALL_RATE, _CIFAR10_MEAN, _CIFAR10_STD,
-        {"batch_size": 64, "epochs": 10, "learning_rate": 0.01}, flip=True,
+        "image-folder", _LOAD_FOLDER, _lazy("common.model.classifiers:create_classifier"),
+        _CIFAR10_MEAN, _CIFAR10_STD, {"batch_size": 64, "epochs": 10, "learning_rate": 0.01},
+        flip=True, takes_any_model=True,
     ),
 )
 WORKLOADS = {row.name: row for row in _ROWS}
@@ -135,6 +139,28 @@ def find_workload(name: str) -> Workload:
         raise UsageError(f"--workload {name} is no Workload but {type(found).__name__}: make one "
                          "with common.options.workloads.Workload")
     return found
+
+
+def workload_of(settings: Settings) -> Workload:
+    """The row that `settings` name, with the model and the image size that they choose.
+
+    Raises UsageError where there is no such model, where it takes no images of that size, and where
+    the workload has a model and a size of its own.
+    """
+    row: Any = find_workload(settings.workload)
+    name, size = settings.model, settings.image_size
+    if name is None and size is None:
+        return row
+    if not row.takes_any_model:
+        raise UsageError(f"{f'--model {name}' if name else f'--image-size {size}'} is for folders "
+                         f"of images, and --workload {row.name} has a model and a size of its own: "
+                         "use --workload image-folder, or leave it out")
+    from common.model.classifiers import has_batch_norm  # imports torch
+
+    name, size = name or USUAL_MODEL, size or USUAL_IMAGE_SIZE
+    return replace(row, load=partial(row.load, size=size),
+                   build_model=partial(row.build_model, name=name, size=size),
+                   has_batch_norm=has_batch_norm(name, size))
 
 
 def find_row(kind: str, name: str) -> Any:

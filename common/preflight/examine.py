@@ -19,7 +19,7 @@ from common.cluster.rendezvous import exchange, join
 from common.core.failures import DataError, Failure, PeerLost, RanksDisagree, Verdict
 from common.core.settings import Settings
 from common.data.dataset import as_dataset
-from common.options.workloads import find_workload
+from common.options.workloads import workload_of
 from common.preflight.findings import Findings, broken_link, measurements, slow_link
 from common.preflight.links import Link, LinkServer, pairings, probe
 from common.preflight.node_facts import NodeFacts
@@ -102,7 +102,7 @@ def _compare(findings: Findings, board: Board) -> None:
 
 def _data(settings: Settings) -> tuple[str, str, int]:
     """(digest, "", 0) of this node's data; or why there is none, and the exit code for that."""
-    row = find_workload(settings.workload)
+    row = workload_of(settings)
     try:
         digests = [as_dataset(row.load(split, settings.data_dir)).digest
                    for split in ("train", "test")]

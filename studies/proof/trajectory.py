@@ -23,7 +23,7 @@ from common.core.settings import Interval, Settings
 from common.core.world import World
 from common.data.dataset import Dataset, as_dataset
 from common.model.batch_norm import freeze_batch_norm
-from common.options.workloads import WORKLOADS, Workload, find_workload
+from common.options.workloads import WORKLOADS, Workload, workload_of
 from common.run.checkpoints import Checkpoints
 from common.run.resume import open_run
 from common.setup import create_loader, create_training
@@ -100,7 +100,7 @@ class Problem:
         """The training set. Enters `row` into this process's table."""
         if self.row is not None:
             WORKLOADS[self.row.name] = self.row
-        load = find_workload(self.settings.workload).load
+        load = workload_of(self.settings).load
         return thinned(as_dataset(load("train", self.settings.data_dir)), self.samples)
 
 
