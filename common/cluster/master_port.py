@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from torch.distributed import TCPStore
 
-from common.cluster.addresses import listen
+from common.cluster import addresses
 from common.cluster.board import REMARK_SECONDS
 from common.core.failures import PeerLost, UsageError, first_line
 from common.core.world import World
@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 def serve_store(address: str, port: int) -> TCPStore:
     """A store served on this one address. Raises UsageError where the port cannot be had."""
-    listener = listen(address, port)
+    listener = addresses.listen(address, port)
     return TCPStore(address, listener.getsockname()[1], is_master=True, timeout=STORE_TIMEOUT,
                     wait_for_workers=False, master_listen_fd=listener.detach())
 
@@ -46,7 +46,7 @@ def wait_for_master(world: World, address: str, deadline: float,
     Raises UsageError when another program answers there, PeerLost when no store does by the
     deadline.
     """
-    place = f"{address}:{world.master_port}"
+    place = addresses.place(address, world.master_port)
     reason, remark = NO_ANSWER, time.monotonic() + REMARK_SECONDS
     while (left := deadline - time.monotonic()) > 0:
         try:

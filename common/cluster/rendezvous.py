@@ -93,7 +93,7 @@ def open_store(world: World, address: str, deadline: float, say: Callable[[str],
     wait_for_master(world, address, deadline, say)
     return before(deadline + GRACE_SECONDS,
                   lambda: _check_token(connect_store(world, address), world, address, deadline),
-                  f"{address}:{world.master_port}")
+                  addresses.place(address, world.master_port))
 
 
 def connect_store(world: World, address: str) -> Store:
@@ -118,11 +118,11 @@ def _check_token(store: Store, world: World, address: str, deadline: float) -> S
         store.set("token", digest)
     while not store.check(["token"]):
         if time.monotonic() > deadline:
-            raise PeerLost(f"{address}:{world.master_port} answers, but rank 0 has not joined "
-                           "there: is rank 0 running?")
+            raise PeerLost(f"{addresses.place(address, world.master_port)} answers, but rank 0 has "
+                           "not joined there: is rank 0 running?")
         time.sleep(POLL_SECONDS)
     if store.get("token").decode() != digest:
         raise RanksDisagree(f"rank {world.rank} on {socket.gethostname()} has another RUN_TOKEN "
-                            f"than the job at {address}:{world.master_port}: give all ranks of a "
-                            "job the same, and each job a --master-port of its own")
+                            f"than the job at {addresses.place(address, world.master_port)}: give "
+                            "all ranks of a job the same, and each job a --master-port of its own")
     return store

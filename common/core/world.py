@@ -183,4 +183,4 @@ def _checked(world: World) -> World:
                          f"the ranks are 0 to {world.size - 1}")
     if not 1 <= world.master_port <= 65535:
         raise UsageError(f"master port {world.master_port} is not a port (1 to 65535)")
-    return world
+    return replace(world, master_address=world.master_address.strip("[]"))  # as in [fd00::1]

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from statistics import median
 
+from common.cluster.addresses import place
 from common.cluster.all_reduce_speed import AllReduceSpeed, in_megabits
 from common.cluster.rank_info import RankInfo
 from common.core.failures import Failure, PeerLost
@@ -42,7 +43,7 @@ def broken_link(findings: Findings) -> PeerLost | None:
         return None
     a, b = bad[0]
     here, there, link = findings.ranks[a], findings.ranks[b], findings.links[a][b]
-    what = f"{here.address} to {there.address}:{findings.facts[b].port} ({link.error})"
+    what = f"{here.address} to {place(there.address, findings.facts[b].port)} ({link.error})"
     more = f"; {len(bad) - 1} more in the table" if len(bad) > 1 else ""
     if link.connects:
         return PeerLost(f"{here} cannot send to {there}, {what}: look for a wrong MTU or a tunnel "

@@ -17,6 +17,8 @@ import time
 from dataclasses import dataclass
 from statistics import median
 
+from common.cluster.addresses import family_of
+
 PINGS = 20
 CONNECT_SECONDS = 2.0
 STALL_SECONDS = 2.0
@@ -55,6 +57,7 @@ class LinkServer(socketserver.ThreadingTCPServer):
     request_queue_size = 128
 
     def __init__(self, address: str) -> None:
+        self.address_family = family_of(address)
         super().__init__((address, 0), _answer)  # type: ignore[arg-type]
         self.port: int = self.server_address[1]
 

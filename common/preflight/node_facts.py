@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from common.cluster.addresses import resolve
+from common.core.failures import UsageError
 from common.core.provenance import lines_of
 
 
@@ -36,7 +38,7 @@ class NodeFacts:
     @classmethod
     def of_this_node(cls, port: int, output_dir: Path, interface: str,
                      master: str) -> "NodeFacts":
-        """`master` is an IPv4 address."""
+        """`master` is an address."""
         return cls(
             port, own_name(), gateway(master), _interface_number(interface, "speed"),
             _interface_number(interface, "mtu"), *memory(), disk_free(output_dir),
@@ -50,13 +52,15 @@ def own_name() -> str:
     Debian's hosts file says 127.0.1.1: a rank that announced that address would not be found.
     """
     try:
-        return str(socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)[0][4][0])
-    except OSError:
+        return resolve(socket.gethostname())
+    except UsageError:
         return "unknown"
 
 
 def gateway(destination: str) -> str | None:
-    """The first hop of the route to an IPv4 address; None on a direct route."""
+    """The first hop of the route; None on a direct route. IPv6's is not looked up: "" for it."""
+    if ":" in destination:
+        return ""
     if destination.startswith("127."):
         return None
     (target,) = struct.unpack("=I", socket.inet_aton(destination))

@@ -6,6 +6,7 @@
 import time
 from collections.abc import Callable, Sequence
 
+from common.cluster.addresses import place
 from common.cluster.all_reduce_speed import in_megabits, speed_table
 from common.preflight.findings import Findings, clock_ahead, remarks
 from common.preflight.links import Link
@@ -15,7 +16,7 @@ def page(findings: Findings) -> str:
     """Everything that was found; the last line says ready or not ready."""
     world = findings.world
     lines = [f"preflight of {world.size} rank{'s' * (world.size > 1)} (launched by: "
-             f"{world.source}), master {world.master_address}:{world.master_port}, "
+             f"{world.source}), master {place(world.master_address, world.master_port)}, "
              f"{findings.settings.workload}, "
              f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}"]
     speeds = [f"  over {findings.backend}; bandwidths as nccl-tests defines them",
@@ -34,7 +35,7 @@ def _ranks(findings: Findings) -> list[str]:
     return table(["rank", "host", "pid", "address", "interface", "route to the master",
                   "own name means", "clock"],
                  [[info.rank, info.host, info.pid, info.address, info.interface,
-                   f"through {facts.gateway}" if facts.gateway else "direct",
+                   {None: "direct", "": "-"}.get(facts.gateway, f"through {facts.gateway}"),
                    facts.name_means, f"{1000 * clock_ahead(findings, info.rank):+.1f} ms"]
                   for info, facts in zip(findings.ranks, findings.facts, strict=True)])
 

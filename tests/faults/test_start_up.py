@@ -20,6 +20,7 @@ from common.cluster import rank_info
 from common.core import provenance
 from common.run import choices
 from tests.ranks import ROOT, cluster, error_lines, free_port, program, run_programs
+from tests.unit.test_addresses import needs_ipv6
 from tests.workload import SMALL, plant
 
 FLAGS = ["--workload", "digits-vgg11", "--max-iterations", "1", "--batch-size", "8", "--epochs",
@@ -64,10 +65,11 @@ def test_a_master_name_that_means_loopback_is_reported_while_ranks_are_missing(t
     assert outcome.output.count(hint) == 2  # the first time after three seconds
 
 
-def test_ranks_on_one_machine_may_use_a_name_that_means_loopback(tmp_path):
+@pytest.mark.parametrize("master", ["node0", pytest.param("[::1]", marks=needs_ipv6)])
+def test_ranks_on_one_machine_may_use_a_name_or_ipv6(master, tmp_path):
     flags = [*SMALL, "--max-iterations", "1", "--output-dir", str(tmp_path / "out")]
     outcomes = run_programs(cluster("PartThree", 2, flags, tmp_path, by_rank=dict.fromkeys(
-        range(2), ["-M", "node0"]), before=dict.fromkeys(range(2), a_host_named_as_debian_does)))
+        range(2), ["-M", master]), before=dict.fromkeys(range(2), a_host_named_as_debian_does)))
     assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
     assert "127.0.1.1" not in outcomes[0].output
 
