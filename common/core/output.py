@@ -6,7 +6,6 @@ nor to show a traceback.
     python3 scripts/status.py outputs > /dev/full; echo $?     # one sentence, and 2
 """
 
-import contextlib
 import errno
 import os
 import sys
@@ -18,7 +17,7 @@ NOBODY_READS = (errno.EPIPE, errno.EIO)  # a pipe's reader has left; the termina
 
 
 class Output:
-    """A text stream that raises no OSError: from the first one on, all goes to /dev/null.
+    """A text stream that raises no OSError: what cannot be written is dropped.
 
     `lost` says why, unless nobody reads any more. Where it `may_be_lost` it draws a warning at
     once; elsewhere it is what the program is for, and `require_output` raises.
@@ -46,10 +45,7 @@ class Output:
             self._lose(error)
 
     def _lose(self, error: OSError) -> None:
-        """What the stream still holds goes where later text does."""
-        with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), self._stream.fileno())
-        if error.errno in NOBODY_READS:
+        if self.lost or error.errno in NOBODY_READS:
             return
         self.lost = error.strerror or str(error)
         if self.may_be_lost:

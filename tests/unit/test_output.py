@@ -1,7 +1,7 @@
 """Output that nobody takes: training goes on, tables end quietly, a full disk gets a sentence.
 
 Mutations that turn this red: drop protect_output or require_output from run_program; let `_call`
-pass on sys.exit(0); drop `dup2` from Output; drop let_output_be_lost from start; no `_nowhere`.
+pass on sys.exit(0); drop let_output_be_lost from start; no `_nowhere`.
 """
 
 import os
