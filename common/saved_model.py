@@ -27,7 +27,8 @@ from common.model.export import export
 from common.options.command_line import complete
 from common.options.workloads import create_augment, find_workload, workload_of
 from common.run import checkpoint, plain_checkpoint
-from common.setup import create_training
+from common.setup import create_model
+from common.step.optimizers import create_criterion
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,6 @@ class SavedModel:
     settings: Settings
     node: Node
     model: nn.Module
-    criterion: nn.Module
     form: Mapping[str, Any]
 
     @property
@@ -56,7 +56,8 @@ class SavedModel:
             raise DataError(f"the test set in {self.settings.data_dir} has other classes than "
                             f"{self.path}: {', '.join(dataset.class_names)} in place of "
                             f"{', '.join(self.form['classes'])}")
-        return evaluate(self, self.criterion, dataset)
+        criterion = create_criterion(self.settings, find_workload(self.settings.workload).criterion)
+        return evaluate(self, criterion.to(self.node.device), dataset)
 
     @torch.no_grad()
     def probabilities(self, pictures: list[Path]) -> Tensor:
@@ -94,9 +95,9 @@ def load_saved_model(path: Path, flags: Mapping[str, Any], node: Node) -> SavedM
     contents = _leaders_checkpoint(path, node)
     settings = complete(flags, saved=_settings_in(contents, path))
     form = contents.get("samples") or form_of(load_test_set(settings, node))
-    model, criterion, _ = create_training(settings, blank_dataset(form), node)
+    model = create_model(settings, blank_dataset(form), node, _convolutions_in(contents))
     checkpoint.restore(contents, path, model)
-    return SavedModel(path, settings, node, model, criterion, form)
+    return SavedModel(path, settings, node, model, form)
 
 
 def load_test_set(settings: Settings, node: Node) -> Dataset:
@@ -117,10 +118,16 @@ def _leaders_checkpoint(path: Path, node: Node) -> dict[str, Any]:
 
 
 def _settings_in(contents: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """What the checkpoint's run was told about data and learning, and how it computed."""
+    """What the checkpoint's run was told about data and learning; initial weights do not matter."""
     try:
         found = Settings.from_json(contents.get("settings", {}), (DATA, LEARN))
     except (ArgumentTypeError, ValueError) as error:
         raise CheckpointError(f"{path} has settings that cannot be: {first_line(error)}") from error
-    ran_on = contents.get("ran_on", {})
-    return {**found, "init": "plain", "convolutions": ran_on.get("convolutions", "library")}
+    return {**found, "init": "plain"}
+
+
+def _convolutions_in(contents: Mapping[str, Any]) -> str:
+    """What the checkpoint's run computed its convolutions by, so that this rounds alike."""
+    ran_on = contents.get("ran_on")
+    found = ran_on.get("convolutions") if isinstance(ran_on, dict) else ""
+    return found if isinstance(found, str) else ""

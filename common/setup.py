@@ -114,15 +114,22 @@ def _last_batch(plan: EpochPlan) -> int:
 
 def create_training(settings: Settings, dataset: Dataset, node: Node, convolutions: str = "",
                     ) -> tuple[nn.Module, nn.Module, Optimizer]:
-    """Model, criterion and optimizer. Every rank must call: initial weights must agree.
+    """Model, criterion and optimizer. Every rank must call; see create_model."""
+    model = create_model(settings, dataset, node, convolutions)
+    criterion = create_criterion(settings, workload_of(settings).criterion)
+    return model, criterion.to(node.device), create_optimizer(settings, model)
+
+
+def create_model(settings: Settings, dataset: Dataset, node: Node,
+                 convolutions: str = "") -> nn.Module:
+    """The model, on the node's device. Every rank must call: initial weights must agree.
 
     The weights depend on the seed alone, so each call gives the same ones. `convolutions` are those
     that prepare_runs found; the settings' otherwise.
     """
     node.progress.phase = "building the model"
     torch.manual_seed(settings.seed)
-    row = workload_of(settings)
-    model = row.build(dataset.class_names)
+    model = workload_of(settings).build(dataset.class_names)
     if settings.init == "whitened":
         whitening.initialise(model, dataset)
     if settings.batch_norm == "synchronised":
@@ -138,5 +145,4 @@ def create_training(settings: Settings, dataset: Dataset, node: Node, convolutio
                               partial(choose_tuned, Path(how)) if is_tuned(how) else by_rule)
     if settings.parallel == "model-split":
         split_in_two(model, node.device, second_device(node.device, node.ranks_here))
-    criterion = create_criterion(settings, row.criterion).to(node.device)
-    return model, criterion, create_optimizer(settings, model)
+    return model

@@ -44,7 +44,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     parser = FlagParser("scripts/evaluate.py", title, rest, GROUPS)
     parser.usage = "scripts/evaluate.py CHECKPOINT [IMAGE ...] [flags]"
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="file, on rank 0")
-    parser.add_argument("images", type=Path, nargs="*", metavar="IMAGE",
+    parser.add_argument("images", type=Path, nargs="*", default=[], metavar="IMAGE",
                         help="image files to classify")
     parser.add_argument("--export", type=_exported, metavar="FILE.pt2",
                         help="write the model for torch.export.load")
