@@ -2,15 +2,16 @@
 
 The rank that received the signal asks all. Each rank's watch then freezes its main thread, which
 may pass one more boundary at most, and posts the first boundary at which it has nothing to lose.
-The largest of these is one that every rank can still reach, as no rank can have passed it: soon,
-where the ranks wait for each other in every step. No collective is needed, so it works while the
-main threads are blocked.
+The leader tells all ranks the largest of these. Every rank can still reach it, as no rank can have
+passed it: soon, where the ranks wait for each other in every step. No collective is needed, so it
+works while the main threads are blocked.
 """
 
 import time
 
 from common.cluster import stopping
 from common.cluster.board import Board
+from common.cluster.heartbeats import Names
 from common.cluster.stopping import Stop
 from common.core.failures import Verdict
 from common.core.progress import Progress
@@ -30,10 +31,11 @@ class StopAgreement:
     def is_going_on(self) -> bool:
         return self._asked is not None or self._stop.signal is not None
 
-    def advance(self, board: Board, names: list[str]) -> Verdict | None:
-        """One move, which never waits. Returns the verdict when all may leave, or time is up.
+    def advance(self, board: Board, names: Names) -> Verdict | None:
+        """One move, which never waits. Returns the verdict when time is up, or all may leave.
 
-        `names` says who each rank is; as long as it is empty no rank can have trained.
+        The latter on the leader. `names` says who each rank is; as long as it is empty no rank can
+        have trained.
         """
         if self._asked is None and not self._begin(board, names):
             return None
@@ -44,17 +46,16 @@ class StopAgreement:
         if time.monotonic() > self._deadline:
             return Verdict(f"{why}, and {stopping.GRACE_SECONDS:.0f} s were too short for all "
                            "ranks to save", code)
-        boundaries = board.posted("boundary") if self._target is None else {}
-        if len(boundaries) == board.world.size:
-            self._target = max(boundaries.values())
-            self._stop.stop_at(self._target)
+        if self._target is None and (target := _largest_boundary(board)) is not None:
+            self._target = target
+            self._stop.stop_at(target)
         if self._stop.is_done():
             board.post("stopped", True)
-            if len(board.posted("stopped")) == board.world.size:
+            if board.world.is_leader and board.all_posted("stopped"):
                 return Verdict(f"{why} {self._progress.place()}, and so are all ranks", code)
         return None
 
-    def _begin(self, board: Board, names: list[str]) -> bool:
+    def _begin(self, board: Board, names: Names) -> bool:
         """Asks all ranks to stop, or reads that one of them asks; false when none does."""
         if self._stop.signal is not None:
             why, code = self._stop.reason()
@@ -67,3 +68,10 @@ class StopAgreement:
         self._deadline = time.monotonic() + stopping.GRACE_SECONDS
         board.post("boundary", self._stop.freeze())
         return True
+
+
+def _largest_boundary(board: Board) -> int | None:
+    """What the leader tells all ranks, once they all have posted theirs."""
+    if board.world.is_leader and (boundaries := board.all_posted("boundary")):
+        board.tell("boundary", max(boundaries))
+    return board.told("boundary")

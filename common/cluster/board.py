@@ -1,10 +1,11 @@
-"""A board on the run's store: every rank posts a value, and reads what all ranks posted.
+"""A board on the run's store: every rank posts a value, and the leader decides on all of them.
 
-    board.share("data", dataset.digest)      # on every rank; returns all values, by rank
+    board.collect("data", dataset.digest, decide)   # on every rank; returns what `decide` returned
+
+No rank but the leader reads what every rank posted, so N ranks need O(N) operations in all.
 """
 
 import contextlib
-import json
 import socket
 import time
 from collections.abc import Callable, Collection
@@ -13,10 +14,11 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import Store
 
+from common.cluster.pace import poll_seconds
+from common.cluster.posts import Posts, key_of, told_key
 from common.core.failures import Failure, PeerLost, Verdict, first_line
 from common.core.world import World
 
-POLL_SECONDS = 0.01
 REMARK_SECONDS = 3.0
 LINGER_SECONDS = 5.0
 FOREVER = float("inf")
@@ -24,68 +26,63 @@ JOINED = "joined"
 ALL_DONE = Verdict("all ranks have done everything", 0)
 
 
-class Board:
-    """Values are plain, for JSON; `say` prints every three seconds which ranks are missing.
+class Board(Posts):
+    """Posts, and the waits for them. `say` prints every three seconds which ranks are missing.
 
-    `deadline` is a time.monotonic() value, for every wait that has none of its own.
+    A topic can be collected once. `deadline` is a time.monotonic() value, for every wait that has
+    none of its own.
     """
 
     def __init__(self, store: Store, world: World, say: Callable[[str], None] = lambda text: None,
                  deadline: float = FOREVER) -> None:
-        self.world = world
-        self.store = store
+        super().__init__(store, world)
         self._say = say
         self._deadline = deadline
 
-    def post(self, topic: str, value: Any) -> None:
-        """Lets all ranks read this rank's value, in the place of an earlier one."""
-        self.store.set(self._key(topic, self.world.rank), json.dumps(value))
+    def collect(self, topic: str, value: Any, decide: Callable[[list[Any]], Any],
+                deadline: float | None = None, hint: str = "") -> Any:
+        """Posts `value`; returns, on every rank, what `decide` makes of all ranks' values.
 
-    def posted(self, topic: str) -> dict[int, Any]:
-        """What has been posted so far, by rank."""
-        keys = {rank: self._key(topic, rank) for rank in range(self.world.size)}
-        return {rank: json.loads(self.store.get(key)) for rank, key in keys.items()
-                if self.store.check([key])}
-
-    def first(self, topic: str, value: Any) -> Any:
-        """Sets the topic's one value unless a rank has set it before; returns what holds."""
-        return json.loads(self.store.compare_set(f"first/{topic}", "", json.dumps(value)))
-
-    def read_first(self, topic: str) -> Any:
-        """The value that the first rank set; None when no rank has."""
-        key = f"first/{topic}"
-        return json.loads(self.store.get(key)) if self.store.check([key]) else None
-
-    def share(self, topic: str, value: Any, deadline: float | None = None,
-              hint: str = "") -> list[Any]:
-        """Posts `value` and returns all ranks' values, by rank. Every rank must call.
-
-        Raises the failure that any rank published meanwhile; PeerLost naming the missing ranks at
-        the deadline. `hint` says why they may be missing.
+        Every rank must call. The leader calls `decide` with the values, by rank; a failure that it
+        raises must be published there. Raises the failure that any rank published meanwhile;
+        PeerLost naming the missing ranks at the deadline. `hint` says why they may be missing.
         """
         self.post(topic, value)
-        deadline, remark = deadline or self._deadline, time.monotonic() + REMARK_SECONDS
-        while not self.store.check([self._key(topic, rank) for rank in range(self.world.size)]):
+        keys = self.keys(topic) if self.world.is_leader else [told_key(topic)]
+        self._wait(topic, keys, deadline or self._deadline, hint)
+        if self.world.is_leader:
+            self.tell(topic, decide(self.all_posted(topic) or []))
+        return self.told(topic)
+
+    def share(self, topic: str, value: Any) -> list[Any]:
+        """`collect` for few ranks: returns all ranks' values, by rank, on every rank."""
+        return self.collect(topic, value, list)
+
+    def _wait(self, topic: str, keys: list[str], deadline: float, hint: str) -> None:
+        remark = time.monotonic() + REMARK_SECONDS
+        while not self.store.check(keys):
             if verdict := self.verdict():
                 raise verdict
             if (now := time.monotonic()) > deadline:
                 raise PeerLost(f"gave up: {self._report(topic)}; start the missing, or raise "
                                f"--timeout{hint}")
             if now > remark:
-                self._say(self._report(topic) + hint)
+                self._say(self._remark(topic) + hint)
                 remark += REMARK_SECONDS
-            time.sleep(POLL_SECONDS)
-        return list(self.posted(topic).values())
+            time.sleep(poll_seconds(self.world.size))
+
+    def _remark(self, topic: str) -> str:
+        """Which ranks are missing: the leader looks, and the other ranks repeat what it says."""
+        if self.world.is_leader:
+            self.tell(f"missing {topic}", self._report(topic))
+        return self.told(f"missing {topic}") or f"waiting for rank 0 to be done with {topic}"
 
     def _report(self, topic: str) -> str:
-        posted = self.posted(topic)
-        missing = [str(rank) for rank in range(self.world.size) if rank not in posted]
+        posted = self.present(topic, range(self.world.size))
+        missing = [str(rank) for rank in sorted(set(range(self.world.size)) - set(posted))]
         done = topic if topic == JOINED else f"done with {topic}"
-        return (f"{self.world.size - len(missing)} of {self.world.size} {done}, waiting for "
+        return (f"{len(posted)} of {self.world.size} {done}, waiting for "
                 f"rank{'s' * (len(missing) > 1)} {', '.join(missing)}")
-
-    def _key(self, topic: str, rank: int) -> str:
-        return f"board/{topic}/{rank}"
 
     def verdict(self) -> Verdict | None:
         """The failure that a rank published first, if any."""
@@ -117,12 +114,12 @@ class Board:
         It does not wait for those that are `lost`; a late one shall still read the verdict.
         """
         deadline = time.monotonic() + LINGER_SECONDS
-        expected = set(range(self.world.size)) - set(lost)
+        expected = [key_of("left", rank) for rank in range(self.world.size) if rank not in lost]
         with contextlib.suppress(RuntimeError):  # the leader has left
             self.post("left", True)
-            while (self.world.is_leader and expected - self.posted("left").keys()
+            while (self.world.is_leader and not self.store.check(expected)
                    and time.monotonic() < deadline):
-                time.sleep(POLL_SECONDS)
+                time.sleep(poll_seconds(self.world.size))
 
 
 def is_broken_collective(error: BaseException | None) -> bool:

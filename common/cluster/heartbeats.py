@@ -1,46 +1,58 @@
-"""What one rank has heard of all ranks, and which of them it considers lost or stuck."""
+"""What the leader has heard of all ranks, and which of them it considers lost or stuck.
+
+The other ranks hear of the leader alone.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from common.cluster.pace import BEAT_SECONDS
 from common.core.failures import PeerLost
 from common.core.progress import FINISHED, Progress
 
-BEAT_SECONDS = 0.5
 SILENCE_SECONDS = 6.0
 SILENCE_AFTER_ERROR_SECONDS = 2.0
 FIRST_STEP_FACTOR = 5.0
 LAG_FACTOR = 4.0
-LONGEST_LAG = 4 * BEAT_SECONDS
+LONGEST_LAG_BEATS = 4
 COLLECTIVE = ("sync", "checking", "totals")
+Names = Sequence[str] | Mapping[int, str]
 
 
 @dataclass
 class Pulse:
-    """A rank's last beat: its number and place, and when this rank heard of it (monotonic)."""
+    """A rank's last beat: its number and place, and when this rank heard of it (monotonic).
+
+    `failed` says that a collective broke there, so that another rank is likely to be lost.
+    """
 
     count: int
+    failed: bool
     progress: Progress
     heard: float
     moved: float
 
 
-def beat(count: int, here: Progress) -> list[Any]:
+def beat(count: int, failed: bool, here: Progress) -> list[Any]:
     """What a rank posts: plain values, for JSON."""
-    return [count, here.epoch, here.iteration, here.phase, here.has_stepped, here.run]
+    return [count, failed, here.epoch, here.iteration, here.phase, here.has_stepped, here.run]
 
 
 class Heartbeats:
-    """The pulses of all ranks. `patience` is how many seconds a rank may stay in one place.
+    """The pulses of the ranks that are listened to, one beat every `every` seconds.
 
-    `collective_failed` says that a collective of this rank broke, so a rank is likely to be lost.
+    `patience` is how many seconds a rank may stay in one place. `collective_failed` says that a
+    collective of this rank broke.
     """
 
-    def __init__(self, patience: float) -> None:
+    def __init__(self, patience: float, every: float = BEAT_SECONDS) -> None:
         self.collective_failed = False
         self._patience = patience
+        self._every = every
+        # Half a second is the time between beats of up to 512 ranks; rarer ones are waited for.
+        self._slack = 4 * (every - BEAT_SECONDS)
         self._pulses: dict[int, Pulse] = {}
         self._listened = time.monotonic()
         self._lag = 0.0
@@ -49,54 +61,60 @@ class Heartbeats:
         """Takes in what has been posted; a rank that has never posted counts as silent."""
         now = time.monotonic()
         for rank in range(ranks):
-            count, *place = beats.get(rank, [0])
+            count, failed, *place = beats.get(rank, [0, False])
             progress, last = Progress(*place), self._pulses.get(rank)
             if last is None or progress != last.progress:
-                self._pulses[rank] = Pulse(count, progress, now, now)
+                self._pulses[rank] = Pulse(count, failed, progress, now, now)
             elif count != last.count:
-                self._pulses[rank] = Pulse(count, progress, now, last.moved)
+                self._pulses[rank] = Pulse(count, failed, progress, now, last.moved)
         self._excuse_absence(now)
 
     def _excuse_absence(self, now: float) -> None:
         """Counts no silence against a rank for a time in which this rank did not listen."""
-        absence = now - self._listened
-        if absence > LONGEST_LAG:
+        absence, longest = now - self._listened, LONGEST_LAG_BEATS * self._every
+        if absence > longest:
             for pulse in self._pulses.values():
                 pulse.heard = min(now, pulse.heard + absence)
                 pulse.moved = min(now, pulse.moved + absence)
         # On a machine that starves this thread, other ranks are starved too, and not lost. But a
         # long absence, a suspended machine say, must not put off the next verdict for minutes.
-        self._lag = max(min(absence, LONGEST_LAG) - BEAT_SECONDS, 0.9 * self._lag)
+        self._lag = max(min(absence, longest) - self._every, 0.9 * self._lag)
         self._listened = now
 
     def silent_ranks(self) -> set[int]:
         since = time.monotonic() - SILENCE_AFTER_ERROR_SECONDS
         return {rank for rank, pulse in self._pulses.items() if pulse.heard < since}
 
-    def lost_rank(self, names: Sequence[str]) -> PeerLost | None:
-        """Which rank is lost or stuck, if any; where one is stuck, a shorter silence suffices."""
-        stuck = self._stuck_rank(names)
-        if stuck or self.collective_failed:
-            return self._silent_rank(names, SILENCE_AFTER_ERROR_SECONDS) or stuck
-        return self._silent_rank(names, SILENCE_SECONDS + LAG_FACTOR * self._lag)
+    def lost_rank(self, names: Names, ahead: float = 0.0) -> PeerLost | None:
+        """Which rank is lost or stuck, if any; where one is stuck, a shorter silence suffices.
 
-    def _silent_rank(self, names: Sequence[str], limit: float) -> PeerLost | None:
+        So it would be `ahead` seconds from now if nothing more were heard.
+        """
+        now = time.monotonic() + ahead
+        stuck = self._stuck_rank(names, now)
+        if stuck or self.collective_failed or any(p.failed for p in self._pulses.values()):
+            limit = SILENCE_AFTER_ERROR_SECONDS + self._slack / 2
+            return self._silent_rank(names, now, limit) or stuck
+        return self._silent_rank(names, now,
+                                 SILENCE_SECONDS + self._slack + LAG_FACTOR * self._lag)
+
+    def _silent_rank(self, names: Names, now: float, limit: float) -> PeerLost | None:
         """The rank unheard of for longest, when that is more than `limit` seconds."""
         running = [(pulse.heard, rank) for rank, pulse in self._pulses.items()
                    if pulse.progress.phase != FINISHED]
         heard, rank = min(running, default=(float("inf"), 0))
-        silence = time.monotonic() - heard
+        silence = now - heard
         if silence < limit:
             return None
         return PeerLost(f"{names[rank]} stopped answering "
                         f"{self._pulses[rank].progress.place()}, last heard {silence:.1f} s ago")
 
-    def _stuck_rank(self, names: Sequence[str]) -> PeerLost | None:
+    def _stuck_rank(self, names: Names, now: float) -> PeerLost | None:
         """The rank that is least far, when it has not moved for longer than its patience."""
         if not self._pulses:
             return None
         rank, pulse = min(self._pulses.items(), key=lambda item: item[1].progress.order())
-        seconds = time.monotonic() - pulse.moved
+        seconds = now - pulse.moved
         if seconds < self._limit(pulse.progress):
             return None
         place = pulse.progress.place()

@@ -25,7 +25,7 @@ def exchange_greetings(ranks: Sequence[RankInfo], rank: int, seconds: float) -> 
 
     Raises PeerLost naming the first rank whose number does not come in time, and where it was.
     """
-    others = [other.rank for other in ranks if other.rank != rank]
+    others = [other for other in range(len(ranks)) if other != rank]
     numbers = {other: torch.full((1,), -1) for other in others}
     works = {other: [dist.irecv(numbers[other], other, tag=TAG),
                      dist.isend(torch.tensor([rank]), other, tag=TAG)] for other in others}

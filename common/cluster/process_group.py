@@ -21,7 +21,7 @@ from common.cluster import addresses, devices, rendezvous
 from common.cluster.board import Board, is_broken_collective
 from common.cluster.devices import keep_freed_memory, use_threads
 from common.cluster.pairs import exchange_greetings
-from common.cluster.rank_info import RankInfo, gpus_suffice, on_same_machine, require_one_run
+from common.cluster.rank_info import RankInfo, require_one_run
 from common.cluster.stopping import Stop, process_stop
 from common.cluster.watch import Watch
 from common.core.console import console
@@ -36,7 +36,11 @@ START_FACTOR = 2.0
 
 @dataclass(frozen=True)
 class Node:
-    """This process, ready to train: where it computes, and the RankInfo of every rank."""
+    """This process, ready to train: where it computes, and the RankInfo of every rank.
+
+    `ranks_here` is the number of ranks on this machine, this one counted; `agreed` the topics of
+    all calls of `agree`.
+    """
 
     world: World
     device: torch.device
@@ -46,11 +50,8 @@ class Node:
     progress: Progress = field(default_factory=Progress)
     stop: Stop = field(default_factory=Stop)
     store: Store | None = None
-
-    @property
-    def ranks_here(self) -> int:
-        """The number of ranks on this machine, this one counted."""
-        return len(on_same_machine(self.ranks, self.world.rank)) if self.ranks else 1
+    ranks_here: int = 1
+    agreed: list[str] = field(default_factory=list)
 
     @property
     def whose(self) -> str:
@@ -76,11 +77,16 @@ class Node:
         """
         if self.store is None:
             return
-        values = Board(self.store, self.world, console(self.world)).share(topic, value)
-        for rank, other in zip(self.ranks, values, strict=True):
-            if other != values[0]:
-                raise RanksDisagree(f"{rank} has other {topic} ({other}) than {self.ranks[0]} "
-                                    f"({values[0]})")
+
+        def compare(values: list[str]) -> None:
+            for rank, other in zip(self.ranks, values, strict=True):
+                if other != values[0]:
+                    raise RanksDisagree(f"{rank} has other {topic} ({other}) than {self.ranks[0]} "
+                                        f"({values[0]})")
+
+        topic_once = topic + " again" * self.agreed.count(topic)
+        self.agreed.append(topic)
+        Board(self.store, self.world, console(self.world)).collect(topic_once, value, compare)
 
 
 @contextmanager
@@ -101,22 +107,33 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
     Yields the Node; always tears down. Whatever fails on one rank ends all of them within seconds
     with one sentence and one exit code. Every rank must enter. Raises that Failure.
     """
-    progress, stop = process_progress(), process_stop()
-    progress.phase, stop.is_over = "joining the other ranks", False
-    deadline = time.monotonic() + START_FACTOR * settings.timeout
     _say_what_may_be_a_mistake(world, settings)
+    with (joined(world, settings, START_FACTOR * settings.timeout) as (board, ranks),
+          own_errors(is_broken_collective, f"rank {world.rank}: ")):
+        yield form_group(board, ranks, settings, settings.collective_timeout)
+
+
+@contextmanager
+def joined(world: World, settings: Settings, seconds: float, progress: Progress | None = None,
+           stop: Stop | None = None) -> Iterator[tuple[Board, Sequence[RankInfo]]]:
+    """All that `process_group` does but the group: joins, compares, watches, and ends together.
+
+    Ranks have so many `seconds` to join. `progress` and `stop` are the process's own unless given.
+    """
+    progress, stop = progress or process_progress(), stop or process_stop()
+    progress.phase, stop.is_over = "joining the other ranks", False
+    deadline = time.monotonic() + seconds
     connect = partial(rendezvous.connect_store, world, addresses.resolve(world.master_address))
     with (rendezvous.join(world, settings, deadline) as (board, me),
           Watch(board, connect, settings.timeout, stop, progress) as watch):
-        ranks = rendezvous.exchange(board, me, deadline)
-        require_one_run(ranks)
-        watch.names = [f"rank {each.rank} ({each.host}, pid {each.pid})" for each in ranks]
-        node = form_group(board, ranks, settings, settings.collective_timeout)
-        with own_errors(is_broken_collective, f"rank {world.rank}: "):
-            yield node
+        ranks = rendezvous.exchange(board, me, deadline, require_one_run)
+        known = range(world.size) if world.is_leader else (0, world.rank)
+        watch.names = {rank: f"rank {rank} ({ranks[rank].host}, pid {ranks[rank].pid})"
+                       for rank in known}
+        yield board, ranks
         progress.phase = FINISHED
         with contextlib.suppress(RuntimeError):  # the leader has left, as all ranks have finished
-            board.share("the run", True)
+            board.collect("the run", True, lambda values: None)
         board.conclude()
         stop.is_over = True
 
@@ -142,9 +159,9 @@ def form_group(board: Board, ranks: Sequence[RankInfo], settings: Settings,
     no messages then.
     """
     world, process_progress().phase = board.world, CONNECTING
-    neighbours, enough_gpus = on_same_machine(ranks, world.rank), gpus_suffice(ranks)
+    here, enough_gpus = rendezvous.neighbours(board, ranks[world.rank])
     keep_freed_memory()
-    device = devices.choose_device(settings.device, neighbours.index(world.rank), enough_gpus)
+    device = devices.choose_device(settings.device, here.index(world.rank), enough_gpus)
     backend = devices.choose_backend(settings.backend, settings.device, enough_gpus)
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         os.environ.setdefault(variable, ranks[world.rank].interface)
@@ -157,5 +174,5 @@ def form_group(board: Board, ranks: Sequence[RankInfo], settings: Settings,
                        "nodes, not only the master's, or choose --interface") from error
     if backend == "gloo":
         exchange_greetings(ranks, world.rank, min(seconds, settings.timeout))
-    return Node(world, device, use_threads(settings.threads, len(neighbours)), backend, ranks,
-                process_progress(), process_stop(), board.store)
+    return Node(world, device, use_threads(settings.threads, len(here)), backend, ranks,
+                process_progress(), process_stop(), board.store, len(here))

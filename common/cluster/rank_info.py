@@ -67,14 +67,18 @@ def _program() -> str:
     return here.as_posix() if here.parts[:1] in (("PartTwo",), ("PartThree",), ("scripts",)) else ""
 
 
-def on_same_machine(ranks: Sequence[RankInfo], rank: int) -> list[int]:
-    """The ranks that share the machine of `rank`, itself included, in order."""
-    return [each.rank for each in ranks if each.machine == ranks[rank].machine]
+def machines(ranks: Sequence[RankInfo]) -> dict[str, list[int]]:
+    """The ranks on each machine, in order."""
+    found: dict[str, list[int]] = {}
+    for each in ranks:
+        found.setdefault(each.machine, []).append(each.rank)
+    return found
 
 
 def gpus_suffice(ranks: Sequence[RankInfo]) -> bool:
     """Whether every rank can have a GPU of its own."""
-    return all(each.gpus >= len(on_same_machine(ranks, each.rank)) for each in ranks)
+    here = machines(ranks)
+    return all(each.gpus >= len(here[each.machine]) for each in ranks)
 
 
 def require_one_run(ranks: Sequence[RankInfo]) -> None:

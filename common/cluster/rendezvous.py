@@ -7,17 +7,19 @@
 import hashlib
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from typing import Any, overload
 
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from common.cluster import addresses
-from common.cluster.board import FOREVER, JOINED, POLL_SECONDS, Board, is_broken_collective
+from common.cluster.board import FOREVER, JOINED, Board, is_broken_collective
 from common.cluster.master_port import STORE_TIMEOUT, before, serve_store, wait_for_master
-from common.cluster.rank_info import RankInfo
+from common.cluster.pace import poll_seconds
+from common.cluster.rank_info import RankInfo, gpus_suffice, machines
 from common.core.console import console, mark
 from common.core.failures import Failure, PeerLost, RanksDisagree
 from common.core.progress import process_progress
@@ -25,6 +27,7 @@ from common.core.settings import Settings
 from common.core.world import World
 
 GRACE_SECONDS = 1.0
+ON_MACHINE = "ranks on "
 
 
 @contextmanager
@@ -61,11 +64,41 @@ def _close_group() -> None:
         dist.destroy_process_group()
 
 
-def exchange(board: Board, me: RankInfo, deadline: float) -> list[RankInfo]:
-    """Every rank's info, by rank. Every rank must call.
+class Roster(Sequence[RankInfo]):
+    """The RankInfo of every rank, each read from the board when it is first needed.
 
-    Raises RanksDisagree when this rank is taken or world sizes differ, PeerLost when ranks are
-    missing at the deadline.
+    So a rank that needs few reads few: N ranks that read N each would transfer N² of them.
+    """
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._read: dict[int, RankInfo] = {}
+
+    def __len__(self) -> int:
+        return self._board.world.size
+
+    @overload
+    def __getitem__(self, index: int) -> RankInfo: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[RankInfo]: ...
+
+    def __getitem__(self, index: int | slice) -> RankInfo | Sequence[RankInfo]:
+        if isinstance(index, slice):
+            return [self[rank] for rank in range(len(self))[index]]
+        rank = range(len(self))[index]
+        if rank not in self._read:
+            self._read[rank] = RankInfo(**self._board.posted_by(rank, JOINED))
+        return self._read[rank]
+
+
+def exchange(board: Board, me: RankInfo, deadline: float,
+             check: Callable[[Sequence[RankInfo]], None] = lambda ranks: None,
+             ) -> Sequence[RankInfo]:
+    """Every rank's info, by rank: all of them on the leader, elsewhere read when needed.
+
+    Every rank must call. Raises RanksDisagree when this rank is taken or world sizes differ,
+    PeerLost when ranks are missing at the deadline, and what `check` raises on the leader.
     """
     world, here = board.world, f"{me.host} (pid {me.pid})"
     size, who = board.first("size", [world.size, f"rank {world.rank} on {here}"])
@@ -76,8 +109,27 @@ def exchange(board: Board, me: RankInfo, deadline: float) -> list[RankInfo]:
     if holder != here:
         raise RanksDisagree(f"two processes claim rank {world.rank}: {holder} and {here}; "
                             "give each node a --rank of its own")
-    hint = addresses.loopback_hint(world.master_address)
-    return [RankInfo(**each) for each in board.share(JOINED, asdict(me), deadline, hint)]
+    ranks: Sequence[RankInfo] = Roster(board)
+
+    def decide(joined: list[dict[str, Any]]) -> bool:
+        nonlocal ranks
+        ranks = [RankInfo(**each) for each in joined]
+        check(ranks)
+        for machine, ranks_there in machines(ranks).items():
+            board.tell(ON_MACHINE + machine, ranks_there)
+        return gpus_suffice(ranks)
+
+    board.collect(JOINED, asdict(me), decide, deadline,
+                  addresses.loopback_hint(world.master_address))
+    return ranks
+
+
+def neighbours(board: Board, me: RankInfo) -> tuple[list[int], bool]:
+    """The ranks on this rank's machine, in order; and whether all ranks can have a GPU each.
+
+    For any rank, after `exchange`.
+    """
+    return board.told(ON_MACHINE + me.machine), board.told(JOINED)
 
 
 def open_store(world: World, address: str, deadline: float, say: Callable[[str], None]) -> Store:
@@ -120,7 +172,7 @@ def _check_token(store: Store, world: World, address: str, deadline: float) -> S
         if time.monotonic() > deadline:
             raise PeerLost(f"{addresses.place(address, world.master_port)} answers, but rank 0 has "
                            "not joined there: is rank 0 running?")
-        time.sleep(POLL_SECONDS)
+        time.sleep(poll_seconds(world.size))
     if store.get("token").decode() != digest:
         raise RanksDisagree(f"rank {world.rank} on {socket.gethostname()} has another RUN_TOKEN "
                             f"than the job at {addresses.place(address, world.master_port)}: give "

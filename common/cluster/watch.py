@@ -1,8 +1,9 @@
 """The watch: a lost or stuck rank is named within seconds, on every rank.
 
 Each rank's watch is a thread with a store connection of its own, so that it goes on while the main
-thread is blocked in a collective. It posts where the rank is and reads where the other ranks are.
-The first verdict that any rank publishes ends them all.
+thread is blocked in a collective. It posts where the rank is. The leader alone reads where all
+ranks are, and judges them; the other ranks read the leader's news, and judge the leader. The first
+verdict that any rank publishes ends them all.
 """
 
 import contextlib
@@ -15,13 +16,14 @@ from torch.distributed import Store
 from common.cluster.agreement import StopAgreement
 from common.cluster.board import Board, is_broken_collective
 from common.cluster.ending import end_process
-from common.cluster.heartbeats import BEAT_SECONDS, SILENCE_SECONDS, Heartbeats, beat
+from common.cluster.heartbeats import SILENCE_SECONDS, Heartbeats, Names, beat
+from common.cluster.pace import beat_seconds, hurried_seconds
 from common.cluster.stopping import Stop
 from common.core.failures import Failure, PeerLost, first_line
 from common.core.progress import Progress
 
-STOPPING_BEAT_SECONDS = 0.05
 BLAME_SECONDS = 7.0
+NEWS = "news"
 
 
 class Watch:
@@ -29,23 +31,28 @@ class Watch:
 
     `board` is the main thread's, `connect` opens another connection to its store; `patience` is how
     many seconds a rank may stay in one place while training. `names` says who each rank is, once
-    they are known. Inside, a verdict ends this process.
+    they are known: on the leader all of them, elsewhere at least rank 0 and this rank. Inside, a
+    verdict ends this process.
     """
 
     def __init__(self, board: Board, connect: Callable[[], Store], patience: float, stop: Stop,
                  progress: Progress) -> None:
-        self.names: list[str] = []
-        self.heartbeats = Heartbeats(patience)
+        self.names: Names = []
+        self._every = beat_seconds(board.world.size)
+        # Where the other ranks are only the leader hears, so no other can say which one is stuck.
+        self.heartbeats = Heartbeats(patience if board.world.is_leader else float("inf"),
+                                     self._every)
         self._board, self._connect = board, connect
         self._stop, self._progress = stop, progress
         self._agreement = StopAgreement(stop, progress)
-        self._count = 0
+        self._count, self._alarmed = 0, False
         self._stopping = threading.Event()
         self._answered = time.monotonic()
         self._threads = [threading.Thread(target=self._beat, name="watch", daemon=True),
                          threading.Thread(target=self._guard, name="guard", daemon=True)]
 
     def __enter__(self) -> "Watch":
+        self._stop.wake.clear()
         self._stop.in_group = True
         for thread in self._threads:
             thread.start()
@@ -55,6 +62,7 @@ class Watch:
         """A broken collective has its cause elsewhere: the watch has time to name that rank."""
         if is_broken_collective(error):
             self.heartbeats.collective_failed = True
+            self._stop.wake.set()
             time.sleep(BLAME_SECONDS)
         self._stopping.set()
         self._stop.wake.set()
@@ -78,30 +86,42 @@ class Watch:
 
     def _pause(self) -> bool:
         """Waits for the next beat, less long when a signal comes; true when the watch must end."""
-        if self._agreement.is_going_on:
-            self._stopping.wait(STOPPING_BEAT_SECONDS)
+        if self._agreement.is_going_on or self._alarmed or self.heartbeats.collective_failed:
+            self._stopping.wait(hurried_seconds(self._board.world.size))
         else:
-            self._stop.wake.wait(BEAT_SECONDS)
+            self._stop.wake.wait(self._every)
         return self._stopping.is_set()
 
     def _guard(self) -> None:
         """Ends the process when the store stays silent: a stopped leader closes no connection."""
         slept_from = time.monotonic()
-        while not self._stopping.wait(BEAT_SECONDS):
+        while not self._stopping.wait(self._every):
             now = time.monotonic()
-            if now - slept_from > 4 * BEAT_SECONDS:
+            if now - slept_from > 4 * self._every:
                 self._answered = now  # it is this process that was stopped: ask before judging
             slept_from, silence = now, now - self._answered
-            if silence > SILENCE_SECONDS + 4 * BEAT_SECONDS:
+            if silence > SILENCE_SECONDS + 4 * self._every:
                 self._leader_lost(f"its store last answered {silence:.1f} s ago")
 
     def _post(self, board: Board) -> None:
         self._count += 1
-        board.post("beat", beat(self._count, self._progress))
+        board.post("beat", beat(self._count, self.heartbeats.collective_failed, self._progress))
 
     def _listen(self, board: Board) -> None:
-        self.heartbeats.listen(board.posted("beat"), len(self.names))
-        learn_saved(board.store, self._progress)
+        """The leader hears all ranks, and tells its news; the other ranks hear the leader's."""
+        alarmed, ranks = False, board.world.size if self.names else 0
+        if board.world.is_leader:
+            self.heartbeats.listen(board.posted("beat") if ranks else {}, ranks)
+        else:
+            leaders, saved, alarmed = board.told(NEWS) or ([0, False], None, False)
+            self.heartbeats.listen({0: leaders}, min(ranks, 1))
+            if self._progress.saved is not None and saved is not None:
+                self._progress.saved = saved
+        # Close to a verdict all ranks look more often, so that none is late.
+        self._alarmed = bool(alarmed or self.heartbeats.lost_rank(self.names, 2 * self._every))
+        if board.world.is_leader:
+            board.tell(NEWS, [beat(self._count, self.heartbeats.collective_failed, self._progress),
+                              self._progress.saved, self._alarmed])
 
     def _judge(self, board: Board) -> None:
         """Publishes a failure that it finds; ends the process when there is a verdict."""
@@ -110,6 +130,7 @@ class Watch:
         if failure:
             board.publish(failure)
         if verdict := board.verdict():
+            learn_saved(board.store, self._progress)
             board.leave(lost=self.heartbeats.silent_ranks())
             self._end_process(verdict)
 

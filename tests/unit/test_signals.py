@@ -55,7 +55,10 @@ class Rank:
                 self.stop.end()
 
     def advance(self):
-        return self.agreement.advance(self.board, self.names)
+        """What the watch does; the verdict that holds, if there is one."""
+        if found := self.agreement.advance(self.board, self.names):
+            self.board.publish(found)
+        return self.board.verdict()
 
 
 @given(st.integers(0, 5), st.lists(st.tuples(st.integers(0, 1), st.booleans()), min_size=1,

@@ -4,8 +4,9 @@ Mutations that turn this red: `set` for compare_set in Board.first; return None 
 _stuck_rank; max for min in either; leave the lag out of lost_rank; ignore collective_failed; one
 patience for all in _limit; name one rank where all wait at the same place; return from
 _excuse_absence at once; cap nothing there; take FINISHED ranks for silent ones; drop learn_saved;
-leave any of FINISHED, the run or the evaluation out of Progress.order; drop the test of the exit
-code from Board.verdict or from conclude.
+leave the leader's news out of _listen, or the alarm out of the news; leave any of FINISHED, the run
+or the evaluation out of Progress.order; drop the test of the exit code from Board.verdict or from
+conclude.
 """
 
 import pytest
@@ -90,6 +91,24 @@ def test_a_silent_rank_is_named_and_the_others_are_not(cluster):
     with pytest.raises(Left, match=r"rank 2 \(node2, pid 12\) stopped answering at epoch 1 "
                                    r"iteration 5 \(forward\), last heard 6\.\d s ago"):
         cluster.beat((0, 1), 2)
+
+
+def test_a_leader_that_is_silent_is_named_even_if_its_store_answers(cluster):
+    """As under torchrun, whose agent serves the store."""
+    cluster.beat((1, 2), SILENCE_SECONDS - 1)
+    with pytest.raises(Left, match=r"rank 0 \(node0, pid 10\) stopped answering at epoch 1 "
+                                   r"iteration 5 \(forward\), last heard 6\.\d s ago"):
+        cluster.beat((1, 2), 2)
+
+
+def test_close_to_a_verdict_all_ranks_look_more_often(cluster):
+    """So that the news of a verdict takes no beats."""
+    cluster.beat((0, 1), SILENCE_SECONDS - 2)
+    assert not any(each._alarmed for each in cluster.watches)
+    cluster.beat((0, 1), 1.5)
+    assert cluster.watches[0]._alarmed and cluster.watches[1]._alarmed
+    cluster.beat((0, 1, 2), 1)
+    assert not any(each._alarmed for each in cluster.watches)
 
 
 def test_after_a_broken_collective_a_shorter_silence_is_enough(cluster):

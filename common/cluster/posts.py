@@ -1,0 +1,78 @@
+"""What the ranks of a run have written on its store, and how each of them is read.
+
+    Posts(store, world).post("facts", {"cores": 4})
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from torch.distributed import Store
+
+from common.core.world import World
+
+
+class Posts:
+    """Values are plain, for JSON. A topic has one value a rank, or one that is told to all."""
+
+    def __init__(self, store: Store, world: World) -> None:
+        self.world = world
+        self.store = store
+
+    def post(self, topic: str, value: Any) -> None:
+        """Lets all ranks read this rank's value, in the place of an earlier one."""
+        self.store.set(key_of(topic, self.world.rank), json.dumps(value))
+
+    def posted(self, topic: str) -> dict[int, Any]:
+        """What has been posted so far, by rank. For the leader, as it reads N values."""
+        ranks = self.present(topic, range(self.world.size))
+        values = self.store.multi_get([key_of(topic, rank) for rank in ranks]) if ranks else []
+        return dict(zip(ranks, map(json.loads, values), strict=True))
+
+    def posted_by(self, rank: int, topic: str) -> Any:
+        """One rank's value, which must have been posted."""
+        return json.loads(self.store.get(key_of(topic, rank)))
+
+    def all_posted(self, topic: str) -> list[Any] | None:
+        """Every rank's value, by rank, once all have posted; None before. For the leader."""
+        if not self.store.check(keys := self.keys(topic)):
+            return None
+        return [json.loads(value) for value in self.store.multi_get(keys)]
+
+    def present(self, topic: str, ranks: Sequence[int]) -> list[int]:
+        """Those of `ranks` that have posted: by halves, as mostly all or all but a few have."""
+        if self.store.check([key_of(topic, rank) for rank in ranks]):
+            return list(ranks)
+        half = len(ranks) // 2
+        return self.present(topic, ranks[:half]) + self.present(topic, ranks[half:]) \
+            if half else []
+
+    def tell(self, topic: str, value: Any) -> None:
+        """Sets the topic's one value, in the place of an earlier one. Only one rank may call."""
+        self.store.set(told_key(topic), json.dumps(value))
+
+    def told(self, topic: str) -> Any:
+        """What was told last; None before."""
+        key = told_key(topic)
+        return json.loads(self.store.get(key)) if self.store.check([key]) else None
+
+    def first(self, topic: str, value: Any) -> Any:
+        """Sets the topic's one value unless a rank has set it before; returns what holds."""
+        return json.loads(self.store.compare_set(f"first/{topic}", "", json.dumps(value)))
+
+    def read_first(self, topic: str) -> Any:
+        """The value that the first rank set; None when no rank has."""
+        key = f"first/{topic}"
+        return json.loads(self.store.get(key)) if self.store.check([key]) else None
+
+    def keys(self, topic: str) -> list[str]:
+        """Where the ranks post, by rank."""
+        return [key_of(topic, rank) for rank in range(self.world.size)]
+
+
+def key_of(topic: str, rank: int) -> str:
+    return f"board/{topic}/{rank}"
+
+
+def told_key(topic: str) -> str:
+    return f"told/{topic}"
