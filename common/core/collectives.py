@@ -3,7 +3,7 @@
 Tensors must live on the device that the backend works on; every rank must call each of them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -78,11 +78,33 @@ def gather_bytes(data: bytes, device: torch.device) -> list[bytes]:
     Each rank sends as many bytes as the longest has.
     """
     lengths = gather_rows(torch.tensor([len(data)], dtype=torch.int64, device=device)).flatten()
-    row = torch.zeros(int(lengths.max()), dtype=torch.uint8, device=device)
+    rows = gather_rows(_padded(data, int(lengths.max()), device))
+    return _cut(rows, lengths.tolist())
+
+
+def gather_bytes_to_leader(data: bytes, device: torch.device) -> list[bytes]:
+    """As `gather_bytes`, but on the leader; nothing elsewhere. Every rank must call it.
+
+    So no rank but the leader receives more, the more ranks there are.
+    """
+    length = torch.tensor([len(data)], dtype=torch.int64, device=device)
+    longest = length.clone()
+    if world_size() > 1:
+        dist.all_reduce(longest, dist.ReduceOp.MAX)
+    rows = gather_to_leader(_padded(data, int(longest), device))
+    return _cut(rows, [int(each) for each in gather_to_leader(length)])
+
+
+def _padded(data: bytes, length: int, device: torch.device) -> Tensor:
+    row = torch.zeros(length, dtype=torch.uint8, device=device)
     if data:
         row[:len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    return [bytes(each[:length].cpu().numpy()) for each, length in
-            zip(gather_rows(row), lengths.tolist(), strict=True)]
+    return row
+
+
+def _cut(rows: Iterable[Tensor], lengths: Sequence[int]) -> list[bytes]:
+    return [bytes(row[:length].cpu().numpy())
+            for row, length in zip(rows, lengths, strict=True)]
 
 
 def ring_bytes(payload: int, ranks: int) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from common.cluster.process_group import Node
-from common.core.collectives import gather_bytes
+from common.core.collectives import broadcast_bytes, gather_bytes_to_leader
 from common.core.progress import Position
 
 
@@ -62,9 +62,17 @@ class State:
 
 
 def over_ranks(totals: Totals, node: Node) -> Totals:
-    """The sum of every rank's totals. Every rank must call it."""
-    told = gather_bytes(" ".join(totals.as_json()).encode(), node.device)
-    return summed(Totals.from_json(each.decode().split()) for each in told)
+    """The sum of every rank's totals, which the leader adds up. Every rank must call it."""
+    whole = summed(map(_from_bytes, gather_bytes_to_leader(_as_bytes(totals), node.device)))
+    return _from_bytes(broadcast_bytes(_as_bytes(whole), node.device))
+
+
+def _as_bytes(totals: Totals) -> bytes:
+    return " ".join(totals.as_json()).encode()
+
+
+def _from_bytes(data: bytes) -> Totals:
+    return Totals.from_json(data.decode().split())
 
 
 def summed(parts: Iterable[Totals]) -> Totals:

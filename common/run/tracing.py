@@ -14,7 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from common.cluster.process_group import Node
-from common.core.collectives import gather_bytes
+from common.core.collectives import gather_bytes_to_leader
 from common.core.failures import UsageError
 from common.core.progress import PHASES
 from common.core.setting_types import Profile
@@ -71,7 +71,7 @@ class Tracer:
             self._folder.mkdir(parents=True, exist_ok=True)
             profiler.export_chrome_trace(str(path))
             (self._folder / f"operators_rank{rank}.txt").write_text(operator_table(operators))
-            traces = gather_bytes(path.read_bytes(), self._node.device)
+            traces = gather_bytes_to_leader(path.read_bytes(), self._node.device)
             if self._node.world.is_leader:
                 everybody = self._folder / f"trace_all{self._suffix}.json.gz"
                 merged = merge_traces(dict(enumerate(map(unpack_trace, traces))))

@@ -1,9 +1,10 @@
 """Evaluation: every test sample once on any number of ranks, means over samples, leader's buffers.
 
 Mutations that turn this red: evaluate rank 0's shard everywhere; do not share the buffers; add up
-batch means; do not look whether every sample was seen.
+batch means; do not look whether every sample was seen; gather the totals on every rank.
 """
 
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from common.core.settings import Settings
 from common.core.world import World
 from common.evaluation import Evaluation, evaluate
 from common.run.run_log import RunLog
+from common.run.state import Totals, over_ranks
 from tests.ranks import run_ranks
 from tests.small import small_dataset, small_model, small_run
 from tests.workload import plant
@@ -70,3 +72,17 @@ def test_any_number_of_ranks_gives_the_same(world_size, tmp_path):
         assert result.loss == pytest.approx(alone.loss, abs=1e-12)
         assert result.predictions.tolist() == alone.predictions.tolist()
         assert result.truth.tolist() == small_dataset(SAMPLES).targets.tolist()
+
+
+def added_up() -> tuple[list[str], int]:
+    """The totals of all ranks; and how often a rank received every rank's of anything."""
+    rank, calls, gather = dist.get_rank(), [], dist.all_gather
+    dist.all_gather = lambda *arguments: calls.append(1) or gather(*arguments)
+    node = Node(World(rank, dist.get_world_size()), torch.device("cpu"), 1)
+    own = Totals(Fraction(1, 3 ** rank), Fraction(rank), 10 ** (5 * rank))
+    return over_ranks(own, node).as_json(), len(calls)
+
+
+def test_totals_are_added_up_by_the_leader_alone():
+    """Each of N ranks receives one sum, and not N."""
+    assert run_ranks(3, added_up) == [(["13/9", "3", "10000100001"], 0)] * 3
