@@ -151,6 +151,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="of each fault (default: 3)")
     parser.add_argument("--json", type=Path, help="also keep the figures in this file")
     options = parser.parse_args()
+    # torch's store looks up each peer's name; a name server that is silent costs 5 s a connection.
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # it tells of each name it cannot find
     preload("benchmarks.control_plane_benchmark.ranks")
     found = []
     for size in sorted(options.sizes):

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from common.cluster import rank_info, rendezvous
+from common.cluster import master_port, rank_info, rendezvous
 from common.cluster.process_group import Node, joined
 from common.cluster.stopping import Stop
 from common.cluster.watch import Watch
@@ -75,6 +75,7 @@ def run_process(cluster: Cluster, ranks: range) -> None:
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process is killed
     threading.stack_size(512 * 1024)
     _use_in_threads(cluster)
+    master_port._greeting_is_known()  # threads that begin together would each find it out
     threads = [threading.Thread(target=_live, args=(cluster, rank), daemon=True) for rank in ranks]
     for rank in ranks:
         cluster.ready[rank] = 1

@@ -59,7 +59,7 @@ class Board(Posts):
         return self.collect(topic, value, list)
 
     def _wait(self, topic: str, keys: list[str], deadline: float, hint: str) -> None:
-        remark = time.monotonic() + REMARK_SECONDS
+        remark, looks = time.monotonic() + REMARK_SECONDS, 0
         while not self.store.check(keys):
             if verdict := self.verdict():
                 raise verdict
@@ -69,7 +69,8 @@ class Board(Posts):
             if now > remark:
                 self._say(self._remark(topic) + hint)
                 remark += REMARK_SECONDS
-            time.sleep(poll_seconds(self.world.size))
+            looks += 1
+            time.sleep(poll_seconds(self.world.size, looks))
 
     def _remark(self, topic: str) -> str:
         """Which ranks are missing: the leader looks, and the other ranks repeat what it says."""
@@ -113,13 +114,14 @@ class Board(Posts):
 
         It does not wait for those that are `lost`; a late one shall still read the verdict.
         """
-        deadline = time.monotonic() + LINGER_SECONDS
+        deadline, looks = time.monotonic() + LINGER_SECONDS, 0
         expected = [key_of("left", rank) for rank in range(self.world.size) if rank not in lost]
         with contextlib.suppress(RuntimeError):  # the leader has left
             self.post("left", True)
             while (self.world.is_leader and not self.store.check(expected)
                    and time.monotonic() < deadline):
-                time.sleep(poll_seconds(self.world.size))
+                looks += 1
+                time.sleep(poll_seconds(self.world.size, looks))
 
 
 def is_broken_collective(error: BaseException | None) -> bool:

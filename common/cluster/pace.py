@@ -19,6 +19,6 @@ def hurried_seconds(ranks: int) -> float:
     return max(HURRIED_SECONDS, ranks / (2 * BEATS_PER_SECOND))
 
 
-def poll_seconds(ranks: int) -> float:
-    """The time between two looks at one key that a rank waits for."""
-    return max(POLL_SECONDS, ranks / (4 * BEATS_PER_SECOND))
+def poll_seconds(ranks: int, looks: int) -> float:
+    """The time until the next look at a key that a rank waits for, after so many looks."""
+    return min(POLL_SECONDS * 1.5 ** min(looks, 20), hurried_seconds(ranks))

@@ -18,7 +18,7 @@ from torch.distributed import PrefixStore, Store, TCPStore
 from common.cluster import addresses
 from common.cluster.board import FOREVER, JOINED, Board, is_broken_collective
 from common.cluster.master_port import STORE_TIMEOUT, before, serve_store, wait_for_master
-from common.cluster.pace import poll_seconds
+from common.cluster.pace import hurried_seconds
 from common.cluster.rank_info import RankInfo, gpus_suffice, machines
 from common.core.console import console, mark
 from common.core.failures import Failure, PeerLost, RanksDisagree
@@ -172,7 +172,7 @@ def _check_token(store: Store, world: World, address: str, deadline: float) -> S
         if time.monotonic() > deadline:
             raise PeerLost(f"{addresses.place(address, world.master_port)} answers, but rank 0 has "
                            "not joined there: is rank 0 running?")
-        time.sleep(poll_seconds(world.size))
+        time.sleep(hurried_seconds(world.size))
     if store.get("token").decode() != digest:
         raise RanksDisagree(f"rank {world.rank} on {socket.gethostname()} has another RUN_TOKEN "
                             f"than the job at {addresses.place(address, world.master_port)}: give "

@@ -23,6 +23,7 @@ from common.core.failures import Failure, PeerLost, first_line
 from common.core.progress import Progress
 
 BLAME_SECONDS = 7.0
+CONNECT_SECONDS = 10.0  # the first answer may take longer: a name server is asked, twice 5 seconds
 NEWS = "news"
 
 
@@ -47,7 +48,7 @@ class Watch:
         self._agreement = StopAgreement(stop, progress)
         self._count, self._alarmed = 0, False
         self._stopping = threading.Event()
-        self._answered = time.monotonic()
+        self._answered = time.monotonic() + CONNECT_SECONDS
         self._threads = [threading.Thread(target=self._beat, name="watch", daemon=True),
                          threading.Thread(target=self._guard, name="guard", daemon=True)]
 
