@@ -7,7 +7,7 @@
 | start | at every start or resume | settings, position, host, what it runs on, wall time |
 | note | when something is worth keeping | its text |
 | step | every iteration | loss, accuracy, samples, bytes sent, seconds in all and by phase |
-| checkpoint | when one is saved | its file, seconds |
+| checkpoint | when one is saved | its file, position, seconds (none if a kill left it unsaid) |
 | validation | at an epoch's end | mean loss and accuracy over the validation set |
 | epoch | at an epoch's end | mean loss and accuracy over all ranks, seconds |
 | operators | after a traced window | the top operators |

@@ -49,11 +49,17 @@ def prune(path: Path, kept: int) -> None:
     taken for the newest: it gets `.aside` behind its name. A failing disk changes nothing.
     """
     every = newest(path.parent)
-    place = every.index(path)
     with contextlib.suppress(OSError):
-        for ahead in every[:place]:
+        for ahead in every[:every.index(path)]:
             ahead.rename(ahead.with_name(ahead.name + ".aside"))
-        for old in every[place + kept:]:
+    drop_older(path, kept)
+
+
+def drop_older(path: Path, kept: int) -> None:
+    """As `prune`, but leaves alone what is ahead of `path`."""
+    every = newest(path.parent)
+    with contextlib.suppress(OSError):
+        for old in every[every.index(path) + kept:]:
             old.unlink()
 
 

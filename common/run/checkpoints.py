@@ -13,7 +13,9 @@ from torch.optim import Optimizer
 
 from common.cluster.process_group import Node
 from common.core.collectives import gather_to_leader, share_leaders_buffers
+from common.core.events import read_events
 from common.core.failures import CheckpointError
+from common.core.progress import Position
 from common.run import checkpoint, checkpoint_folder
 from common.run.ending import best_epoch
 from common.run.run_log import RunLog
@@ -86,8 +88,7 @@ class Checkpoints:
                     validation_losses=state.validation_losses, rank_state=rank_state,
                     **self.constants), _is_best(state))
             self.last = path
-            self.log.event("checkpoint", file=path.name,
-                           seconds=round(time.perf_counter() - begun, 6))
+            self._tell(path, state.position, round(time.perf_counter() - begun, 6))
         except CheckpointError as error:
             if is_last:
                 raise
@@ -96,10 +97,24 @@ class Checkpoints:
         self.node.stop.saved()
         self.clock.saved()
 
+    def finish_save(self, source: Path, position: Position) -> None:
+        """Does what a kill left undone after `source` was written, if so. Every rank must call."""
+        path = self.folder / source.name
+        if path.resolve() != source.resolve():
+            return  # it was resumed from another folder
+        if all(event["file"] != path.name
+               for event in read_events(self.log.metrics_path, "checkpoint")):
+            self._tell(path, position, None)
+        if self.node.world.is_leader and self.kept is not None:
+            checkpoint_folder.drop_older(path, self.kept)
+
+    def _tell(self, path: Path, position: Position, seconds: float | None) -> None:
+        self.log.event("checkpoint", file=path.name, position=list(position), seconds=seconds)
+
     def _write(self, path: Path, contents: dict[str, Any], is_best: bool) -> None:
-        checkpoint.write(path, contents)
-        if is_best:
+        if is_best:  # first: a run that is killed in between is resumed before both
             checkpoint.write(self.best, contents)
+        checkpoint.write(path, contents)
         self.node.note_saved(str(path))
         if self.kept is not None:
             checkpoint_folder.prune(path, self.kept)

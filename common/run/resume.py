@@ -124,6 +124,8 @@ def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
                   has_batch_norm=has_batch_norm(run.model))
         for remark in remarks:
             log.note(remark)
+        if run.checkpoints.last is not None:
+            run.checkpoints.finish_save(run.checkpoints.last, run.position)
         run.tracer = create_tracer(settings, run.iterations_per_epoch, run.folder, node, log)
         yield
 

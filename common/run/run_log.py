@@ -189,15 +189,20 @@ def _unwritable(path: Path, error: OSError) -> UsageError:
 
 
 def _keep_steps_before(path: Path, start: Position) -> None:
-    kept = [event for event in read_events(path)
-            if event["event"] not in ("step", "validation", "epoch", "evaluation", "end")
-            or _place(event) < start[:2]]
+    kept = [event for event in read_events(path) if _is_before(event, start)]
     if path.exists():
         partial = path.with_suffix(".partial")
         partial.write_text("".join(json.dumps(event) + "\n" for event in kept))
         partial.replace(path)
 
 
-def _place(event: dict[str, Any]) -> tuple[float, float]:
-    """Where an event stands in the run; an epoch's end comes after all its steps."""
-    return event.get("epoch", float("inf")), event.get("iteration", float("inf"))
+def _is_before(event: dict[str, Any], start: Position) -> bool:
+    """Whether a run that goes on at `start` does not write the event again.
+
+    An epoch's end comes after all its steps.
+    """
+    if event["event"] == "checkpoint":
+        return tuple(event.get("position", ())) <= start
+    if event["event"] in ("step", "validation", "epoch", "evaluation", "end"):
+        return (event.get("epoch", float("inf")), event.get("iteration", float("inf"))) < start[:2]
+    return True

@@ -1,0 +1,50 @@
+"""Which machines no longer acknowledge what this process sends, as the kernel's table tells.
+
+A lost link between two ranks shows nowhere else: both go on to reach the leader, and both wait. A
+process that is stopped, or computes, is not meant: its machine acknowledges for it.
+
+    python3 -c "from common.cluster.connections import *; print(unacknowledged())"
+"""
+
+import contextlib
+import ipaddress
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+LEAST_REPEATS = 4  # of one segment, in 3 seconds or more: the intervals double from 0.2 seconds
+_ESTABLISHED, _REPEATING = "01", "01"
+
+
+def unacknowledged() -> set[str]:
+    """The addresses to which a connection of this process repeats a segment in vain."""
+    mine = set(_own_sockets())
+    return {address for path in TABLES if path.exists()
+            for address, socket in repeating(path.read_text().splitlines()[1:]) if socket in mine}
+
+
+def repeating(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """(remote address, inode) of the connections that repeat; `lines` as in /proc/net/tcp."""
+    for line in lines:
+        words = line.split()
+        timer, _, _ = words[5].partition(":")
+        if (words[3], timer) == (_ESTABLISHED, _REPEATING) and int(words[6], 16) >= LEAST_REPEATS:
+            yield _address(words[2].split(":")[0]), words[9]
+
+
+def _own_sockets() -> Iterator[str]:
+    """The inodes of the sockets that this process has open."""
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            target = os.readlink(f"/proc/self/fd/{descriptor}")
+            if target.startswith("socket:["):
+                yield target[len("socket:["):-1]
+
+
+def _address(digits: str) -> str:
+    """From the kernel's hexadecimal digits, whose 32-bit words are in the processor's order."""
+    words = (digits[start:start + 8] for start in range(0, len(digits), 8))
+    address = ipaddress.ip_address(b"".join(bytes.fromhex(word)[::-1] for word in words))
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address)

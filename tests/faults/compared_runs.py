@@ -1,0 +1,98 @@
+"""What differs between two folders of one run: whole checkpoints, logs, metrics and reports.
+
+    for line in differences(undisturbed, resumed): print(line)
+
+Left out are times. A resumed run says some things again, and that it goes on: of a log's lines the
+repeated ones count once, and so do starts and notes among the metrics.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common.core.events import read_events
+from common.run import checkpoint
+
+DURATION = re.compile(r"Duration: \d+\.\d+ seconds")
+TOLD_AGAIN = ("start", "note")
+ONLY_WHEN_DISTURBED = ("failed",)
+Entries = dict[str, Any]
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """A line for each entry that differs, or that one of the folders alone has."""
+    here, there = entries_of_run(one), entries_of_run(other)
+    return [f"{name}: {_short(here.get(name))} and {_short(there.get(name))}"
+            for name in here | there
+            if name not in here or name not in there or here[name] != there[name]]
+
+
+def entries_of_run(folder: Path) -> Entries:
+    """All that a run has left, flat: a comparable value by file and place in it."""
+    found: Entries = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        found |= {f"{path.relative_to(folder)}: {name}": value for name, value in _read(path)}
+    return found
+
+
+def _read(path: Path) -> Iterator[tuple[str, Any]]:
+    if path.suffix == ".pt":
+        yield from _flat(checkpoint.read(path))
+    elif path.suffix == ".json":
+        yield from _flat(json.loads(path.read_text()))
+    elif path.suffix == ".jsonl":
+        yield from _metrics(path)
+    else:
+        yield "text", _lines(path.read_text())
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested containers, without those that are times."""
+    if isinstance(value, dict | list | tuple):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        yield f"{name} has", len(value)
+        for key, each in pairs:
+            if not _is_time(str(key)):
+                yield from _flat(each, f"{name}.{key}")
+    elif isinstance(value, torch.Tensor):
+        bits = value.reshape(-1).contiguous().view(torch.uint8)
+        yield name, (value.dtype, value.shape, bits.numpy().tobytes())
+    else:
+        yield name, repr(value)  # not a number is equal to itself
+
+
+def _is_time(key: str) -> bool:
+    return "second" in key or key in ("time", "duration")
+
+
+def _metrics(path: Path) -> Iterator[tuple[str, Any]]:
+    """By kind and number; a start's position and a note on it are a resumed run's own."""
+    events: dict[str, list[Entries]] = {}
+    for event in read_events(path):
+        kind = event.pop("event")
+        if kind in ONLY_WHEN_DISTURBED or event.get("text", "").startswith("resumed at"):
+            continue
+        if kind == "start":
+            event.pop("position")
+        entries = dict(_flat(event))
+        if kind not in TOLD_AGAIN or entries not in events.get(kind, []):
+            events.setdefault(kind, []).append(entries)
+    for kind, every in events.items():
+        for number, entries in enumerate(every):
+            yield from ((f"{kind} {number}{name}", value) for name, value in entries.items())
+
+
+def _lines(text: str) -> list[str]:
+    """Each line once, without durations."""
+    lines = (DURATION.sub("", line) for line in text.splitlines())
+    return list(dict.fromkeys(line for line in lines if not line.startswith("resumed at")))
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"{value[0]} {tuple(value[1])}"
+    return str(value)[:200]
