@@ -9,12 +9,45 @@ process that is stopped, or computes, is not meant: its machine acknowledges for
 import contextlib
 import ipaddress
 import os
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+from common.cluster.rank_info import RankInfo
+from common.core.failures import PeerLost
+from common.core.progress import Progress
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 LEAST_REPEATS = 4  # of one segment, in 3 seconds or more: the intervals double from 0.2 seconds
 _ESTABLISHED, _REPEATING = "01", "01"
+# Before the leader, which sees only that nobody moves, calls one of the ranks stuck.
+PART_OF_PATIENCE = 0.75
+
+
+class OwnLinks:
+    """Looks at this rank's connections once it has stayed in one place for most of `patience`."""
+
+    def __init__(self, patience: float, progress: Progress) -> None:
+        self._patience = PART_OF_PATIENCE * patience
+        self._progress = progress
+        self._place: tuple[int, ...] = ()
+        self._moved = time.monotonic()
+
+    def lost_link(self, ranks: Sequence[RankInfo], rank: int) -> PeerLost | None:
+        """Names the pair of ranks between which nothing passes; call it at every beat."""
+        place, now = self._progress.order(), time.monotonic()
+        if place != self._place:
+            self._place, self._moved = place, now
+        if now - self._moved < self._patience or not (addresses := unacknowledged()):
+            return None
+        others = [str(each) for each in ranks if each.address in addresses and each.rank != rank]
+        if not others:
+            return None
+        return PeerLost(
+            f"{' or '.join(others)} no longer acknowledges what {ranks[rank]} sends "
+            f"{self._progress.place()}, for {now - self._moved:.0f} s: the link between "
+            f"{ranks[rank].address} and {', '.join(sorted(addresses))} is lost, or a firewall "
+            "drops what goes there")
 
 
 def unacknowledged() -> set[str]:

@@ -130,6 +130,7 @@ def joined(world: World, settings: Settings, seconds: float, progress: Progress 
         known = range(world.size) if world.is_leader else (0, world.rank)
         watch.names = {rank: f"rank {rank} ({ranks[rank].host}, pid {ranks[rank].pid})"
                        for rank in known}
+        watch.ranks = ranks
         yield board, ranks
         progress.phase = FINISHED
         with contextlib.suppress(RuntimeError):  # the leader has left, as all ranks have finished

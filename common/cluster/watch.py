@@ -9,15 +9,17 @@ verdict that any rank publishes ends them all.
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch.distributed import Store
 
 from common.cluster.agreement import StopAgreement
 from common.cluster.board import Board, is_broken_collective
+from common.cluster.connections import OwnLinks
 from common.cluster.ending import end_process
 from common.cluster.heartbeats import SILENCE_SECONDS, Heartbeats, Names, beat
 from common.cluster.pace import beat_seconds, hurried_seconds
+from common.cluster.rank_info import RankInfo
 from common.cluster.stopping import Stop
 from common.core.failures import Failure, PeerLost, first_line
 from common.core.progress import Progress
@@ -46,6 +48,8 @@ class Watch:
         self._board, self._connect = board, connect
         self._stop, self._progress = stop, progress
         self._agreement = StopAgreement(stop, progress)
+        self.ranks: Sequence[RankInfo] = ()
+        self._links = OwnLinks(patience, progress)
         self._count, self._alarmed = 0, False
         self._stopping = threading.Event()
         self._answered = time.monotonic() + CONNECT_SECONDS
@@ -127,6 +131,7 @@ class Watch:
     def _judge(self, board: Board) -> None:
         """Publishes a failure that it finds; ends the process when there is a verdict."""
         failure = (self.heartbeats.lost_rank(self.names)
+                   or self._links.lost_link(self.ranks, board.world.rank)
                    or self._agreement.advance(board, self.names))
         if failure:
             board.publish(failure)

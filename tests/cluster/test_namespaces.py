@@ -2,7 +2,7 @@
 
 Mutations that turn this red: let namespace_inside.sh fill in one rank for all nodes; drop
 --kill-child or setpriv from namespace_cluster.sh (nodes outlive a killed script); drop its trap for
-TERM; drop `limit` from build; drop the `_silent_rank` verdict of the watch.
+TERM; drop `limit` from build; drop the `_silent_rank` verdict of the watch, or its lost_link.
 """
 
 import os
@@ -15,7 +15,14 @@ from pathlib import Path
 import pytest
 
 from common.core.events import read_events
-from tests.cluster.box import SCRIPT, box, needs_namespaces, wait_until, with_hosts
+from tests.cluster.box import (
+    SCRIPT,
+    box,
+    needs_firewall,
+    needs_namespaces,
+    wait_until,
+    with_hosts,
+)
 from tests.cluster.test_preflight import debian_hosts
 from tests.faults.test_start_up import check
 from tests.ranks import ROOT, cluster, run_programs, started
@@ -72,6 +79,22 @@ def test_a_host_that_is_cut_off_is_named_and_ends_too(tmp_path):
         outcomes = [each.outcome() for each in programs]
     check(outcomes[:2] + outcomes[3:], 75, "rank 2 (node2, pid")
     check(outcomes[2:3], 75, "rank 0 (node0, pid")
+
+
+@needs_firewall
+def test_a_lost_link_between_two_hosts_that_both_reach_the_leader_is_named(tmp_path):
+    with box(3) as hosts:
+        programs = hosts.cluster("PartTwo", 3, [*FLAGS, "--output-dir", str(tmp_path / "out"),
+                                                "--sync", "all-reduce", "--timeout", "12"],
+                                 tmp_path)
+        metrics = tmp_path / "out" / "PartTwo" / "all-reduce" / "metrics_rank2.jsonl"
+        with started([each.process for each in programs]):
+            wait_until(lambda: len(list(read_events(metrics, "step"))) >= 2)
+            hosts.run(1, "iptables -A INPUT -s 10.77.0.3 -j DROP")
+            hosts.run(1, "iptables -A OUTPUT -d 10.77.0.3 -j DROP")
+        outcomes = [each.outcome() for each in programs]
+    check(outcomes, 75, "no longer acknowledges what", "rank 1 on node1", "rank 2 on node2",
+          "10.77.0.2", "10.77.0.3")
 
 
 def test_hosts_that_call_themselves_127_0_1_1_train(tmp_path):

@@ -1,0 +1,72 @@
+"""Which connections repeat in vain, from the kernel's own table, and the pair of ranks they tell.
+
+Mutations that turn this red: count repeats from zero on; leave the timer out, so that a stopped
+process is taken for a lost link; read an address as it stands; look before the time has come, or at
+a rank that moves.
+"""
+
+import os
+import socket
+
+from common.cluster import connections
+from common.cluster.connections import OwnLinks, repeating, unacknowledged
+from common.cluster.rank_info import RankInfo
+from common.core.progress import Progress
+
+TABLE = """\
+   0: 0100007F:01BB 00000000:0000 0A 00000000:00000000 00:00000000 00000000  0  0 11 1
+   1: 014D4D0A:A0B1 034D4D0A:CAFE 01 00002000:00000000 01:00000E11 00000007  0  0 22 1
+   2: 014D4D0A:A0B2 024D4D0A:CAFE 01 00002000:00000000 01:00000010 00000001  0  0 33 1
+   3: 014D4D0A:A0B3 044D4D0A:CAFE 01 00002000:00000000 04:00000010 00000009  0  0 44 1
+   4: 014D4D0A:A0B4 054D4D0A:CAFE 01 00000000:00000000 00:00000000 00000000  0  0 55 1
+   5: B80D0120000000000000000001000000:A0B5 B80D0120000000000000000002000000:CAFE 01 \
+00002000:00000000 01:00000E11 00000007  0  0 66 1
+   6: 0000000000000000FFFF0000014D4D0A:A0B6 0000000000000000FFFF0000064D4D0A:CAFE 01 \
+00002000:00000000 01:00000E11 00000007  0  0 77 1
+"""
+
+
+def test_only_what_is_repeated_in_vain_counts():
+    assert list(repeating(TABLE.splitlines())) == [
+        ("10.77.77.3", "22"), ("2001:db8::2", "66"), ("10.77.77.6", "77")]
+
+
+def test_only_this_process_own_connections_count(tmp_path, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as mine:
+        inode, table = os.fstat(mine.fileno()).st_ino, tmp_path / "tcp"
+        table.write_text("header\n" + TABLE.replace(" 22 1", f" {inode} 1"))
+        monkeypatch.setattr(connections, "TABLES", (table, tmp_path / "no IPv6 here"))
+        assert unacknowledged() == {"10.77.77.3"}
+    assert unacknowledged() == set()
+
+
+def test_the_kernels_table_is_understood():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()):
+            assert unacknowledged() == set()
+
+
+RANKS = [RankInfo(rank, f"node{rank}", 1, f"10.0.0.{rank + 1}", "eth0") for rank in range(3)]
+
+
+def test_a_rank_that_has_waited_for_long_names_the_other_end(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(connections.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(connections, "unacknowledged", lambda: {"10.0.0.3"})
+    here = Progress(1, 5, "sync", has_stepped=True)
+    links = OwnLinks(60, here)
+    for now[0] in (1000.0, 1040.0):
+        assert links.lost_link(RANKS, 1) is None
+    here.iteration = 6  # it has moved
+    for now[0] in (1050.0, 1090.0):
+        assert links.lost_link(RANKS, 1) is None
+    now[0] = 1096.0
+    assert str(links.lost_link(RANKS, 1)).startswith(
+        "rank 2 on node2 no longer acknowledges what rank 1 on node1 sends at epoch 1 iteration 6 "
+        "(sync), for 46 s: the link between 10.0.0.2 and 10.0.0.3 is lost")
+    assert links.lost_link((), 1) is None  # before all ranks are known
+
+
+def test_a_link_to_who_is_no_rank_says_nothing(monkeypatch):
+    monkeypatch.setattr(connections, "unacknowledged", lambda: {"192.0.2.7"})
+    assert OwnLinks(0, Progress()).lost_link(RANKS, 1) is None
