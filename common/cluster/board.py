@@ -23,6 +23,7 @@ REMARK_SECONDS = 3.0
 LINGER_SECONDS = 5.0
 FOREVER = float("inf")
 JOINED = "joined"
+SENT_AWAY = "sent away"  # the store's key of who came last with another token
 ALL_DONE = Verdict("all ranks have done everything", 0)
 
 
@@ -83,7 +84,14 @@ class Board(Posts):
         missing = [str(rank) for rank in sorted(set(range(self.world.size)) - set(posted))]
         done = topic if topic == JOINED else f"done with {topic}"
         return (f"{len(posted)} of {self.world.size} {done}, waiting for "
-                f"rank{'s' * (len(missing) > 1)} {', '.join(missing)}")
+                f"rank{'s' * (len(missing) > 1)} {', '.join(missing)}{self._sent_away()}")
+
+    def _sent_away(self) -> str:
+        """Who came last and was not let in; it may be a missing one that was started wrongly."""
+        if not self.store.check([SENT_AWAY]):
+            return ""
+        return (f" ({self.store.get(SENT_AWAY).decode()} came with another RUN_TOKEN, and was sent "
+                "away: give all ranks of a job the same)")
 
     def verdict(self) -> Verdict | None:
         """The failure that a rank published first, if any."""

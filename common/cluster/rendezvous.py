@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from common.cluster import addresses
-from common.cluster.board import FOREVER, JOINED, Board, is_broken_collective
+from common.cluster.board import FOREVER, JOINED, SENT_AWAY, Board, is_broken_collective
 from common.cluster.master_port import STORE_TIMEOUT, before, serve_store, wait_for_master
 from common.cluster.pace import hurried_seconds
 from common.cluster.rank_info import RankInfo, gpus_suffice, machines
@@ -174,6 +174,7 @@ def _check_token(store: Store, world: World, address: str, deadline: float) -> S
                            "not joined there: is rank 0 running?")
         time.sleep(hurried_seconds(world.size))
     if store.get("token").decode() != digest:
+        store.set(SENT_AWAY, f"rank {world.rank} on {socket.gethostname()}")
         raise RanksDisagree(f"rank {world.rank} on {socket.gethostname()} has another RUN_TOKEN "
                             f"than the job at {addresses.place(address, world.master_port)}: give "
                             "all ranks of a job the same, and each job a --master-port of its own")

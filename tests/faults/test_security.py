@@ -1,7 +1,8 @@
 """Nobody in: what listens, who may join, and that nothing which came by wire or file is executed.
 
 Mutations that turn this red: bind the rendezvous to "0.0.0.0" in listen; leave the token out of the
-digest; use torch.load without weights_only, or broadcast_object_list, anywhere.
+digest; tell the leader of no rank that was sent away; use torch.load without weights_only, or
+broadcast_object_list, anywhere.
 """
 
 import ast
@@ -74,7 +75,7 @@ def test_no_token_on_one_side_is_another_token(tmp_path):
                        before={1: be_red})
     outcomes = run_programs(programs)
     check(outcomes[1:], 3, "another RUN_TOKEN")
-    check(outcomes[:1], 75, "waiting for rank 1")
+    check(outcomes[:1], 75, "waiting for rank 1 (rank 1 on", "came with another RUN_TOKEN")
 
 
 @pytest.mark.parametrize("address, warned", [
