@@ -10,14 +10,15 @@ from typing import Any
 
 from common.cluster.pace import BEAT_SECONDS
 from common.core.failures import PeerLost
-from common.core.progress import FINISHED, Progress
+from common.core.progress import CONNECTING, FINISHED, Progress
 
 SILENCE_SECONDS = 6.0
 SILENCE_AFTER_ERROR_SECONDS = 2.0
 FIRST_STEP_FACTOR = 5.0
 LAG_FACTOR = 4.0
+CONNECTING_FACTOR = 2.0
 LONGEST_LAG_BEATS = 4
-COLLECTIVE = ("sync", "checking", "totals")
+COLLECTIVE = ("sync", "checking", "totals", CONNECTING)
 Names = Sequence[str] | Mapping[int, str]
 
 
@@ -127,6 +128,8 @@ class Heartbeats:
                         "more)")
 
     def _limit(self, here: Progress) -> float:
+        if here.phase == CONNECTING:
+            return CONNECTING_FACTOR * self._patience
         if here.phase == FINISHED or here.epoch == 0:
             return float("inf")  # decoding data takes what it takes, and ends by itself
         is_slow = not here.has_stepped or here.phase == "saving"

@@ -18,7 +18,7 @@ from common.cluster.heartbeats import BEAT_SECONDS, SILENCE_SECONDS
 from common.cluster.stopping import Stop
 from common.cluster.watch import Watch
 from common.core.failures import Failure, PeerLost, Verdict
-from common.core.progress import FINISHED, Progress
+from common.core.progress import CONNECTING, FINISHED, Progress
 from common.core.world import World
 
 PATIENCE = 60
@@ -162,6 +162,14 @@ def test_some_places_have_more_time(cluster, epoch, phase, has_stepped, factor):
     if factor:
         with pytest.raises(Left, match="rank 0 .* is stuck"):
             cluster.beat((0, 1, 2), 2)
+
+
+def test_ranks_do_not_connect_to_each_other_for_ever(cluster):
+    for rank in range(3):
+        cluster.at(rank, 0, 0, CONNECTING, has_stepped=False)
+    cluster.beat((0, 1, 2), 2 * PATIENCE - 1)
+    with pytest.raises(Left, match="all ranks wait for each other during connecting to the other"):
+        cluster.beat((0, 1, 2), 2)
 
 
 def test_where_all_wait_for_each_other_no_rank_is_blamed(cluster):
