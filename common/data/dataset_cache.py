@@ -129,8 +129,7 @@ def _fingerprint(source: Path) -> str:
     """
     digest = hashlib.sha256(str(CACHE_FORMAT).encode())
     for folder, files in walk(source):
-        states = sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
-                        for entry in files)
+        states = [(entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in files]
         digest.update(f"{os.path.relpath(folder, source)} {states}".encode())
     return digest.hexdigest()[:16]
 

@@ -9,18 +9,28 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from common.core.failures import DataError
+
 READ, GROUP, OTHERS = 0o444, 0o040, 0o004
 
 
 def walk(source: Path) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
-    """Each folder of `source`, itself first, with its files. Hidden folders do not count.
+    """`source`, if there is one, and its folders, each with its files; deeper ones hold no data.
 
-    One of them is the cache.
+    Links are followed. Hidden folders, of which one is the cache, do not count. Raises DataError
+    where one cannot be read.
     """
-    for folder, subfolders, _ in os.walk(source):
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        with os.scandir(folder) as entries:
-            yield folder, [entry for entry in entries if entry.is_file()]
+    folders = [os.fspath(source)] * source.is_dir()
+    for folder in folders:
+        try:
+            with os.scandir(folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError as error:
+            raise DataError(f"{folder} cannot be read: {error.strerror}") from error
+        if folder == folders[0]:
+            folders += [entry.path for entry in entries
+                        if entry.is_dir() and not entry.name.startswith(".")]
+        yield folder, [entry for entry in entries if entry.is_file()]
 
 
 def open_to_readers_of(source: Path, paths: Iterable[Path]) -> None:

@@ -48,7 +48,7 @@ def test_vgg11_is_what_it_was():
     ("--model resnt18", r"resnt18 is neither vgg11 nor small-cnn.*did you mean resnet18"),
     ("--model fasterrcnn_resnet50_fpn", "nor a classifier of torchvision.models"),
     ("--model vgg11 --image-size 16", "vgg11 cannot take images of 16x16 pixels .*--image-size"),
-    ("--model alexnet", "alexnet cannot take images of 32x32 pixels"),
+    ("--model squeezenet1_1 --image-size 9", "squeezenet1_1 cannot take images of 9x9 pixels"),
     ("--model vit_b_16 --image-size 50", "vit_b_16 cannot take images of 50x50"),
     ("--image-size 0", "'0' is not a whole number of at least 1"),
     ("--model small-cnn --optimizer muon", "muon is for convolutions before batch norm"),

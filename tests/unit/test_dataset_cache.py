@@ -209,6 +209,28 @@ def test_a_cache_that_is_replaced_serves_who_has_it_open(data):
     assert np.array_equal(dataset.take([4])[0], IMAGES[[4]])
 
 
+def test_a_change_behind_a_link_is_a_change_of_the_data(data, tmp_path):
+    (data / "train" / "bee").symlink_to(tmp_path / "bees")
+    (tmp_path / "bees").mkdir()
+    load(data)
+    (tmp_path / "bees" / "0.png").write_bytes(b"pixels")
+    with pytest.raises(TypeError):  # read anew, by nothing
+        load(data, None)
+
+
+def require_a_sentence(data: Path) -> None:
+    os.setuid(NOBODY)
+    with pytest.raises(DataError, match="train/ant cannot be read: Permission denied"):
+        load(data)
+
+
+@as_root
+def test_data_that_a_user_may_not_read_are_named(for_all):
+    data, _ = for_all
+    (data / "train" / "ant").chmod(0o700)
+    assert in_a_process(require_a_sentence, data) == 0
+
+
 @pytest.mark.parametrize("chosen", [3, -1, slice(5, 30, 7), [2, 2, 0], np.array([], np.int64)],
                          ids=str)
 def test_rows_are_those_of_the_array(chosen, data):
