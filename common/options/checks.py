@@ -62,10 +62,13 @@ def _check_world(part: str, settings: Settings, world: World) -> None:
 
 def _check_model(settings: Settings) -> None:
     workload_of(settings)
-    if settings.parallel == "model-split" and settings.model not in (None, *CHAINS):
-        raise UsageError(f"--parallel model-split requires a model whose layers follow one "
-                         f"another, and --model {settings.model} is none: choose "
-                         f"{' or '.join(CHAINS)}")
+    if settings.model in (None, *CHAINS):
+        return
+    for flag, is_given in (("--parallel model-split", settings.parallel == "model-split"),
+                           ("--init whitened", settings.init == "whitened")):
+        if is_given:
+            raise UsageError(f"{flag} requires a model whose layers follow one another, and "
+                             f"--model {settings.model} is none: choose {' or '.join(CHAINS)}")
 
 
 def _check_training(settings: Settings) -> None:
