@@ -57,8 +57,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where the ranks' metrics_rankR.jsonl lie")
     parser.add_argument("--every", type=int, default=20, metavar="N", help="lines to show")
     options = parser.parse_args()
-    runs = [(folder, paths, steps) for folder, paths in logs_of_runs([options.folder])
-            if (steps := by_place(paths))]
+    found = [(folder, paths, by_place(paths)) for folder, paths in logs_of_runs([options.folder])]
+    runs = [(folder, paths, steps) for folder, paths, steps in found if steps]
     if not runs:
         raise DataError(f"{options.folder} holds no steps in metrics_rank*.jsonl files")
     for number, (folder, paths, steps) in enumerate(runs):
