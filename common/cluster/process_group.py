@@ -107,7 +107,7 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
     Yields the Node; always tears down. Whatever fails on one rank ends all of them within seconds
     with one sentence and one exit code. Every rank must enter. Raises that Failure.
     """
-    _say_what_may_be_a_mistake(world, settings)
+    say_what_may_be_a_mistake(world, settings)
     with (joined(world, settings, START_FACTOR * settings.timeout) as (board, ranks),
           own_errors(is_broken_collective, f"rank {world.rank}: ")):
         yield form_group(board, ranks, settings, settings.collective_timeout)
@@ -139,7 +139,7 @@ def joined(world: World, settings: Settings, seconds: float, progress: Progress 
         stop.is_over = True
 
 
-def _say_what_may_be_a_mistake(world: World, settings: Settings) -> None:
+def say_what_may_be_a_mistake(world: World, settings: Settings) -> None:
     """Where no launcher and no flag has told the world, it may not be the one that is meant."""
     if world.source == BY_HAND and world.size > 1:
         console(world)(f"{BY_HAND} say that this is rank {world.rank} of {world.size}, with rank 0 "

@@ -7,6 +7,7 @@ with srun's own numbers from _mpi_variables; take a batch script's SLURM_PROCID 
 
 import pytest
 
+from common.cluster.process_group import say_what_may_be_a_mistake
 from common.core.failures import UsageError
 from common.core.world import BY_HAND, WITHOUT_SRUN, World, detect_world, first_slurm_node
 from common.options.command_line import parse_command_line
@@ -84,8 +85,16 @@ def test_a_rank_left_over_in_the_environment_is_named(environment, words):
     assert detect_world(environment, master_ip="h", num_nodes=1, rank=0).source == "flags"
 
 
-def test_rank_and_world_size_without_a_launcher_are_called_what_they_are():
-    assert detect_world({"RANK": "1", "WORLD_SIZE": "4"}).source == BY_HAND
+def test_rank_and_world_size_without_a_launcher_are_called_what_they_are(monkeypatch, capsys):
+    for name, value in {"RANK": "1", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with pytest.raises(UsageError, match="in the environment say .* one of 4 processes: unset"):
+        parse_command_line("PartOne", [])
+    settings, world = parse_command_line("PartThree", [])
+    assert world.source == BY_HAND
+    say_what_may_be_a_mistake(world, settings)
+    assert "this is rank 1 of 4, with rank 0 at 127.0.0.1: unset them" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("environment", [
