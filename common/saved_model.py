@@ -93,6 +93,8 @@ def load_saved_model(path: Path, flags: Mapping[str, Any], node: Node) -> SavedM
     CheckpointError, DataError and UsageError.
     """
     contents = _leaders_checkpoint(path, node)
+    if not ("settings" in contents or "workload" in flags):
+        raise UsageError(f"{path} does not say which data and model it is of: give --workload")
     settings = complete(flags, saved=_settings_in(contents, path))
     form = contents.get("samples") or form_of(load_test_set(settings, node))
     model = create_model(settings, blank_dataset(form), node, _convolutions_in(contents))

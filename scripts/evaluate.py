@@ -6,9 +6,9 @@
     python3 scripts/evaluate.py Epoch_1.pt cat.jpg dog.png       # classes of your own pictures
     python3 scripts/evaluate.py Epoch_1.pt --export model.pt2    # for torch.export.load
 
-Data, model and arithmetic are the checkpoint's own, unless flags say otherwise; with a file that
-plain torch.save wrote (the four keys of the assignment, or a state_dict), the workload's. Where
-pictures or --export are given no report is made, and the data set is not needed.
+Data, model and arithmetic are the checkpoint's own, unless flags say otherwise; a file that plain
+torch.save wrote (the four keys of the assignment, or a state_dict) needs --workload. Where pictures
+or --export are given no report is made, and the data set is not needed.
 """
 
 import sys

@@ -115,7 +115,8 @@ def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
     node, settings, log = run.node, run.settings, run.log
     node.note_saved(str(run.checkpoints.last or ""))
     log.start = run.position
-    log.tracker = create_tracker(settings.tracker, run.folder, node.world.is_leader)
+    log.tracker = create_tracker(settings.tracker, run.folder,
+                                 node.world.is_leader and not settings.dry_run)
     with log:
         node.progress.log = log.metrics_path
         log.begin(world_size=node.world.size, settings=settings.as_json(), position=run.position,

@@ -17,6 +17,10 @@ from common.core.user_code import Place
 
 EXPERIMENT = "training"  # of MLflow, which has its runs under such a name
 SECONDS_A_CALL, METRICS_A_CALL = 1.0, 500
+# Unless the environment says otherwise MLflow keeps no files, tells its makers how it is used, and
+# tries for minutes to reach a server that is gone.
+MLFLOW_VARIABLES = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true",
+                    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 
 
 class Tracker:
@@ -57,13 +61,13 @@ class Mlflow(Tracker):
 
     It is kept where MLFLOW_TRACKING_URI says, or else in files below `folder`/mlflow. A resumed run
     goes on in the same one, whose number stands in `folder`/mlflow/run.txt. A run without a result
-    on the test set ends as failed. Raises UsageError where MLflow cannot be reached.
+    on the test set ends as failed. Raises UsageError where MLflow cannot be reached at the start;
+    later that costs a warning, and training goes on untracked.
     """
 
     def __init__(self, folder: Path) -> None:
-        # MLflow keeps files only where it is told so, and tells its makers how it is used.
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        for variable, value in MLFLOW_VARIABLES.items():
+            os.environ.setdefault(variable, value)
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
@@ -71,7 +75,8 @@ class Mlflow(Tracker):
         store.mkdir(parents=True, exist_ok=True)
         place = os.environ.get("MLFLOW_TRACKING_URI") or store.as_uri()
         self._waiting: list[Any] = []
-        self._sent, self._has_result = time.monotonic(), False
+        self._sent, self._has_result, self._is_lost = time.monotonic(), False, False
+        self._error: type[Exception] = MlflowException
         try:
             self._client = MlflowClient(place)
             self._run = self._find_run(folder.name, store / "run.txt")
@@ -105,13 +110,22 @@ class Mlflow(Tracker):
         if time.monotonic() - self._sent > SECONDS_A_CALL or len(self._waiting) > METRICS_A_CALL:
             self._send()
 
-    def _send(self) -> None:
-        self._client.log_batch(self._run, self._waiting)
+    def _send(self, status: str = "") -> None:
+        """Hands over what waits, and the status the run has ended with, if it has."""
+        if self._is_lost:
+            return
+        try:
+            self._client.log_batch(self._run, self._waiting)
+            if status:
+                self._client.set_terminated(self._run, status)
+        except self._error as error:
+            self._is_lost = True
+            print(f"warning: MLflow cannot be reached any more ({first_line(error)}), so the rest "
+                  "of this run is not tracked", flush=True)
         self._waiting, self._sent = [], time.monotonic()
 
     def close(self) -> None:
-        self._send()
-        self._client.set_terminated(self._run, "FINISHED" if self._has_result else "FAILED")
+        self._send("FINISHED" if self._has_result else "FAILED")
 
 
 TRACKERS: dict[str, Callable[[Path], Tracker]] = {
@@ -143,9 +157,9 @@ def find_tracker(name: str) -> Callable[[Path], Tracker]:
     return TRACKERS[name]
 
 
-def create_tracker(name: str, folder: Path, is_leader: bool) -> Tracker:
-    """A tracker by its name on the command line; none for the other ranks."""
-    if not is_leader:
+def create_tracker(name: str, folder: Path, is_tracked: bool) -> Tracker:
+    """A tracker by its name on the command line; none for the other ranks, and in a dry run."""
+    if not is_tracked:
         return Tracker()
     tracker = find_tracker(name)(folder)
     _require_methods(tracker, name)

@@ -84,6 +84,8 @@ def test_a_bare_state_dict_is_evaluated_by_the_workload_that_flags_name(prefix, 
     model = trained()
     torch.save({prefix + name: tensor for name, tensor in model.state_dict().items()},
                tmp_path / "m.pt")
+    with pytest.raises(UsageError, match=r"m\.pt does not say .*: give --workload"):
+        load_saved_model(tmp_path / "m.pt", {}, NODE)
     result = load_saved_model(tmp_path / "m.pt", {"workload": "small"}, NODE).evaluate()
     dataset = small_dataset(31)
     images = (torch.from_numpy(dataset.inputs).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25

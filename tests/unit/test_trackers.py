@@ -124,6 +124,23 @@ def test_mlflow_reads_what_was_logged_and_a_resumed_run_goes_on_in_it(tmp_path, 
     assert client.get_run(run.info.run_id).info.status == "FINISHED"
 
 
+def test_a_server_that_is_lost_costs_a_warning_and_not_the_run(tmp_path, monkeypatch, capsys):
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    def fail(*_: object) -> None:
+        raise MlflowException("no route to host")
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    tracker = trackers.create_tracker("mlflow", tmp_path, True)
+    monkeypatch.setattr(MlflowClient, "log_batch", fail)
+    monkeypatch.setattr(trackers, "SECONDS_A_CALL", 0.0)
+    for at in (1, 2):
+        tracker.log(at, {"batch/loss": 1.0})
+    tracker.close()
+    assert capsys.readouterr().out.count("warning: MLflow cannot be reached any more") == 1
+
+
 def test_a_store_that_cannot_be_used_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "strange://host")
     with pytest.raises(UsageError, match="--tracker mlflow cannot use strange://host"):
