@@ -65,8 +65,8 @@ def export(model: nn.Module, form: Mapping[str, Any], mean: Sequence[float], std
                      has_classes)
     example = torch.zeros(2, *shape, dtype=dtype)
     try:
-        program = torch.export.export(whole.eval(), (example,), dynamic_shapes=(
-            {0: torch.export.Dim("samples")},))
+        program = torch.export.export(whole.eval().requires_grad_(False), (example,),
+                                      dynamic_shapes=({0: torch.export.Dim("samples")},))
     except Exception as error:  # whatever in a user's model stops its tracing
         raise UsageError(f"torch.export cannot follow {type(model).__name__}: "
                          f"{first_line(error)}") from error
