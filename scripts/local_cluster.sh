@@ -22,6 +22,8 @@ ranks=$1
 shift 2
 logs="${LOG_DIR:-$(mktemp -d)}"
 mkdir -p "$logs" || exit 2
+export EXIT_CODES="$logs/exit_codes"  # the other ranks read what became of one
+mkdir -p "$EXIT_CODES" || exit 2
 port="${MASTER_PORT:-$("$PYTHON" -c \
     'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')}"
 
@@ -57,6 +59,7 @@ while [ ${#pids[@]} -gt 0 ]; do
     [ "$status" -ne 0 ] || status=$code
     for index in "${!pids[@]}"; do
         if [ "${pids[index]}" = "$ended" ]; then
+            echo "$code" > "$EXIT_CODES/$ended"
             tell_signal "$code" "rank $((ranks - 1 - index))"
             unset "pids[index]"
         fi

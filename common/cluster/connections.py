@@ -40,7 +40,8 @@ class OwnLinks:
             self._place, self._moved = place, now
         if now - self._moved < self._patience or not (addresses := unacknowledged()):
             return None
-        others = [str(each) for each in ranks if each.address in addresses and each.rank != rank]
+        others = [str(each) for each in ranks
+                  if each.rank != rank and each.address.partition("%")[0] in addresses]
         if not others:
             return None
         return PeerLost(

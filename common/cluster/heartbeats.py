@@ -4,7 +4,7 @@ The other ranks hear of the leader alone.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,11 +45,13 @@ class Heartbeats:
     """The pulses of the ranks that are listened to, one beat every `every` seconds.
 
     `patience` is how many seconds a rank may stay in one place. `collective_failed` says that a
-    collective of this rank broke.
+    collective of this rank broke. `fate` says what became of a silent rank's process, where that
+    can be seen.
     """
 
     def __init__(self, patience: float, every: float = BEAT_SECONDS) -> None:
         self.collective_failed = False
+        self.fate: Callable[[int], str] = lambda rank: ""
         self._patience = patience
         self._every = every
         # Half a second is the time between beats of up to 512 ranks; rarer ones are waited for.
@@ -108,7 +110,8 @@ class Heartbeats:
         if silence < limit:
             return None
         return PeerLost(f"{names[rank]} stopped answering "
-                        f"{self._pulses[rank].progress.place()}, last heard {silence:.1f} s ago")
+                        f"{self._pulses[rank].progress.place()}, last heard {silence:.1f} s ago"
+                        f"{self.fate(rank)}")
 
     def _stuck_rank(self, names: Names, now: float) -> PeerLost | None:
         """The rank that is least far, when it has not moved for longer than its patience."""

@@ -20,6 +20,7 @@ from torch.distributed import PrefixStore, Store
 from common.cluster import addresses, devices, rendezvous
 from common.cluster.board import Board, is_broken_collective
 from common.cluster.devices import keep_freed_memory, use_threads
+from common.cluster.fate import fate_of_rank
 from common.cluster.pairs import exchange_greetings
 from common.cluster.rank_info import RankInfo, require_one_run
 from common.cluster.stopping import Stop, process_stop
@@ -131,6 +132,7 @@ def joined(world: World, settings: Settings, seconds: float, progress: Progress 
         watch.names = {rank: f"rank {rank} ({ranks[rank].host}, pid {ranks[rank].pid})"
                        for rank in known}
         watch.ranks = ranks
+        watch.heartbeats.fate = lambda rank: fate_of_rank(ranks[rank], me)
         yield board, ranks
         progress.phase = FINISHED
         with contextlib.suppress(RuntimeError):  # the leader has left, as all ranks have finished

@@ -143,7 +143,8 @@ class Watch:
     def _leader_lost(self, how: str) -> None:
         name = self.names[0] if self.names else "rank 0"
         self._end_process(
-            PeerLost(f"{name}, the leader, is lost {self._progress.place()}: {how}"))
+            PeerLost(f"{name}, the leader, is lost {self._progress.place()}: {how}"
+                     f"{self.heartbeats.fate(0)}"))
 
     def _end_process(self, failure: Failure) -> None:
         """The main thread may be blocked where nothing can wake it."""

@@ -75,6 +75,8 @@ def test_the_local_cluster_says_which_signal_ended_a_rank(tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 137
     assert "rank 1 was ended by SIGKILL (by hand, by the kernel for want of memory" in errors
+    pid = (tmp_path / "pid1").read_text()  # by which the other ranks find it
+    assert (tmp_path / "exit_codes" / pid).read_text() == "137\n"
     assert "rank 0 was ended" not in errors and "rank 2 was ended" not in errors
 
 

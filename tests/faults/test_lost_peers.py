@@ -4,7 +4,8 @@ And nothing is lost: the run, resumed, ends bit for bit as if nothing had happen
 
 Mutations that turn this red: `set` for compare_set in Board.first (no common sentence); return None
 in Heartbeats._silent_rank (a stopped rank is never named), in _stuck_rank (a sleeping one); do not
-start the guard thread (a stopped leader hangs all); no pulse for a rank that was never heard.
+start the guard thread (a stopped leader hangs all); no pulse for a rank that was never heard; ask
+nobody for the fate of a silent rank.
 """
 
 import os
@@ -70,8 +71,8 @@ def check_kill(tmp_path, undisturbed):
             codes, seconds = joined(programs, SECONDS)
             assert seconds < SECONDS
             if any(code != 0 for rank, code in enumerate(codes) if rank != victim):
-                check_survivors(programs, victim, codes,
-                                "stopped answering" if victim else "the leader, is lost")
+                check_survivors(programs, victim, codes, "; its process has ended"
+                                if victim else "the leader, is lost")
         launch(case, tmp_path, "auto")
         assert same_bits(end_of(case, tmp_path), undisturbed(case))
     return check
