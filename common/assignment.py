@@ -1,10 +1,13 @@
 """The course's documented functions: its names and parameter orders, this project's code.
 
-    from common import prepare_model_for_training, train_model
+    .venv/bin/torchrun --nproc-per-node 2 examples/own_script.py PartTwo
+
+Together with `witness`, which guards train_model here and any loop of your own: see docs/own.md.
 """
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,12 +18,13 @@ from torch.optim import SGD, Optimizer
 from common import training
 from common.cluster.process_group import Node
 from common.core.collectives import world_size
+from common.core.console import console
 from common.core.failures import UsageError
 from common.core.precision import Precision
 from common.core.progress import Position, Progress
 from common.core.settings import Settings
 from common.core.world import World
-from common.data.loaders import PlainLoader
+from common.data.loaders import PlainLoader, batch_size_of
 from common.evaluation import Evaluation, predict
 from common.model.replica import unwrapped
 from common.report import count_parameters, generate_eval_report
@@ -28,7 +32,9 @@ from common.run import checkpoint
 from common.run.checkpoints import Checkpoints
 from common.run.run import Run
 from common.run.run_log import RunLog
+from common.run.script_run import AtEpochEnds, metrics_path, recorded
 from common.run.state import State
+from common.run.witness import witness
 from common.step.gradient_check import located
 from common.step.gradient_sync import GradientSync
 from PartThree.ddp import OWN_BUFFERS
@@ -37,7 +43,7 @@ from PartTwo.strategies import create_strategy
 TASKS = {"PartOne": "gather-scatter", "PartTwo": "all-reduce"}
 
 __all__ = ["evaluate_model", "generate_eval_report", "get_model_parameters",
-           "prepare_model_for_evaluation", "prepare_model_for_training", "train_model"]
+           "prepare_model_for_evaluation", "prepare_model_for_training", "train_model", "witness"]
 
 
 def get_model_parameters(model: nn.Module) -> int:
@@ -65,8 +71,11 @@ def prepare_model_for_training(
 
     `continue_flag` restores model and optimizer from a checkpoint, or from a plain torch.save of
     the four keys; of a state_dict alone only the model. `distribute_flag` wraps the model in
-    DistributedDataParallel, which every rank of a process group must do together.
+    DistributedDataParallel, which every rank of a process group must do together. The leader says
+    how many parameters there are.
     """
+    if distribute_flag:
+        _require_group("distribute_flag=True")
     model = model.to(device)
     criterion = nn.CrossEntropyLoss().to(device)
     optimizer = SGD(model.parameters(), learning_rate, momentum, weight_decay=weight_decay)
@@ -75,7 +84,19 @@ def prepare_model_for_training(
         checkpoint.restore(contents, continue_checkpoint_path, model, optimizer)
     if distribute_flag:
         model = DistributedDataParallel(model, **OWN_BUFFERS)
+    if _world().is_leader:
+        console(_world())(f"the model has {get_model_parameters(model):,} trainable parameters")
     return model, criterion, optimizer
+
+
+def _world() -> World:
+    return World(dist.get_rank() if dist.is_initialized() else 0, world_size())
+
+
+def _require_group(what: str) -> None:
+    if not dist.is_initialized():
+        raise UsageError(f"{what} needs a process group, and there is none: call "
+                         "torch.distributed.init_process_group() first, on every rank")
 
 
 def train_model(
@@ -83,35 +104,63 @@ def train_model(
         start_epoch: int, end_epoch: int, train_loader: Iterable[tuple[Tensor, Tensor]],
         logs_path: str | Path, checkpoint_dir: str | Path, distribute_flag: bool,
         task_flag: str = "", rank: int | str = "", *, gradient_sync: GradientSync | None = None,
-        log_every: int = 20) -> nn.Module:
+        log_every: int = 20, timeout: float = Settings().timeout) -> nn.Module:
     """Trains epochs `start_epoch` to `end_epoch`, both included, and returns the model.
 
     `train_loader` yields (inputs, targets), this rank's own shard, in batches of equal size on all
     ranks. The seam follows from (distribute_flag, task_flag): (False, "") one node, (False,
     "PartOne") gather/scatter, (False, "PartTwo") all-reduce, (True, "") a DDP model;
-    `gradient_sync` overrules it. The timing log goes to the file `logs_path` and, as JSON lines,
-    in `logs_path`.jsonl; the leader writes every `checkpoint_dir/Epoch_N.pt`. `rank`, when given,
-    stands in the log's lines. Every rank of a process group must call it.
+    `gradient_sync` overrules it. The timing log goes to the file `logs_path`, a rank's lines with
+    its number where there are several or `rank` is given, and as JSON lines where `metrics_path`
+    says; the leader writes every `checkpoint_dir/Epoch_N.pt`. Every rank of a process group must
+    call it. A strict witness watches over it, with `timeout` seconds for a rank that is stuck: see
+    common/run/witness.py.
     """
-    here = dist.get_rank() if dist.is_initialized() else 0
-    node = Node(World(here, world_size()), torch.device(device), torch.get_num_threads())
-    settings = Settings(
-        workload="custom", data_dir=Path(), output_dir=Path(checkpoint_dir), epochs=end_epoch,
-        batch_size=0, learning_rate=optimizer.param_groups[0]["lr"], momentum=0.0,
-        weight_decay=0.0, precision=_precision_of(model).name, log_every=log_every)
-    loader = PlainLoader(train_loader, node.device)
     seam = gradient_sync or _seam(distribute_flag, task_flag)
-    bare = unwrapped(model)
-    seam.prepare(bare, optimizer)
-    logs = Path(logs_path)
-    start = Position(start_epoch, 0, (start_epoch - 1) * loader.iterations)
-    with RunLog(logs, logs.with_name(logs.name + ".jsonl"), node.world, start, log_every,
-                distributed=rank != "") as log:
-        run = Run("", settings, node, bare, optimizer, seam, log,
-                  Checkpoints(Path(checkpoint_dir), node, log, kept=None), loader.iterations,
-                  state=State(start))
-        with located(bare, lambda: f"rank {here} at {run.position}"):
-            return training.train(model, criterion, optimizer, loader, seam, run)
+    node = Node(_world(), torch.device(device), torch.get_num_threads())
+    with witness(model, optimizer, train_loader, timeout=timeout, strict=True,
+                 progress=node.progress) as observer:
+        _require_averaging(model, distribute_flag, task_flag, gradient_sync)
+        loader = PlainLoader(train_loader, node.device)
+        settings = _settings(model, optimizer, train_loader, Path(checkpoint_dir), end_epoch,
+                             log_every)
+        bare, logs = unwrapped(model), Path(logs_path)
+        seam.prepare(bare, optimizer)
+        start = Position(start_epoch, 0, (start_epoch - 1) * loader.iterations)
+        with RunLog(logs, metrics_path(logs, node.world.rank), node.world, start, log_every,
+                    distributed=rank != "" or node.world.size > 1) as log:
+            run = Run("", settings, node, bare, optimizer, seam, log,
+                      Checkpoints(Path(checkpoint_dir), node, log, kept=None), loader.iterations,
+                      state=State(start))
+            run.sentinel = AtEpochEnds(observer)
+            with recorded(run), located(bare, lambda: f"rank {node.world.rank} at {run.position}"):
+                return training.train(model, criterion, optimizer, loader, seam, run)
+
+
+def _settings(model: nn.Module, optimizer: Optimizer, loader: Any, folder: Path, epochs: int,
+              log_every: int) -> Settings:
+    group = optimizer.param_groups[0]
+    return Settings(
+        workload="custom", data_dir=Path(), output_dir=folder, epochs=epochs,
+        batch_size=batch_size_of(loader) * world_size(), learning_rate=group["lr"],
+        momentum=group.get("momentum", 0.0), weight_decay=group.get("weight_decay", 0.0),
+        precision=_precision_of(model).name, log_every=log_every)
+
+
+def _require_averaging(model: nn.Module, distribute_flag: bool, task_flag: str,
+                       gradient_sync: GradientSync | None) -> None:
+    """Raises UsageError where the gradients of several ranks would not be averaged as flagged."""
+    is_wrapped = isinstance(model, DistributedDataParallel)
+    if distribute_flag and not is_wrapped:
+        raise UsageError(f"rank {_world().rank}: distribute_flag=True, but the model is not "
+                         "wrapped in DistributedDataParallel: train the one that "
+                         "prepare_model_for_training(..., distribute_flag=True) returns")
+    if task_flag:
+        _require_group(f"task_flag={task_flag!r}")
+    if world_size() > 1 and not (is_wrapped or task_flag or gradient_sync):
+        raise UsageError(f"there is a process group of {world_size()} ranks and nobody averages: "
+                         "each would train a model of its own. Give task_flag='PartOne' or "
+                         "'PartTwo', or distribute_flag=True with a wrapped model")
 
 
 def _precision_of(model: nn.Module) -> Precision:

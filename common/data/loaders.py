@@ -157,9 +157,22 @@ class PlainLoader:
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
         """All batches of the iterable; `epoch` is passed to a sampler that has set_epoch."""
-        sampler = getattr(self.iterable, "sampler", None)
-        if sampler is not None and hasattr(sampler, "set_epoch"):
+        if (sampler := epoch_sampler(self.iterable)) is not None:
             sampler.set_epoch(epoch)
         for iteration, (inputs, targets) in enumerate(self.iterable):
             if iteration >= first_iteration:
                 yield Batch(inputs.to(self.device), targets.to(self.device))
+
+
+def epoch_sampler(loader: Any) -> Any:
+    """The sampler of a DataLoader that has set_epoch, in a batch sampler or not; None without."""
+    batches = getattr(loader, "batch_sampler", None)
+    found = (getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
+    return next((each for each in found if hasattr(each, "set_epoch")), None)
+
+
+def batch_size_of(loader: Any) -> int:
+    """The number of samples in a batch of a DataLoader, or of a list of batches; 0 if unknown."""
+    size = getattr(loader, "batch_size", None) or getattr(
+        getattr(loader, "batch_sampler", None), "batch_size", None)
+    return size or (len(loader[0][1]) if isinstance(loader, Sequence) and loader else 0)

@@ -94,10 +94,15 @@ class Sentinel:
 
 def checksums(tensors: Sequence[Tensor]) -> Tensor:
     """One int64 per tensor: the sum of its bits, read as whole numbers. Any one change shows."""
-    words = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-    sums = [tensor.detach().view(words[tensor.element_size()]).sum(dtype=torch.int64)
-            for tensor in tensors]
-    return torch.stack([each.to(tensors[0].device) for each in sums])
+    return torch.stack([_sum_of_bits(each).to(tensors[0].device) for each in tensors])
+
+
+def _sum_of_bits(tensor: Tensor) -> Tensor:
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    words = tensor.detach().view(kinds[tensor.element_size()])
+    if words.is_cuda:
+        return words.sum(dtype=torch.int64)
+    return torch.tensor(words.numpy().sum(dtype=np.int64))  # a quarter of torch's time on a CPU
 
 
 def _signed(number: int) -> int:

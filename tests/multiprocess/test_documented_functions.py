@@ -2,6 +2,7 @@
 
 import inspect
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,13 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import common
 from common.core.events import read_events
-from common.core.failures import UsageError
+from common.core.failures import Failure, UsageError
 from common.model.replica import unwrapped
+from common.reporting.merged_steps import read_steps
+from common.reporting.page import Page
+from common.reporting.recorded_run import find_runs
+from common.run.script_run import metrics_path
+from scripts.status import describe
 from tests.ranks import run_ranks
 from tests.small import small_model
 
@@ -101,9 +107,42 @@ def test_every_combination_of_flags_trains_what_one_node_trains(flags, world_siz
             assert torch.allclose(tensor, alone[name], rtol=0, atol=1e-12), name
 
 
-def test_without_the_flags_the_ranks_drift():
-    one, other = run_ranks(2, course, False, "")
-    assert any(not torch.allclose(one[name], other[name], atol=1e-3) for name in one)
+def test_without_the_flags_the_ranks_would_drift_and_are_refused():
+    with pytest.raises(Failure, match="process group of 2 ranks and nobody averages"):
+        run_ranks(2, course, False, "")
+
+
+def without_rank(folder: Path) -> None:
+    """A run whose script says its rank nowhere, and names its logs in its own way."""
+    model, criterion, optimizer = common.prepare_model_for_training(
+        small_model(), "cpu", 0.1, 0.9, 1e-4, False)
+    loader = DataLoader(data(), batch_size=4, sampler=DistributedSampler(data()))
+    common.train_model(model, "cpu", criterion, optimizer, 1, 2, loader,
+                       folder / "logs" / f"part2_rank{dist.get_rank()}.txt", folder / "kept",
+                       False, "PartTwo")
+
+
+def test_the_scripts_find_a_run_of_a_users_own(tmp_path):
+    run_ranks(2, without_rank, tmp_path)
+    assert all(line.startswith("Rank: 1, ")
+               for line in (tmp_path / "logs/part2_rank1.txt").read_text().splitlines())
+    run, = find_runs([tmp_path / "logs"])
+    assert (run.name, run.ranks, sorted(run.hosts), len(run.merged)) == ("part2", 2, [0, 1], 6)
+    assert run.settings["batch_size"] == 8 and run.settings["momentum"] == 0.9
+    text, code = describe(run, time.time())
+    assert "part2 on 2 ranks: finished" in text and "epoch 2 of 2" in text and code == 0
+    assert len(read_steps(tmp_path / "logs" / "part2")) == 6  # what merge_logs.py shows
+    assert Page.of([run], []).first_sentences()
+
+
+def test_the_log_tells_why_a_run_failed(tmp_path):
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), float("inf"))
+    with pytest.raises(Failure, match="not a number"):
+        common.train_model(model, "cpu", nn.CrossEntropyLoss(), optimizer, 1, 2,
+                           DataLoader(data(), 8), tmp_path / "logs_rank0.txt", tmp_path, False)
+    text, code = describe(find_runs([tmp_path])[0], time.time())
+    assert "failed (exit code 5): the loss became infinite" in text and code == 5
 
 
 def test_training_continues_from_a_checkpoint(tmp_path):
@@ -117,7 +156,7 @@ def test_training_continues_from_a_checkpoint(tmp_path):
     resumed = run(2, 2, True).state_dict()
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     steps = [(event["epoch"], event["iteration"])
-             for event in read_events(tmp_path / "log.txt.jsonl", "step")]
+             for event in read_events(tmp_path / "log" / "metrics_rank0.jsonl", "step")]
     assert steps == [(epoch, iteration) for epoch in (1, 2) for iteration in range(3)]
 
 
@@ -126,3 +165,49 @@ def test_flags_that_mean_nothing_are_refused():
         common.train_model(small_model(), "cpu", nn.CrossEntropyLoss(),
                            torch.optim.SGD(small_model().parameters(), 0.1), 1, 1, [], "log", "c",
                            True, "PartTwo")
+
+
+@pytest.mark.parametrize("loader, sentence", [
+    ([], "the loader is empty: it has no batch"),
+    ((batch for batch in []), "the loader has no length, as a generator has none")])
+def test_a_loader_without_batches_or_length_gets_a_sentence(loader, sentence, tmp_path):
+    model = small_model()
+    with pytest.raises(UsageError, match=sentence):
+        common.train_model(model, "cpu", nn.CrossEntropyLoss(),
+                           torch.optim.SGD(model.parameters(), 0.1), 1, 1, loader,
+                           tmp_path / "log.txt", tmp_path, False)
+
+
+def test_a_missing_process_group_gets_a_sentence(tmp_path, monkeypatch):
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(UsageError, match="distribute_flag=True needs a process group"):
+        common.prepare_model_for_training(model, "cpu", 0.1, 0.9, 0.0, False, "", True)
+    with pytest.raises(UsageError, match="task_flag='PartTwo' needs a process group"):
+        common.train_model(model, "cpu", nn.CrossEntropyLoss(), optimizer, 1, 1,
+                           DataLoader(data(), 8), tmp_path / "log.txt", tmp_path, False, "PartTwo")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="WORLD_SIZE is 2, but there is no process group"):
+        with common.witness(model, optimizer, [1]):
+            pass
+
+
+def test_preparing_tells_the_number_of_parameters(capsys):
+    common.prepare_model_for_training(small_model(), "cpu", 0.1, 0.9, 0.0, False)
+    number = common.get_model_parameters(small_model())
+    assert capsys.readouterr().out == f"the model has {number:,} trainable parameters\n"
+
+
+def test_a_star_import_and_dir_show_the_functions():
+    names: dict[str, object] = {}
+    exec("from common import *", names)
+    assert {*SIGNATURES, "witness"} <= names.keys() & set(dir(common))
+    assert all(callable(names[name]) for name in SIGNATURES)
+
+
+@pytest.mark.parametrize("logs, metrics", [
+    ("a/logs_rank3.txt", "a/metrics_rank3.jsonl"), ("a/rank3.log", "a/metrics_rank3.jsonl"),
+    ("a/ddp_rank3.txt", "a/ddp/metrics_rank3.jsonl"), ("a/ddp3", "a/ddp/metrics_rank3.jsonl"),
+    ("a/ddp-node-3.txt", "a/ddp/metrics_rank3.jsonl"), ("a/ddp.txt", "a/ddp/metrics_rank3.jsonl")])
+def test_the_ranks_of_a_run_have_their_json_lines_in_one_folder(logs, metrics):
+    assert metrics_path(Path(logs), 3) == Path(metrics)

@@ -1,0 +1,173 @@
+"""What the witness makes of the ranks' rows, places and batches, without a process.
+
+Mutations that turn this red: return no failure for a second equal batch; take `has_ended` for True
+in standstill; count every call of the model as a batch.
+"""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from common.run.comparison import Comparison, Row, odd_one, uneven
+from common.run.seen_samples import SKETCH_SIZE, SeenSamples, fingerprints
+from common.run.standstill import Place, standstill
+
+NAMES = ("first.weight", "second.weight")
+
+
+def row(steps: int = 1, weights=(1, 2), gradients=(5, 6), batches=(), sizes=(), first=()) -> Row:
+    return Row(steps, list(weights), list(gradients), list(batches), list(sizes), 10, list(first))
+
+
+def told(comparison: Comparison, *rows: Row, is_last: bool = False) -> str:
+    return comparison.answer(rows, is_last).failure
+
+
+def test_equal_rows_are_right():
+    assert Comparison(NAMES, 3).answer([row(), row()]) == ("", "", False)
+
+
+def test_other_weights_before_the_first_step():
+    sentence = told(Comparison(NAMES, 3), row(0), row(0), row(0, weights=(1, 3)))
+    assert sentence.startswith("rank 2 begins with other weights than rank 0 (1 of 2 tensors, the "
+                               "first is second.weight)")
+
+
+def test_drift_is_told_when_it_is_known_which_tensor():
+    comparison = Comparison(NAMES, 3)
+    assert comparison.answer([row(weights=[3]), row(weights=[4])]) == ("", "", True)
+    assert "(2 of 2 tensors, the first is first.weight), though their gradients are equal" in told(
+        comparison, row(2), row(2, weights=(7, 8)))
+
+
+def test_gradients_that_are_gone_at_the_end_were_equal_before():
+    comparison = Comparison(NAMES, 3)
+    assert not told(comparison, row(), row())
+    assert "the replicas drift" in told(comparison, row(4, gradients=()),
+                                        row(4, weights=(1, 9), gradients=()), is_last=True)
+
+
+def apart(steps: int) -> tuple[Row, Row]:
+    return row(steps), row(steps, weights=(8, 9), gradients=(7, 7))
+
+
+def test_weights_may_be_averaged_now_and_then():
+    comparison = Comparison(NAMES, 3)
+    for start in (1, 11):
+        assert not any(told(comparison, *apart(start + step)) for step in range(3))
+        assert not told(comparison, row(start + 3), row(start + 3, gradients=(7, 7)))
+    assert not told(comparison, *apart(20), is_last=True)  # the last round was not full
+
+
+@pytest.mark.parametrize("steps, is_last", [(4, False), (1, True)])
+def test_weights_that_are_never_equal_are_averaged_by_nobody(steps, is_last):
+    comparison = Comparison(NAMES, 3)
+    said = [told(comparison, *apart(1 + step), is_last=is_last) for step in range(steps)]
+    assert said[-1].startswith("nobody averages: after") and not any(said[:-1])
+
+
+def test_equal_batches_twice_are_no_chance():
+    comparison = Comparison(NAMES, 3)
+    assert not told(comparison, row(batches=[4]), row(batches=[5]), row(batches=[5]))
+    assert not told(comparison, row(), row(), row())
+    assert "rank 2 trains on the same samples as rank 1" in told(
+        comparison, row(batches=[6, 7]), row(batches=[8, 9]), row(batches=[8, 9]))
+
+
+@pytest.mark.parametrize("shared, is_told", [(8, True), (4, False)])
+def test_a_first_epoch_of_the_same_samples_is_a_warning_and_for_the_strict_a_failure(shared,
+                                                                                     is_told):
+    rows = [row(first=range(10)), row(first=range(10 - shared, 20 - shared))]
+    answer = Comparison(NAMES, 3).answer(rows)
+    assert not answer.failure and ("in another order" in answer.warning) == is_told
+    assert bool(told(Comparison(NAMES, 3, strict=True), *rows)) == is_told
+
+
+def test_batches_of_other_sizes_fail_the_strict_alone():
+    rows = [row(sizes=[4, 4]), row(sizes=[4, 3])]
+    assert not told(Comparison(NAMES, 3), *rows)
+    assert told(Comparison(NAMES, 3, strict=True), *rows).startswith(
+        "batch 9 of rank 1 holds 3 samples and that of rank 0 4")
+
+
+def test_the_odd_one_is_the_one_that_most_are_not():
+    assert odd_one([[1], [1], [1]]) == (0, 0)
+    assert odd_one([[1], [2], [2]]) == (0, 1)
+    assert odd_one([[1], [2]]) == (1, 0)
+
+
+def test_uneven_loaders():
+    assert "rank 1's loader has 3 batches and rank 2's 5" in uneven([4, 3, 5])
+    assert uneven([4, 4]) == uneven([4, None]) == ""
+
+
+@pytest.mark.parametrize("one, other, is_standstill", [
+    (Place(3, "ended"), Place(4, "waiting"), True),
+    (Place(3, "ended"), Place(4, "still"), True),  # async work, waited for in the loop itself
+    (Place(3, "ended"), Place(4, "working"), False),
+    (Place(4, "ended"), Place(4, "still"), False),  # saves for long, after the loop
+    (Place(3, "waiting"), Place(4, "waiting"), True),
+    (Place(3, "waiting"), Place(4, "working"), False),  # join(): one waits until the other is done
+    (Place(3, "still"), Place(4, "waiting"), False),  # loads data for long
+    (Place(4, "waiting"), Place(4, "waiting"), False)])  # a slow network
+def test_a_standstill(one, other, is_standstill):
+    assert bool(standstill({0: other, 1: one}, 2)) == is_standstill
+    assert not standstill({0: other}, 2)
+
+
+def batches_of(seen: SeenSamples, *batches: torch.Tensor) -> list[int]:
+    for batch in batches:
+        seen.note([(batch,), {}], 0)
+    return seen.take()[0]
+
+
+def test_fingerprints_know_samples_whatever_their_kind_and_layout():
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(4, 3, 8, 8, generator=generator)
+    before = torch.get_rng_state()
+    rows = fingerprints([(images,), {}])
+    assert len(set(rows.tolist())) == 4 and torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(rows, fingerprints(images.to(memory_format=torch.channels_last)))
+    assert not torch.equal(rows, fingerprints({"images": images, "mask": torch.ones(4, 2)}))
+    for kind in (torch.bool, torch.bfloat16, torch.int64, torch.complex64):
+        assert len(fingerprints(torch.zeros(5, 2).to(kind))) == 5
+    assert fingerprints(["text", 3, torch.zeros(())]) is None
+
+
+def test_a_batch_counts_once_however_often_the_model_is_called():
+    seen, (one, other) = SeenSamples(), torch.randn(2, 4, 3)
+    assert len(batches_of(seen, one, one, other)) == 2
+    assert batches_of(seen, other) == [] and seen.batches == 2
+    assert len(batches_of(seen, one)) == 1
+
+
+def first_epoch(samples: torch.Tensor) -> set[int]:
+    seen = SeenSamples(list(samples.split(10)))
+    batches_of(seen, *seen.loader, *seen.loader)
+    return set(seen.first_epoch())
+
+
+def test_the_sketch_of_an_epoch_tells_its_samples_and_not_their_order():
+    samples = torch.randn(1000, 3, generator=torch.Generator().manual_seed(1))
+    one, other = first_epoch(samples[:500]), first_epoch(samples[500:])
+    assert len(one) == SKETCH_SIZE and not one & other
+    assert one == first_epoch(samples[:500].flip(0))
+    assert not first_epoch(torch.ones(500, 3)) and not first_epoch(samples[:100].repeat(5, 1))
+
+
+@pytest.mark.parametrize("tells, shuffle, expected", [
+    (False, True, True), (True, True, False), (False, False, False)])
+def test_a_sampler_that_is_not_told_the_epoch(tells, shuffle, expected):
+    dataset = TensorDataset(torch.randn(16, 3))
+    sampler = DistributedSampler(dataset, 2, 0, shuffle=shuffle)
+    seen = SeenSamples(loader := DataLoader(dataset, 2, sampler=sampler))
+    steps, found = 0, []
+    for epoch in range(2):
+        if tells:
+            sampler.set_epoch(epoch)
+        for inputs, in loader:
+            seen.note(inputs, steps)
+            steps += 1
+            seen.take()
+            found.append(seen.forgotten_set_epoch(steps))
+    assert not any(found[:4]) and found[-1] == expected
