@@ -62,7 +62,7 @@ def running(size: int, patience: float) -> Iterator[tuple[Cluster, list[Any], fl
         _wait(lambda: all(cluster.joined), LONGEST_START, "the ranks did not join")
         yield cluster, processes, max(cluster.joined) - begun
     finally:
-        for process in processes:
+        for process in reversed(processes):  # the leader last: no rank shall miss it
             process.kill()
             process.join()
 

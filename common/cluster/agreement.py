@@ -16,6 +16,9 @@ from common.cluster.stopping import Stop
 from common.core.failures import Verdict
 from common.core.progress import Progress
 
+STOP = "stop"
+Asked = tuple[str, int]  # why to stop, and the exit code
+
 
 class StopAgreement:
     """One rank's part in the agreement; its watch calls `advance` every now and then."""
@@ -23,7 +26,7 @@ class StopAgreement:
     def __init__(self, stop: Stop, progress: Progress) -> None:
         self._stop = stop
         self._progress = progress
-        self._asked: tuple[str, int] | None = None
+        self._asked: Asked | None = None
         self._deadline = float("inf")
         self._target: int | None = None
 
@@ -31,13 +34,13 @@ class StopAgreement:
     def is_going_on(self) -> bool:
         return self._asked is not None or self._stop.signal is not None
 
-    def advance(self, board: Board, names: Names) -> Verdict | None:
+    def advance(self, board: Board, names: Names, asked: Asked | None) -> Verdict | None:
         """One move, which never waits. Returns the verdict when time is up, or all may leave.
 
         The latter on the leader. `names` says who each rank is; as long as it is empty no rank can
-        have trained.
+        have trained. `asked` is what a rank has asked first, as far as this rank has heard.
         """
-        if self._asked is None and not self._begin(board, names):
+        if self._asked is None and not self._begin(board, names, asked):
             return None
         assert self._asked is not None
         why, code = self._asked
@@ -55,14 +58,14 @@ class StopAgreement:
                 return Verdict(f"{why} {self._progress.place()}, and so are all ranks", code)
         return None
 
-    def _begin(self, board: Board, names: Names) -> bool:
-        """Asks all ranks to stop, or reads that one of them asks; false when none does."""
+    def _begin(self, board: Board, names: Names, asked: Asked | None) -> bool:
+        """Asks all ranks to stop, or takes over that one of them asks; false when none does."""
         if self._stop.signal is not None:
             why, code = self._stop.reason()
             who = names[board.world.rank] if names else f"rank {board.world.rank}"
-            self._asked = board.first("stop", [f"{who} was {why}", code])
+            self._asked = board.first(STOP, [f"{who} was {why}", code])
         else:
-            self._asked = board.read_first("stop")
+            self._asked = asked
         if self._asked is None:
             return False
         self._deadline = time.monotonic() + stopping.GRACE_SECONDS

@@ -19,6 +19,7 @@ LAG_FACTOR = 4.0
 CONNECTING_FACTOR = 2.0
 LONGEST_LAG_BEATS = 4
 COLLECTIVE = ("sync", "checking", "totals", CONNECTING)
+UNHEARD: Sequence[Any] = [0, False]  # the beat of a rank that has posted none
 Names = Sequence[str] | Mapping[int, str]
 
 
@@ -60,11 +61,11 @@ class Heartbeats:
         self._listened = time.monotonic()
         self._lag = 0.0
 
-    def listen(self, beats: Mapping[int, list[Any]], ranks: int) -> None:
+    def listen(self, beats: Mapping[int, Sequence[Any]], ranks: int) -> None:
         """Takes in what has been posted; a rank that has never posted counts as silent."""
         now = time.monotonic()
         for rank in range(ranks):
-            count, failed, *place = beats.get(rank, [0, False])
+            count, failed, *place = beats.get(rank, UNHEARD)
             progress, last = Progress(*place), self._pulses.get(rank)
             if last is None or progress != last.progress:
                 self._pulses[rank] = Pulse(count, failed, progress, now, now)
@@ -100,6 +101,10 @@ class Heartbeats:
             return self._silent_rank(names, now, limit) or stuck
         return self._silent_rank(names, now,
                                  SILENCE_SECONDS + self._slack + LAG_FACTOR * self._lag)
+
+    def is_alarmed(self, names: Names) -> bool:
+        """Whether a rank is close to being lost, or a collective of this rank has failed."""
+        return self.collective_failed or self.lost_rank(names, 2 * self._every) is not None
 
     def _silent_rank(self, names: Names, now: float, limit: float) -> PeerLost | None:
         """The rank unheard of for longest, when that is more than `limit` seconds."""

@@ -13,11 +13,15 @@ from common.core.world import World
 
 
 class Posts:
-    """Values are plain, for JSON. A topic has one value a rank, or one that is told to all."""
+    """Values are plain, for JSON. A topic has one value a rank, or one that is told to all.
+
+    What has been posted or told once stays, so whether it is there is not asked again.
+    """
 
     def __init__(self, store: Store, world: World) -> None:
         self.world = world
         self.store = store
+        self._complete: set[str] = set()
 
     def post(self, topic: str, value: Any) -> None:
         """Lets all ranks read this rank's value, in the place of an earlier one."""
@@ -25,6 +29,8 @@ class Posts:
 
     def posted(self, topic: str) -> dict[int, Any]:
         """What has been posted so far, by rank. For the leader, as it reads N values."""
+        if (values := self.all_posted(topic)) is not None:
+            return dict(enumerate(values))
         ranks = self.present(topic, range(self.world.size))
         values = self.store.multi_get([key_of(topic, rank) for rank in ranks]) if ranks else []
         return dict(zip(ranks, map(json.loads, values), strict=True))
@@ -35,9 +41,15 @@ class Posts:
 
     def all_posted(self, topic: str) -> list[Any] | None:
         """Every rank's value, by rank, once all have posted; None before. For the leader."""
-        if not self.store.check(keys := self.keys(topic)):
+        keys = self.keys(topic)
+        if not self._is_complete(topic, keys):
             return None
         return [json.loads(value) for value in self.store.multi_get(keys)]
+
+    def _is_complete(self, topic: str, keys: list[str]) -> bool:
+        if topic not in self._complete and self.store.check(keys):
+            self._complete.add(topic)
+        return topic in self._complete
 
     def present(self, topic: str, ranks: Sequence[int]) -> list[int]:
         """Those of `ranks` that have posted: by halves, as mostly all or all but a few have."""
@@ -54,7 +66,7 @@ class Posts:
     def told(self, topic: str) -> Any:
         """What was told last; None before."""
         key = told_key(topic)
-        return json.loads(self.store.get(key)) if self.store.check([key]) else None
+        return json.loads(self.store.get(key)) if self._is_complete(key, [key]) else None
 
     def first(self, topic: str, value: Any) -> Any:
         """Sets the topic's one value unless a rank has set it before; returns what holds."""

@@ -10,14 +10,15 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from torch.distributed import Store
 
-from common.cluster.agreement import StopAgreement
+from common.cluster.agreement import STOP, Asked, StopAgreement
 from common.cluster.board import Board, is_broken_collective
 from common.cluster.connections import OwnLinks
 from common.cluster.ending import end_process
-from common.cluster.heartbeats import SILENCE_SECONDS, Heartbeats, Names, beat
+from common.cluster.heartbeats import SILENCE_SECONDS, UNHEARD, Heartbeats, Names, beat
 from common.cluster.pace import beat_seconds, hurried_seconds
 from common.cluster.rank_info import RankInfo
 from common.cluster.stopping import Stop
@@ -27,6 +28,15 @@ from common.core.progress import Progress
 BLAME_SECONDS = 7.0
 CONNECT_SECONDS = 10.0  # the first answer may take longer: a name server is asked, twice 5 seconds
 NEWS = "news"
+
+
+class News(NamedTuple):
+    """What the leader tells all ranks in every beat: plain values, for JSON."""
+
+    beat: Sequence[Any] = UNHEARD
+    saved: str | None = None
+    asked: Asked | None = None
+    alarmed: bool = False
 
 
 class Watch:
@@ -50,7 +60,8 @@ class Watch:
         self._agreement = StopAgreement(stop, progress)
         self.ranks: Sequence[RankInfo] = ()
         self._links = OwnLinks(patience, progress)
-        self._count, self._alarmed = 0, False
+        self._count, self._own, self._alarmed = 0, UNHEARD, False
+        self._asked: Asked | None = None
         self._stopping = threading.Event()
         self._answered = time.monotonic() + CONNECT_SECONDS
         self._threads = [threading.Thread(target=self._beat, name="watch", daemon=True),
@@ -91,7 +102,7 @@ class Watch:
 
     def _pause(self) -> bool:
         """Waits for the next beat, less long when a signal comes; true when the watch must end."""
-        if self._agreement.is_going_on or self._alarmed or self.heartbeats.collective_failed:
+        if self._agreement.is_going_on or self._alarmed:
             self._stopping.wait(hurried_seconds(self._board.world.size))
         else:
             self._stop.wake.wait(self._every)
@@ -110,29 +121,31 @@ class Watch:
 
     def _post(self, board: Board) -> None:
         self._count += 1
-        board.post("beat", beat(self._count, self.heartbeats.collective_failed, self._progress))
+        self._own = beat(self._count, self.heartbeats.collective_failed, self._progress)
+        board.post("beat", self._own)
 
     def _listen(self, board: Board) -> None:
         """The leader hears all ranks, and tells its news; the other ranks hear the leader's."""
-        alarmed, ranks = False, board.world.size if self.names else 0
+        ranks = board.world.size if self.names else 0
         if board.world.is_leader:
             self.heartbeats.listen(board.posted("beat") if ranks else {}, ranks)
+            news = News(self._own, self._progress.saved, board.read_first(STOP))
         else:
-            leaders, saved, alarmed = board.told(NEWS) or ([0, False], None, False)
-            self.heartbeats.listen({0: leaders}, min(ranks, 1))
-            if self._progress.saved is not None and saved is not None:
-                self._progress.saved = saved
+            news = News(*(board.told(NEWS) or ()))
+            self.heartbeats.listen({0: news.beat}, min(ranks, 1))
+            if self._progress.saved is not None and news.saved is not None:
+                self._progress.saved = news.saved
         # Close to a verdict all ranks look more often, so that none is late.
-        self._alarmed = bool(alarmed or self.heartbeats.lost_rank(self.names, 2 * self._every))
+        self._asked = news.asked
+        self._alarmed = bool(news.alarmed or self.heartbeats.is_alarmed(self.names))
         if board.world.is_leader:
-            board.tell(NEWS, [beat(self._count, self.heartbeats.collective_failed, self._progress),
-                              self._progress.saved, self._alarmed])
+            board.tell(NEWS, news._replace(alarmed=self._alarmed))
 
     def _judge(self, board: Board) -> None:
         """Publishes a failure that it finds; ends the process when there is a verdict."""
         failure = (self.heartbeats.lost_rank(self.names)
                    or self._links.lost_link(self.ranks, board.world.rank)
-                   or self._agreement.advance(board, self.names))
+                   or self._agreement.advance(board, self.names, self._asked))
         if failure:
             board.publish(failure)
         if verdict := board.verdict():

@@ -56,7 +56,8 @@ class Rank:
 
     def advance(self):
         """What the watch does; the verdict that holds, if there is one."""
-        if found := self.agreement.advance(self.board, self.names):
+        asked = self.board.read_first("stop")
+        if found := self.agreement.advance(self.board, self.names, asked):
             self.board.publish(found)
         return self.board.verdict()
 
@@ -119,9 +120,9 @@ def test_a_frozen_rank_passes_one_more_boundary_at_most():
 def test_before_all_have_joined_no_rank_waits():
     stop, board = Stop(), Board(HashStore(), World(1, 3))
     agreement = StopAgreement(stop, Progress())
-    assert agreement.advance(board, []) is None
+    assert agreement.advance(board, [], None) is None
     stop.signal = signal.SIGINT
-    verdict = agreement.advance(board, [])
+    verdict = agreement.advance(board, [], None)
     assert verdict is not None and verdict.exit_code == 130
 
 
