@@ -98,8 +98,8 @@ def _require_group(environment: Mapping[str, str]) -> None:
 def _meet(board: Board, watch: Watch, loader: Any) -> list[int | None]:
     """The lengths of all ranks' loaders, by rank; the watch learns the ranks' names."""
     me = [socket.gethostname(), os.getpid(), _length(loader)]
-    told = board.share("the witness's start", me,
-                       hint=": every rank must enter `with witness(...)`, or call train_model")
+    told = board.collect("the witness's start", me, list,
+                         hint=": every rank must enter `with witness(...)`, or call train_model")
     watch.names = [f"rank {rank} ({host}, pid {pid})" for rank, (host, pid, _) in enumerate(told)]
     return [length for *_, length in told]
 
