@@ -16,7 +16,7 @@ import common
 from common.core.events import read_events
 from common.core.failures import Failure, UsageError
 from common.model.replica import unwrapped
-from common.reporting.merged_steps import read_steps
+from common.reporting.merged_steps import by_place, logs_of_runs
 from common.reporting.page import Page
 from common.reporting.recorded_run import find_runs
 from common.run.script_run import metrics_path
@@ -131,7 +131,8 @@ def test_the_scripts_find_a_run_of_a_users_own(tmp_path):
     assert run.settings["batch_size"] == 8 and run.settings["momentum"] == 0.9
     text, code = describe(run, time.time())
     assert "part2 on 2 ranks: finished" in text and "epoch 2 of 2" in text and code == 0
-    assert len(read_steps(tmp_path / "logs" / "part2")) == 6  # what merge_logs.py shows
+    (_, paths), = logs_of_runs([tmp_path / "logs" / "part2"])
+    assert len(by_place(paths)) == 6  # what merge_logs.py shows
     assert Page.of([run], []).first_sentences()
 
 
