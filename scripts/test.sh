@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything that CI runs: linter, type checker, tests. --slow adds the long tests; other arguments
-# go to pytest: scripts/test.sh -k strategy
+# go to pytest: scripts/test.sh -k strategy. Two files of tests run at a time, since most wait for
+# ranks that they have started; -n 0 runs one after the other.
 set -euo pipefail
 . "$(dirname "$0")/environment.sh"
 use_environment requirements-dev.txt
@@ -32,4 +33,4 @@ if [ "$(id -u)" -eq 0 ] && command -v apt-get > /dev/null && ! command -v chromi
 fi
 "$PYTHON" -m ruff check .
 "$PYTHON" -m mypy
-exec "$PYTHON" -m pytest "${markers[@]}" "$@"
+exec "$PYTHON" -m pytest -n 2 --dist loadfile "${markers[@]}" "$@"
