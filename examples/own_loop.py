@@ -1,4 +1,4 @@
-"""The strategies in a training loop of one's own: this file needs of the project five lines.
+"""The strategies in a training loop of one's own: this file needs of the project six lines.
 
     .venv/bin/torchrun --nproc-per-node 2 examples/own_loop.py overlapped-all-reduce
     .venv/bin/torchrun --nproc-per-node 2 examples/own_loop.py local-sgd
@@ -17,6 +17,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from common import witness
 from PartTwo.strategies import SyncOptions, create_strategy  # 1
 
 STEPS, BATCH = 40, 24
@@ -32,13 +33,14 @@ def main(strategy: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     sync = create_strategy(strategy, SyncOptions(every=5, iterations=STEPS))  # 2
     sync.prepare(model, optimizer)  # 3
-    for step in range(STEPS):
-        mine = slice(step * BATCH + rank, (step + 1) * BATCH, ranks)
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs[mine]), targets[mine]).backward()
-        sync.average([each.grad for each in model.parameters() if each.grad is not None])  # 4
-        optimizer.step()
-    sync.settle()  # 5
+    with witness(model, optimizer):  # 4: names what would silently train wrongly
+        for step in range(STEPS):
+            mine = slice(step * BATCH + rank, (step + 1) * BATCH, ranks)
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(inputs[mine]), targets[mine]).backward()
+            sync.average([each.grad for each in model.parameters() if each.grad is not None])  # 5
+            optimizer.step()
+        sync.settle()  # 6
     with torch.no_grad():
         loss = nn.functional.mse_loss(model(inputs), targets).item()
     if rank == 0:

@@ -1,6 +1,7 @@
 """The strategies in somebody's own loop: the example, on one rank and on several.
 
-Mutation that turns this red: leave line 4 of the example out, or line 5 (for cross-step).
+Mutation that turns this red: leave line 5 of the example out, or line 6 (for cross-step); let a
+rank of own_script.py take another's shard.
 """
 
 import re
@@ -10,6 +11,7 @@ import sys
 import pytest
 
 from common.core.strategies import LOCAL_STRATEGIES, STRATEGIES
+from common.reporting.recorded_run import find_runs
 from tests.ranks import ROOT, free_port
 
 EXAMPLE = str(ROOT / "examples" / "own_loop.py")
@@ -46,3 +48,20 @@ def test_it_learns_what_one_rank_learns(strategy, ranks, alone):
 def test_weights_that_are_averaged_now_and_then_learn_something_else_and_well(strategy, alone):
     loss = loss_of(strategy, 2)
     assert loss != pytest.approx(alone, abs=1e-6) and loss < 1.0
+
+
+SCRIPT = str(ROOT / "examples" / "own_script.py")
+
+
+def test_a_script_of_the_documented_functions(tmp_path):
+    launchers = {"alone": [], "PartTwo": ["-m", "torch.distributed.run", "--nproc-per-node", "2",
+                                          "--master-port", str(free_port())]}
+    said = {}
+    for part, launcher in launchers.items():
+        done = subprocess.run([sys.executable, *launcher, SCRIPT, part, str(tmp_path)],
+                              capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        said[part] = float(re.search(r"ranks: (\S+) % of 297 digits are right", done.stdout)[1])
+    assert said["alone"] > 90 and said["PartTwo"] == pytest.approx(said["alone"], abs=1)
+    assert [(run.name, run.ranks) for run in find_runs([tmp_path])] == [("alone", 1),
+                                                                       ("PartTwo", 2)]
