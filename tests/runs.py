@@ -15,6 +15,7 @@ from tests.ranks import Program, cluster, program, run_programs
 from tests.workload import SMALL, plant
 
 STEPS = 18
+STATE = ("epoch", "loss", "position", "totals", "validation_losses", "data")
 RUNS = {"PartOne": "PartOne", "gather-scatter": "PartTwo/gather-scatter",
         "all-reduce": "PartTwo/all-reduce", "PartThree": "PartThree"}
 MORE_RUNS = {name: f"PartTwo/{name}" for name in (
@@ -65,6 +66,7 @@ class End(NamedTuple):
     optimizer: dict
     losses: list[list[tuple]]
     epochs: list[tuple]
+    state: dict  # of the checkpoint, where the run stands
 
 
 def end_of(case: Case, folder: Path, world_size: int | None = None) -> End:
@@ -76,7 +78,7 @@ def end_of(case: Case, folder: Path, world_size: int | None = None) -> End:
     epochs = [(event["epoch"], event["loss"], event["accuracy"])
               for event in read_events(logs[0], "epoch")]
     return End(contents["model_state_dict"], contents["optimizer_state_dict"]["state"], losses,
-               epochs)
+               epochs, {name: contents[name] for name in STATE})
 
 
 def same_bits(one: End, other: End) -> bool:
@@ -84,4 +86,4 @@ def same_bits(one: End, other: End) -> bool:
     tensors += [(state["momentum_buffer"], other.optimizer[key]["momentum_buffer"])
                 for key, state in one.optimizer.items()]
     return (all(torch.equal(a, b) for a, b in tensors) and one.losses == other.losses
-            and one.epochs == other.epochs)
+            and one.epochs == other.epochs and one.state == other.state)
