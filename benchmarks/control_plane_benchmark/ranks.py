@@ -73,7 +73,7 @@ class CountingStore:
 def run_process(cluster: Cluster, ranks: range) -> None:
     """The life of a process that holds these ranks; it must be killed at the end."""
     if 0 not in ranks:
-        os.nice(10)  # the leader of a real cluster does not share its cores with the other ranks
+        os.nice(5)  # the leader of a real cluster does not share its cores with the other ranks
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process is killed
     threading.stack_size(512 * 1024)
     _use_in_threads(cluster)

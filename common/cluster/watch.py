@@ -39,6 +39,27 @@ class News(NamedTuple):
     alarmed: bool = False
 
 
+class Answers:
+    """When the store has answered last. Somebody must look `every` so many seconds."""
+
+    def __init__(self, every: float) -> None:
+        self._every = every
+        self._looked = time.monotonic()
+        self._last = self._looked + CONNECT_SECONDS
+
+    def note(self) -> None:
+        """The store has answered."""
+        self._last = time.monotonic()
+
+    def silence(self) -> float | None:
+        """For how many seconds it has been silent, when that is too long."""
+        now = time.monotonic()
+        if now - self._looked > 4 * self._every:
+            self._last = now  # it is this process that was stopped: ask before judging
+        self._looked, silence = now, now - self._last
+        return silence if silence > SILENCE_SECONDS + 4 * self._every else None
+
+
 class Watch:
     """Enter it before anything that may block. Every rank must run one.
 
@@ -62,8 +83,8 @@ class Watch:
         self._links = OwnLinks(patience, progress)
         self._count, self._own, self._alarmed = 0, UNHEARD, False
         self._asked: Asked | None = None
-        self._stopping = threading.Event()
-        self._answered = time.monotonic() + CONNECT_SECONDS
+        self._begun, self._stopping = threading.Event(), threading.Event()
+        self._answers = Answers(self._every)
         self._threads = [threading.Thread(target=self._beat, name="watch", daemon=True),
                          threading.Thread(target=self._guard, name="guard", daemon=True)]
 
@@ -72,6 +93,7 @@ class Watch:
         self._stop.in_group = True
         for thread in self._threads:
             thread.start()
+        self._begun.wait()  # so that no rank counts as silent that is still connecting
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -91,12 +113,14 @@ class Watch:
 
     def _beat(self) -> None:
         try:
-            board = Board(self._connect(), self._board.world)
-            while not self._pause():
+            board, is_over = Board(self._connect(), self._board.world), False
+            while not is_over:
                 self._post(board)
                 self._listen(board)
-                self._answered = time.monotonic()
+                self._answers.note()
                 self._judge(board)
+                self._begun.set()
+                is_over = self._pause()
         except Exception as error:
             self._leader_lost(f"the connection to its store failed: {first_line(error)}")
 
@@ -110,13 +134,8 @@ class Watch:
 
     def _guard(self) -> None:
         """Ends the process when the store stays silent: a stopped leader closes no connection."""
-        slept_from = time.monotonic()
         while not self._stopping.wait(self._every):
-            now = time.monotonic()
-            if now - slept_from > 4 * self._every:
-                self._answered = now  # it is this process that was stopped: ask before judging
-            slept_from, silence = now, now - self._answered
-            if silence > SILENCE_SECONDS + 4 * self._every:
+            if silence := self._answers.silence():
                 self._leader_lost(f"its store last answered {silence:.1f} s ago")
 
     def _post(self, board: Board) -> None:
