@@ -27,7 +27,7 @@ def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modul
     checkpoints of `model`.
     """
     checkpoints = folder / "checkpoints"
-    _refuse_dangling_link(checkpoints)
+    _refuse_dangling_link(checkpoints, node.whose)
     try:
         if settings.resume_from == "replace":
             _remove_run(folder, node)
@@ -43,12 +43,12 @@ def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modul
                          f"written: {error.strerror}") from error
 
 
-def _refuse_dangling_link(folder: Path) -> None:
+def _refuse_dangling_link(folder: Path, whose: str) -> None:
     """Raises UsageError where `folder` leads through a link to nowhere: to a lost disk, perhaps."""
     for place in (folder, *folder.parents):
         if place.is_symlink() and not place.exists():
-            raise UsageError(f"{place} is a link to {place.readlink()}, which is not there: mount "
-                             "its disk or make the folder, or remove the link")
+            raise UsageError(f"{whose}{place} is a link to {place.readlink()}, which is not there: "
+                             "mount its disk or make the folder, or remove the link")
 
 
 def _remove_run(folder: Path, node: Node) -> None:
