@@ -53,8 +53,8 @@ def witness(model: nn.Module, optimizer: Optimizer, loader: Any = None, *, every
 
     It reads weights, gradients and inputs and draws no random numbers: what is learned is the same.
     Beside VGG-11 under DDP (two ranks, 64 images each, float32, one thread a rank: 0.94 s of
-    processor time a step, n = 42) a batch costs 0.8 ms and a comparison 22 ms, 0.3 % of a step in all; its
-    threads take 0.1 % of a core.
+    processor time a step, n = 42) a batch costs 0.8 ms and a comparison 22 ms, 0.3 % of a step in
+    all; its threads take 0.1 % of a core.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         _require_group(os.environ)
