@@ -99,9 +99,9 @@ class Checkpoints:
 
     def finish_save(self, source: Path, position: Position) -> None:
         """Does what a kill left undone after `source` was written, if so. Every rank must call."""
-        path = self.folder / source.name
+        path = self.folder / checkpoint_folder.file_name(position)
         if path.resolve() != source.resolve():
-            return  # it was resumed from another folder
+            return  # it was resumed from a file that is no save of this run
         if all(event["file"] != path.name
                for event in read_events(self.log.metrics_path, "checkpoint")):
             self._tell(path, position, None)

@@ -108,6 +108,12 @@ def test_a_run_killed_right_after_a_file_was_written_lacks_nothing(name, tmp_pat
     assert differences(whole / "PartOne", folder / "PartOne") == []
 
 
+def test_a_run_goes_on_from_a_file_of_its_own_folder_that_is_no_save_of_its_own(tmp_path):
+    case, flags = Case("PartOne", 1, "memory", 4, 0), ["--validation", "0.3"]
+    launch(case, tmp_path, "no", more=flags)
+    launch(case, tmp_path, str(tmp_path / "PartOne" / "checkpoints" / "best.pt"), more=flags)
+
+
 @pytest.mark.slow
 def test_random_kills_leave_no_difference(tmp_path, capsys):
     flags = ["--seed", "22", "--folder", str(tmp_path)]
