@@ -29,25 +29,26 @@ class OwnLinks:
 
     def __init__(self, patience: float, progress: Progress) -> None:
         self._patience = PART_OF_PATIENCE * patience
+        self.ranks: Sequence[RankInfo] = ()  # once they are known
         self._progress = progress
         self._place: tuple[int, ...] = ()
         self._moved = time.monotonic()
 
-    def lost_link(self, ranks: Sequence[RankInfo], rank: int) -> PeerLost | None:
+    def lost_link(self, rank: int) -> PeerLost | None:
         """Names the pair of ranks between which nothing passes; call it at every beat."""
         place, now = self._progress.order(), time.monotonic()
         if place != self._place:
             self._place, self._moved = place, now
         if now - self._moved < self._patience or not (addresses := unacknowledged()):
             return None
-        others = [str(each) for each in ranks
+        others = [str(each) for each in self.ranks
                   if each.rank != rank and each.address.partition("%")[0] in addresses]
         if not others:
             return None
         return PeerLost(
-            f"{' or '.join(others)} no longer acknowledges what {ranks[rank]} sends "
+            f"{' or '.join(others)} no longer acknowledges what {self.ranks[rank]} sends "
             f"{self._progress.place()}, for {now - self._moved:.0f} s: the link between "
-            f"{ranks[rank].address} and {', '.join(sorted(addresses))} is lost, or a firewall "
+            f"{self.ranks[rank].address} and {', '.join(sorted(addresses))} is lost, or a firewall "
             "drops what goes there")
 
 

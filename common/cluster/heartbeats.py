@@ -106,6 +106,11 @@ class Heartbeats:
         """Whether a rank is close to being lost, or a collective of this rank has failed."""
         return self.collective_failed or self.lost_rank(names, 2 * self._every) is not None
 
+    def lost_leader(self, names: Names, place: str, how: str) -> PeerLost:
+        """What a rank says that no longer reaches the leader's store."""
+        name = names[0] if names else "rank 0"
+        return PeerLost(f"{name}, the leader, is lost {place}: {how}{self.fate(0)}")
+
     def _silent_rank(self, names: Names, now: float, limit: float) -> PeerLost | None:
         """The rank unheard of for longest, when that is more than `limit` seconds."""
         running = [(pulse.heard, rank) for rank, pulse in self._pulses.items()

@@ -131,7 +131,7 @@ def joined(world: World, settings: Settings, seconds: float, progress: Progress 
         known = range(world.size) if world.is_leader else (0, world.rank)
         watch.names = {rank: f"rank {rank} ({ranks[rank].host}, pid {ranks[rank].pid})"
                        for rank in known}
-        watch.ranks = ranks
+        watch.links.ranks = ranks
         watch.heartbeats.fate = lambda rank: fate_of_rank(ranks[rank], me)
         yield board, ranks
         progress.phase = FINISHED

@@ -20,9 +20,8 @@ from common.cluster.connections import OwnLinks
 from common.cluster.ending import end_process
 from common.cluster.heartbeats import SILENCE_SECONDS, UNHEARD, Heartbeats, Names, beat
 from common.cluster.pace import beat_seconds, hurried_seconds
-from common.cluster.rank_info import RankInfo
 from common.cluster.stopping import Stop
-from common.core.failures import Failure, PeerLost, first_line
+from common.core.failures import Failure, first_line
 from common.core.progress import Progress
 
 BLAME_SECONDS = 7.0
@@ -79,8 +78,7 @@ class Watch:
         self._board, self._connect = board, connect
         self._stop, self._progress = stop, progress
         self._agreement = StopAgreement(stop, progress)
-        self.ranks: Sequence[RankInfo] = ()
-        self._links = OwnLinks(patience, progress)
+        self.links = OwnLinks(patience, progress)
         self._count, self._own, self._alarmed = 0, UNHEARD, False
         self._asked: Asked | None = None
         self._begun, self._stopping = threading.Event(), threading.Event()
@@ -163,7 +161,7 @@ class Watch:
     def _judge(self, board: Board) -> None:
         """Publishes a failure that it finds; ends the process when there is a verdict."""
         failure = (self.heartbeats.lost_rank(self.names)
-                   or self._links.lost_link(self.ranks, board.world.rank)
+                   or self.links.lost_link(board.world.rank)
                    or self._agreement.advance(board, self.names, self._asked))
         if failure:
             board.publish(failure)
@@ -173,10 +171,7 @@ class Watch:
             self._end_process(verdict)
 
     def _leader_lost(self, how: str) -> None:
-        name = self.names[0] if self.names else "rank 0"
-        self._end_process(
-            PeerLost(f"{name}, the leader, is lost {self._progress.place()}: {how}"
-                     f"{self.heartbeats.fate(0)}"))
+        self._end_process(self.heartbeats.lost_leader(self.names, self._progress.place(), how))
 
     def _end_process(self, failure: Failure) -> None:
         """The main thread may be blocked where nothing can wake it."""

@@ -55,18 +55,21 @@ def test_a_rank_that_has_waited_for_long_names_the_other_end(monkeypatch):
     monkeypatch.setattr(connections, "unacknowledged", lambda: {"10.0.0.3"})
     here = Progress(1, 5, "sync", has_stepped=True)
     links = OwnLinks(60, here)
+    assert links.lost_link(1) is None  # before all ranks are known
+    links.ranks = RANKS
     for now[0] in (1000.0, 1040.0):
-        assert links.lost_link(RANKS, 1) is None
+        assert links.lost_link(1) is None
     here.iteration = 6  # it has moved
     for now[0] in (1050.0, 1090.0):
-        assert links.lost_link(RANKS, 1) is None
+        assert links.lost_link(1) is None
     now[0] = 1096.0
-    assert str(links.lost_link(RANKS, 1)).startswith(
+    assert str(links.lost_link(1)).startswith(
         "rank 2 on node2 no longer acknowledges what rank 1 on node1 sends at epoch 1 iteration 6 "
         "(sync), for 46 s: the link between 10.0.0.2 and 10.0.0.3 is lost")
-    assert links.lost_link((), 1) is None  # before all ranks are known
 
 
 def test_a_link_to_who_is_no_rank_says_nothing(monkeypatch):
     monkeypatch.setattr(connections, "unacknowledged", lambda: {"192.0.2.7"})
-    assert OwnLinks(0, Progress()).lost_link(RANKS, 1) is None
+    links = OwnLinks(0, Progress())
+    links.ranks = RANKS
+    assert links.lost_link(1) is None
