@@ -7,6 +7,7 @@ import errno
 import fcntl
 import ipaddress
 import os
+import resource
 import socket
 import struct
 from collections.abc import Callable
@@ -76,6 +77,15 @@ def choose_interface(wanted: str | None, master: str, port: int) -> tuple[str, s
         return found[0]
     address = local_address_towards(master, port)
     return next((name for name, other in mine if other == address), "lo"), address
+
+
+def allow_connections() -> None:
+    """Raises this process's limit of open files as far as it may.
+
+    The usual 1,024 are too few for the leader of 500 ranks, whose store has two connections a rank.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def listen(address: str, port: int) -> socket.socket:

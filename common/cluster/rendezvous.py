@@ -139,6 +139,7 @@ def open_store(world: World, address: str, deadline: float, say: Callable[[str],
     holds the port, and RanksDisagree when the store belongs to a job with another token; that job
     then goes on.
     """
+    addresses.allow_connections()
     if world.is_leader and not world.store_is_served:
         store = PrefixStore(_prefix(world), serve_store(address, world.master_port))
         return _check_token(store, world, address, deadline)

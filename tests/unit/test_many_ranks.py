@@ -2,9 +2,10 @@
 
 Mutations that turn this red: let every rank read `board.posted("beat")` in Watch._listen, or
 `all_posted("boundary")` in the agreement; return `[each for each in Roster(board)]` from exchange;
-drop " again" from Node.agree.
+drop " again" from Node.agree; drop allow_connections from open_store.
 """
 
+import resource
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,12 +19,13 @@ from common.cluster import board
 from common.cluster.board import Board
 from common.cluster.process_group import Node
 from common.cluster.rank_info import RankInfo
-from common.cluster.rendezvous import exchange
+from common.cluster.rendezvous import exchange, open_store
 from common.cluster.stopping import Stop
 from common.cluster.watch import Watch
 from common.core.failures import PeerLost, RanksDisagree, Verdict
 from common.core.progress import Progress
 from common.core.world import World
+from tests.ranks import free_port
 
 FEW, MANY = 8, 32
 
@@ -157,3 +159,13 @@ def test_who_is_missing_is_told_to_the_ranks_that_wait(monkeypatch):
     missing = "2 of 3 done with the data, waiting for rank 2"
     assert ends == {f"gave up: {missing}; start the missing, or raise --timeout"}
     assert missing in said[0] and missing in said[1] and not said[2]
+
+
+def test_the_leader_may_have_a_connection_for_each_rank():
+    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(few, 1024), most))
+    try:
+        open_store(World(0, 2, master_port=free_port()), "127.0.0.1", time.monotonic() + 60, print)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, most))
