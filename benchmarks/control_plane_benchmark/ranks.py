@@ -72,8 +72,10 @@ class CountingStore:
 
 def run_process(cluster: Cluster, ranks: range) -> None:
     """The life of a process that holds these ranks; it must be killed at the end."""
-    if 0 not in ranks:
-        os.nice(5)  # the leader of a real cluster does not share its cores with the other ranks
+    if 0 in ranks:  # a real leader does not share its cores with the other ranks
+        os.setsid()  # Linux shares the cores out by session first
+    else:
+        os.nice(19)
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process is killed
     threading.stack_size(512 * 1024)
     _use_in_threads(cluster)
