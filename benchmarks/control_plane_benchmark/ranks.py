@@ -12,7 +12,6 @@ import time
 from ctypes import c_double, c_int, c_uint64
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import RawArray, RawValue
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -115,8 +114,7 @@ def _use_in_threads(cluster: Cluster) -> None:
 
 def _live(cluster: Cluster, rank: int) -> None:
     world = World(rank, cluster.size, "127.0.0.1", cluster.port, "flags")
-    settings = Settings("none", Path(), Path(), epochs=1, batch_size=1, learning_rate=0.1,
-                        momentum=0.9, weight_decay=0.0, timeout=cluster.patience)
+    settings = Settings(workload="none", timeout=cluster.patience)
     progress, stop = Progress(), Stop()
     with joined(world, settings, JOIN_SECONDS, progress, stop) as (board, ranks):
         node = Node(world, torch.device("cpu"), 1, "none", ranks, progress, stop, board.store)

@@ -25,7 +25,7 @@ def is_local(settings: Mapping[str, Any]) -> bool:
     return bool(local_choices(settings["sync"]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LearningSettings(Rows):
     workload: str = setting(
         "cifar10-vgg11", "data set and model (default: cifar10-vgg11)", DATA,

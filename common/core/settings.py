@@ -41,7 +41,7 @@ class Launch(Rows):
     debug: bool = setting(False, "print the traceback of an error", RUN, parse=bool)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings(LearningSettings):
     """One field a setting; `python3 PartTwo/main.py --help-all` says what each means."""
 

@@ -35,9 +35,9 @@ def small_problem(precision: str, batch_norm: str = "synchronised", steps: int =
 
     Shards are uneven on 3 and 4 ranks, and in the fifth batch on 2.
     """
-    return Problem(Settings("small", Path(), Path(), epochs=steps, batch_size=10,
-                            crop_padding=1, max_iterations=steps, precision=precision,
-                            batch_norm=batch_norm, threads=1),
+    return Problem(Settings(workload="small", epochs=steps, batch_size=10, crop_padding=1,
+                            max_iterations=steps, precision=precision, batch_norm=batch_norm,
+                            threads=1),
                    row=ROW)
 
 

@@ -27,7 +27,7 @@ from tests.runs import FOLDERS, Case, end_of, launch, same_bits
 from tests.workload import plant
 
 KILLED = -9
-SETTINGS = Settings("digits-vgg11", Path(), Path("outputs"), 1, 4, 0.1, 0.9, 0.0)
+SETTINGS = Settings(workload="digits-vgg11", batch_size=4, learning_rate=0.1, weight_decay=0.0)
 IMAGE = (3, 32, 32)
 
 

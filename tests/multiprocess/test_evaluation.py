@@ -33,8 +33,7 @@ def evaluated(folder: str) -> Evaluation:
     rank = dist.get_rank()
     model = small_model(torch.float64, nn.BatchNorm2d)
     model.layers[1].running_mean.add_(rank)
-    settings = Settings("small", Path(), Path(), epochs=1, batch_size=10, learning_rate=0.1,
-                        momentum=0.9, weight_decay=0.0, precision="float64")
+    settings = Settings(workload="small", batch_size=10, precision="float64")
     node = Node(World(rank, dist.get_world_size()), torch.device("cpu"), 1)
     log = RunLog(Path(folder) / f"log{rank}", Path(folder) / f"jsonl{rank}", node.world)
     run = small_run(Path(folder), settings, node, log, model)

@@ -66,8 +66,7 @@ def trained(strategy: str, options: SyncOptions = SMALL_OPTIONS,
     recorder, loader = EveryStep(optimizer), small_loader(rank, world_size)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        settings = Settings("small", folder, folder, epochs=2, batch_size=10, learning_rate=0.1,
-                            momentum=0.9, weight_decay=1e-4, precision="float64")
+        settings = Settings(workload="small", epochs=2, batch_size=10, precision="float64")
         world = World(rank, world_size)
         with RunLog(folder / "log", folder / "jsonl", world) as log:
             run = small_run(folder, settings, Node(world, torch.device("cpu"), 1), log, bare,

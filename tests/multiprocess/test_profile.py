@@ -22,8 +22,7 @@ from tests.workload import SMALL, plant
 
 
 def settings(**more) -> Settings:
-    return Settings("small", None, None, **{
-        "epochs": 3, "batch_size": 1, "learning_rate": 1, "momentum": 0, "weight_decay": 0, **more})
+    return Settings(workload="small", **{"epochs": 3, **more})
 
 
 @pytest.mark.parametrize("profile, limit, expected", [

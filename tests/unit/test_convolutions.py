@@ -6,7 +6,6 @@ threads; let every rank choose for itself; leave out algorithms() in ran_on; lea
 `how == LIBRARY`; pass "library" on in create_training, or the shard in place of the batch.
 """
 
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -153,7 +152,7 @@ def test_all_ranks_do_as_the_leader_does():
 
 
 def test_the_checkpoint_says_which_algorithms_ran(vgg11):
-    settings = Settings("digits-vgg11", Path(), Path(), 1, 4, 0.1, 0.9, 0.0)
+    settings = Settings(workload="digits-vgg11", batch_size=4)
     node = Node(World(), torch.device("cpu"), threads=1)
     assert ran_on("PartOne", node, settings, vgg11)["convolutions"] == "library"
     use_fast_convolutions(vgg11, IMAGE, 256, Precision(), "auto")

@@ -6,7 +6,6 @@ normalising, or in every batch; take the middle modulo a fixed size.
 
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -120,8 +119,7 @@ def test_a_plain_dataloader_serves_too():
 
 
 def test_a_batch_size_is_named_that_gives_each_rank_a_sample_of_the_last_batch():
-    settings = Settings("digits-vgg11", Path(), Path(), 1, batch_size=5, learning_rate=0.1,
-                        momentum=0.9, weight_decay=0.0)
+    settings = Settings(workload="digits-vgg11", batch_size=5)
     node = Node(World(rank=0, size=3), torch.device("cpu"), threads=1)
     with pytest.raises(UsageError, match="has 1 samples, too few for 3 ranks: use --batch-size 6 "):
         create_loader(settings, small_dataset(11), node)

@@ -84,7 +84,7 @@ def test_zero_is_never_and_alone_needs_no_store(watch):
 
 def test_every_checkpoint_starts_the_minutes_anew(watch, tmp_path):
     node, clock = Node(World(), torch.device("cpu"), 1), SaveClock()
-    settings = Settings("small", tmp_path, tmp_path, 1, 10, 0.1, 0.9, 1e-4)
+    settings = Settings(workload="small", output_dir=tmp_path, batch_size=10)
     model = small_model(torch.float32)
     with RunLog(tmp_path / "log", tmp_path / "jsonl", node.world) as log:
         run = small_run(tmp_path, settings, node, log, model, iterations=9, clock=clock)
