@@ -4,10 +4,11 @@
     python3 benchmarks/control_plane.py                          # 25 minutes, needs 6 GB
     python3 benchmarks/control_plane.py --sizes 16 64 --minutes 1 --runs 1
 
-All ranks are on this machine, as threads of a few processes; the leader, whose share of a core is
-measured, and the rank that is lost are processes of their own. A quiet cluster runs --minutes at
-the largest size, and a tenth of that at the others. The clock of a fault runs until the last rank
-has named the lost one. A killed rank's neighbour sees its connection break, as in a collective.
+All ranks are on this machine, as threads of a few processes, and start 20 ms after one another; the
+leader, whose share of a core is measured, and the rank that is lost are processes of their own. A
+quiet cluster runs --minutes at the largest size, and a tenth of that at the others. The clock of a
+fault runs until the last rank has named the lost one. A killed rank's neighbour sees its connection
+break, as in a collective.
 """
 
 import sys
@@ -119,6 +120,7 @@ def measure(size: int, runs: int, seconds: float) -> dict[str, Any]:
     print(f"{size} ranks", file=sys.stderr, flush=True)
     found: dict[str, Any] = {"size": size, "runs": runs, "load": os.getloadavg()[0],
                              **quiet(size, seconds)}
+    print(f"without a fault: {found}", file=sys.stderr, flush=True)
     starts = [found["start_up"]]
     for fault in FAULTS:
         timed = [seconds_to_name(size, fault) for _ in range(runs)]
