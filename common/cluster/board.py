@@ -9,7 +9,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 from torch.distributed import Store
@@ -106,6 +106,17 @@ class Board(Posts):
             return Verdict(*self.first("verdict", [str(failure), failure.exit_code]))
         except RuntimeError:
             return failure  # the leader, which serves the store, has left
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """Publishes `error` and raises the failure that was published first.
+
+        An `error` that is neither a Failure nor a broken collective is a fault of this rank, and
+        raised as it is.
+        """
+        verdict = self.publish(error)
+        if isinstance(error, Failure) or is_broken_collective(error):
+            raise verdict from error
+        raise error
 
     def conclude(self) -> None:
         """Call when all ranks have done everything: from now on no rank can publish a failure.

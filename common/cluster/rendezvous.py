@@ -16,12 +16,12 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from common.cluster import addresses
-from common.cluster.board import FOREVER, JOINED, SENT_AWAY, Board, is_broken_collective
+from common.cluster.board import FOREVER, JOINED, SENT_AWAY, Board
 from common.cluster.master_port import STORE_TIMEOUT, before, serve_store, wait_for_master
 from common.cluster.pace import hurried_seconds
 from common.cluster.rank_info import RankInfo, gpus_suffice, machines
 from common.core.console import console, mark
-from common.core.failures import Failure, PeerLost, RanksDisagree
+from common.core.failures import PeerLost, RanksDisagree
 from common.core.progress import process_progress
 from common.core.settings import Settings
 from common.core.world import World
@@ -50,10 +50,7 @@ def join(world: World, settings: Settings, join_deadline: float,
         yield board, me
         _close_group()
     except BaseException as error:
-        verdict = board.publish(error)
-        if isinstance(error, Failure) or is_broken_collective(error):
-            raise verdict from error
-        raise
+        board.fail(error)
     finally:
         board.leave()
         _close_group()

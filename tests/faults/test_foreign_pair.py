@@ -1,4 +1,4 @@
-"""A program that takes a rank's place while the group is formed is told by a missing message.
+"""A program that takes a rank's place while the group is formed is recognised by a missing message.
 
 Mutations that turn this red: call no exchange_greetings in form_group (the ranks hang in a
 collective); wait there without the deadline; believe any number that comes.
