@@ -15,7 +15,7 @@ from pathlib import Path
 
 from common.cluster.rank_info import RankInfo
 from common.core.failures import PeerLost
-from common.core.progress import Progress
+from common.core.progress import CONNECTING, Progress
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 LEAST_REPEATS = 4  # of one segment, in 3 seconds or more: the intervals double from 0.2 seconds
@@ -39,7 +39,12 @@ class OwnLinks:
         place, now = self._progress.order(), time.monotonic()
         if place != self._place:
             self._place, self._moved = place, now
-        if now - self._moved < self._patience or not (addresses := unacknowledged()):
+        # Before there is a group only the leader is talked to. A look costs as much as the machine
+        # has connections: a thousand ranks that look while they join stop it.
+        is_in_group = self._progress.epoch > 0 or self._progress.phase == CONNECTING
+        if not is_in_group or now - self._moved < self._patience:
+            return None
+        if not (addresses := unacknowledged()):
             return None
         others = [str(each) for each in self.ranks
                   if each.rank != rank and each.address.partition("%")[0] in addresses]

@@ -24,7 +24,7 @@ from common.core.world import World
 
 RETRY_SECONDS = 0.2
 REPLY_SECONDS = 2.0
-STORE_TIMEOUT = timedelta(seconds=10)
+STORE_TIMEOUT = timedelta(seconds=60)  # the watch is sooner to say that a leader is silent
 NONCE = b"ping"
 # TCPStore's queries VALIDATE, with its magic number, and PING, to which it replies the nonce.
 GREETING = struct.pack("<BIB", 0, 0x3C85F7CE, 13) + NONCE

@@ -5,8 +5,7 @@
 
 BEAT_SECONDS = 0.5
 HURRIED_SECONDS = 0.05
-POLL_SECONDS = 0.01
-BEATS_PER_SECOND = 1024  # of all ranks together, each some ten operations; a store answers 55,000
+BEATS_PER_SECOND = 1024  # of all ranks together, each four requests; a store answers 55,000
 
 
 def beat_seconds(ranks: int) -> float:
@@ -16,9 +15,9 @@ def beat_seconds(ranks: int) -> float:
 
 def hurried_seconds(ranks: int) -> float:
     """The time between two looks at the store while something is going on that cannot wait."""
-    return max(HURRIED_SECONDS, ranks / (2 * BEATS_PER_SECOND))
+    return max(HURRIED_SECONDS, ranks / BEATS_PER_SECOND)
 
 
 def poll_seconds(ranks: int, looks: int) -> float:
     """The time until the next look at a key that a rank waits for, after so many looks."""
-    return min(POLL_SECONDS * 1.5 ** min(looks, 20), hurried_seconds(ranks))
+    return hurried_seconds(ranks) * min(1.0, 0.2 * 1.5 ** min(looks, 20))

@@ -11,6 +11,8 @@ from torch.distributed import Store
 
 from common.core.world import World
 
+ABSENT = "-"  # stands for no value, as it is no JSON
+
 
 class Posts:
     """Values are plain, for JSON. A topic has one value a rank, or one that is told to all.
@@ -65,8 +67,7 @@ class Posts:
 
     def told(self, topic: str) -> Any:
         """What was told last; None before."""
-        key = told_key(topic)
-        return json.loads(self.store.get(key)) if self._is_complete(key, [key]) else None
+        return self._read(told_key(topic))
 
     def first(self, topic: str, value: Any) -> Any:
         """Sets the topic's one value unless a rank has set it before; returns what holds."""
@@ -74,8 +75,12 @@ class Posts:
 
     def read_first(self, topic: str) -> Any:
         """The value that the first rank set; None when no rank has."""
-        key = f"first/{topic}"
-        return json.loads(self.store.get(key)) if self.store.check([key]) else None
+        return self._read(f"first/{topic}")
+
+    def _read(self, key: str) -> Any:
+        """A key's value, None where it has none: one request, where asking first needs three."""
+        value = self.store.compare_set(key, ABSENT, ABSENT).decode()
+        return None if value == ABSENT else json.loads(value)
 
     def keys(self, topic: str) -> list[str]:
         """Where the ranks post, by rank."""

@@ -1,8 +1,8 @@
 """Which connections repeat in vain, from the kernel's own table, and the pair of ranks they tell.
 
 Mutations that turn this red: count repeats from zero on; leave the timer out, so that a stopped
-process is taken for a lost link; read an address as it stands; look before the time has come, or at
-a rank that moves.
+process is taken for a lost link; read an address as it stands; look before the time has come, at a
+rank that moves, or while the ranks join.
 """
 
 import os
@@ -11,7 +11,7 @@ import socket
 from common.cluster import connections
 from common.cluster.connections import OwnLinks, repeating, unacknowledged
 from common.cluster.rank_info import RankInfo
-from common.core.progress import Progress
+from common.core.progress import CONNECTING, Progress
 
 TABLE = """\
    0: 0100007F:01BB 00000000:0000 0A 00000000:00000000 00:00000000 00000000  0  0 11 1
@@ -70,6 +70,16 @@ def test_a_rank_that_has_waited_for_long_names_the_other_end(monkeypatch):
 
 def test_a_link_to_who_is_no_rank_says_nothing(monkeypatch):
     monkeypatch.setattr(connections, "unacknowledged", lambda: {"192.0.2.7"})
-    links = OwnLinks(0, Progress())
+    links = OwnLinks(0, Progress(1, 5, "sync"))
     links.ranks = RANKS
     assert links.lost_link(1) is None
+
+
+def test_ranks_that_join_do_not_look(monkeypatch):
+    monkeypatch.setattr(connections, "unacknowledged", lambda: {"10.0.0.3"})
+    here = Progress(phase="joining the other ranks")
+    links = OwnLinks(0, here)
+    links.ranks = RANKS
+    assert links.lost_link(1) is None
+    here.phase = CONNECTING
+    assert "rank 2 on node2 no longer acknowledges" in str(links.lost_link(1))
