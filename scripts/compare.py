@@ -1,7 +1,7 @@
 """Compares runs on one page: a self-contained HTML file, and the same as Markdown with figures.
 
     python3 scripts/compare.py outputs                          # writes outputs/comparison.html
-    python3 scripts/compare.py outputs/two outputs/four --output outputs --proof docs/proof.json
+    python3 scripts/compare.py outputs/two outputs/four --proof docs/proof_float64.json
     python3 scripts/compare.py outputs/quickstart --one-digest      # status 1 unless they have one
 
 Reads what the runs have logged (metrics_rankR.jsonl of every rank, found there and below, and their

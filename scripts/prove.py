@@ -135,7 +135,7 @@ def main() -> None:
     options, settings = parse(sys.argv[1:])
     # torch is imported only now: --help and a mistyped flag have been answered already
     from studies.proof.ranks import preload
-    from studies.proof.report import write_report
+    from studies.proof.report import conclusion, write_report
 
     # the first optimiser of a process imports torch._dynamo, which takes longer than a short run
     preload("torch._dynamo", "studies.proof.experiment")
@@ -150,17 +150,8 @@ def main() -> None:
         if options.output:
             write_report(options.output, tables, sys.argv[1:])
     cases = [case for _, some in tables for case in some]
-    print("\n" + _conclusion(cases))
+    print("\n" + conclusion(cases))
     sys.exit(any(case.has_failed for case in cases))
-
-
-def _conclusion(cases: Sequence["Case"]) -> str:
-    failed = sum(case.has_failed for case in cases)
-    if failed:
-        return f"{failed} of {len(cases)} cases FAILED"
-    others = sum(case.verdict == "not equivalent" for case in cases)
-    return "all cases agree with one rank" + (
-        f", but for {others} of other algorithms, which are not equivalent" if others else "")
 
 
 def prove(options: argparse.Namespace, settings: Settings,

@@ -6,6 +6,7 @@
 import hashlib
 import os
 import platform
+from datetime import date
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,9 +44,9 @@ def versions() -> dict[str, str]:
 
 
 def conditions() -> str:
-    """What a benchmark ran on, in a line: processor, cores, versions, and the load at its end."""
+    """What a benchmark ran on, in a line: processor, cores, versions, date, load at its end."""
     told = ", ".join(f"{name} {version}" for name, version in versions().items())
-    return (f"{processor()}, {os.cpu_count()} cores, {told}, "
+    return (f"{processor()}, {os.cpu_count()} cores, {told}, {date.today()}, "
             f"load {os.getloadavg()[0]:.1f} at the end")
 
 

@@ -21,7 +21,7 @@ from common.model.fast_convolution import compute_by, fits
 
 LIBRARY, AUTO = "library", "auto"
 # In bf16 torch's own convolution is 0.2 % of its outputs off, winograd-2 0.6 %, and winograd-4
-# 1.7 %: all train as well as float32, over three seeds (docs/one_node.md).
+# 1.7 %: all train as well as float32, over three seeds (docs/recipe.md).
 CANDIDATES = ("toeplitz", "winograd-4", "winograd-2")
 # With fewer channels the transforms cost more than the products save.
 FEWEST_CHANNELS = 128

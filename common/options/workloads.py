@@ -115,7 +115,7 @@ WORKLOADS = {row.name: row for row in _ROWS}
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     # The assignment's numbers, or those of the workload.
     "course": {},
-    # For VGG-11 on CIFAR-10, in few epochs; what has been tried is in docs/one_node.md.
+    # For VGG-11 on CIFAR-10, in few epochs; what has been tried is in docs/recipe.md.
     "record": {
         "epochs": 9, "batch_size": 512, "learning_rate": 0.12, "optimizer": "muon",
         "schedule": ScheduleChoice("linear"), "momentum": 0.8, "weight_decay": 5e-4,

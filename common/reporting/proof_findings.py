@@ -1,6 +1,6 @@
 """What a proof shows, in a sentence and a figure: computed from the JSON of scripts/prove.py.
 
-    python3 scripts/compare.py outputs --proof docs/proof.json
+    python3 scripts/compare.py outputs --proof docs/proof_float64.json
 
 A proof's tables are one a precision. A case in it is one rank's training compared with another's:
 held to bounds ("agrees", "FAILED: ..."), or measured only.

@@ -3,9 +3,12 @@
 import json
 import os
 from collections.abc import Sequence
+from datetime import date
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from common.core.markdown import markdown_table
 from common.core.provenance import code_digest, processor, versions
 from studies.proof.by_step import looked_after
 from studies.proof.comparison import QUANTITIES, Gap, Gaps
@@ -14,11 +17,11 @@ from studies.proof.trajectory import Problem
 
 HEAD = (f"| ranks | gradients averaged by | {' | '.join(QUANTITIES)} | verdict |\n"
         f"|--:|---|{'--:|' * len(QUANTITIES)}---|")
-NOTE = """The bounds are derived in studies/proof/comparison.py. The rows above each bound show one
-rank against itself when nothing but rounding changes. Where a bound is not small beside 1 in its
-brackets, training has blown rounding up to the size of the numbers themselves: there agreement
-proves nothing, and the same cell in float64, or fewer steps, must do it. Local statistics are
-measured only, because they cannot agree."""
+NOTE = """Each row is one training, compared with one rank's. The rows above a bound compare one rank
+with itself where nothing but rounding changes; the bound follows from them, and is derived in
+studies/proof/comparison.py. Where a bound is not small beside 1 in its brackets, training has
+amplified rounding to the size of the numbers themselves: there agreement proves nothing, and
+float64, or fewer steps, must do it. Local statistics cannot agree, and are measured only."""
 
 
 def title(problem: Problem) -> str:
@@ -48,15 +51,28 @@ def _cell(gap: Gap) -> str:
     return "0" if gap.absolute == 0 else f"{gap.absolute:.1e} ({gap.relative:.0e})"
 
 
+def conclusion(cases: Sequence[Case]) -> str:
+    """What all cases together have shown."""
+    failed = sum(case.has_failed for case in cases)
+    if failed:
+        return f"{failed} of {len(cases)} cases FAILED"
+    others = sum(case.verdict == "not equivalent" for case in cases)
+    return "all cases agree with one rank" + (
+        f", but for {others} of other algorithms, which are not equivalent" if others else "")
+
+
 def write_report(output: Path, tables: Sequence[tuple[Reference, list[Case]]],
                  arguments: Sequence[str]) -> None:
     """Writes `output`.md and `output`.json: all tables, and what they depend on."""
-    source: dict[str, Any] = {
-        "command": " ".join(["python3 scripts/prove.py", *arguments]), **versions(),
-        "code": code_digest(), "processor": processor(), "cores": len(os.sched_getaffinity(0))}
-    markdown = ["# N ranks learn what one rank learns", "", "    " + source["command"], "",
-                ", ".join(f"{name} {source[name]}" for name in source if name != "command") + ".",
-                "", NOTE]
+    made_on: dict[str, Any] = {
+        "processor": processor(), "cores": len(os.sched_getaffinity(0)), **versions(),
+        "code": code_digest(), "date": date.today().isoformat()}
+    source = {"command": " ".join(["python3 scripts/prove.py", *arguments]), **made_on}
+    found = conclusion(list(chain.from_iterable(cases for _, cases in tables)))
+    markdown = ["# Do N ranks learn what one rank learns?", "",
+                f"{found[0].upper()}{found[1:]}.", "", "    " + source["command"], "",
+                markdown_table(list(made_on), [list(made_on.values())], texts=len(made_on)), "",
+                NOTE]
     for reference, cases in tables:
         markdown += [title(reference.problem), bounds(reference), *map(row, cases)]
     output.parent.mkdir(parents=True, exist_ok=True)

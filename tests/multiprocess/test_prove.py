@@ -7,13 +7,15 @@ first gradients kept at every step, no copies kept, or nothing averaged in Recor
 dataset` always, or the first samples, in thinned; freeze_batch_norm left out. Elsewhere: `.flip(0)`
 dropped from Reversed; the leader's gaps alone in Reference.measure; local statistics synchronised,
 or measured on one rank; Verdict not raised, ranks not killed, or their temporary files not placed
-in run_ranks; exit status 0; has_failed, or a verdict, without is_meant_to_agree. In by_step:
-weights kept without a copy; the hook before the step; steps counted from 0; `max` for np.maximum.
+in run_ranks; exit status 0; has_failed, or a verdict, without is_meant_to_agree; no date, or no
+conclusion, in write_report. In by_step: weights kept without a copy; the hook before the step;
+steps counted from 0; `max` for np.maximum.
 """
 
 import json
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -37,6 +39,7 @@ from studies.proof.experiment import (
     local_statistics,
 )
 from studies.proof.ranks import run_ranks
+from studies.proof.report import conclusion
 from studies.proof.strategies import STRATEGIES, Reversed, local_strategies
 from studies.proof.trajectory import Recorder, thinned, trajectory
 from tests.multiprocess.prove_cases import BROKEN, no_synchronisation, small_problem
@@ -304,11 +307,14 @@ def test_the_exit_status_and_the_files(strategy, code, references, tmp_path, mon
     assert ("FAILED" in capsys.readouterr().out) == bool(code)
     data = json.loads((tmp_path / "d" / "proof.json").read_text())
     assert "--precisions float64" in data["command"] and data["torch"] == torch.__version__
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", data["date"])
     last = data["tables"][0]["cases"][-1]
     assert (last["name"], last["ranks"]) == ("mine", 2) and len(last["gaps"]) == len(QUANTITIES)
     assert len(last["by_step"]) == len(data["tables"][0]["looked_after"]) == 7
     text = (tmp_path / "d" / "proof.md").read_text()
-    assert "| 2 | mine |" in text and "**bound**" in text and ("FAILED" in text) == bool(code)
+    assert "| 2 | mine |" in text and "**bound**" in text and f"| {data['date']} |" in text
+    found = "1 of 1 cases FAILED." if code else "All cases agree with one rank."
+    assert text.splitlines()[2] == found and ("FAILED" in text) == bool(code)
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
@@ -319,7 +325,7 @@ def test_other_algorithms_are_not_equivalent_and_that_is_no_failure(world_size, 
                 "diloco": "not equivalent"}
     assert {case.name: case.verdict for case in cases} == expected
     assert not any(case.has_failed for case in cases)
-    assert "of other algorithms" in prove._conclusion(cases)
+    assert "of other algorithms" in conclusion(cases)
 
 
 def test_a_case_says_what_failed():
