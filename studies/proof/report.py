@@ -17,8 +17,8 @@ from studies.proof.trajectory import Problem
 
 HEAD = (f"| ranks | gradients averaged by | {' | '.join(QUANTITIES)} | verdict |\n"
         f"|--:|---|{'--:|' * len(QUANTITIES)}---|")
-NOTE = """Each row is one training, compared with one rank's. The rows above a bound compare one rank
-with itself where nothing but rounding changes; the bound follows from them, and is derived in
+NOTE = """Each row is one training, compared with one rank's. The rows above a bound compare one
+rank with itself where nothing but rounding changes; the bound follows from them, and is derived in
 studies/proof/comparison.py. Where a bound is not small beside 1 in its brackets, training has
 amplified rounding to the size of the numbers themselves: there agreement proves nothing, and
 float64, or fewer steps, must do it. Local statistics cannot agree, and are measured only."""
@@ -68,17 +68,22 @@ def write_report(output: Path, tables: Sequence[tuple[Reference, list[Case]]],
         "processor": processor(), "cores": len(os.sched_getaffinity(0)), **versions(),
         "code": code_digest(), "date": date.today().isoformat()}
     source = {"command": " ".join(["python3 scripts/prove.py", *arguments]), **made_on}
-    found = conclusion(list(chain.from_iterable(cases for _, cases in tables)))
-    markdown = ["# Do N ranks learn what one rank learns?", "",
-                f"{found[0].upper()}{found[1:]}.", "", "    " + source["command"], "",
-                markdown_table(list(made_on), [list(made_on.values())], texts=len(made_on)), "",
-                NOTE]
+    shown = conclusion(list(chain.from_iterable(cases for _, cases in tables)))
+    markdown = [_head(shown, source["command"], made_on)]
     for reference, cases in tables:
         markdown += [title(reference.problem), bounds(reference), *map(row, cases)]
     output.parent.mkdir(parents=True, exist_ok=True)
     output.with_name(output.name + ".md").write_text("\n".join(markdown) + "\n")
     data = {**source, "tables": [_as_json(reference, cases) for reference, cases in tables]}
     output.with_name(output.name + ".json").write_text(json.dumps(data, indent=1) + "\n")
+
+
+def _head(shown: str, command: str, made_on: dict[str, Any]) -> str:
+    """What stands above the tables: the answer, the command, what it ran on, how to read it."""
+    return "\n\n".join([
+        "# Do N ranks learn what one rank learns?", f"{shown[0].upper()}{shown[1:]}.",
+        f"    {command}",
+        markdown_table(list(made_on), [list(made_on.values())], texts=len(made_on)), NOTE])
 
 
 def _as_json(reference: Reference, cases: Sequence[Case]) -> dict[str, Any]:
