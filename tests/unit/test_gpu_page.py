@@ -1,0 +1,24 @@
+"""docs/gpu.md lists every file that does something else on a GPU, and says that none was run there.
+
+Mutations that turn this red: a branch on the device in a file that the page does not name; the
+sentence on top left out.
+"""
+
+import re
+
+from tests.ranks import ROOT
+
+PAGE = (ROOT / "docs/gpu.md").read_text()
+DIFFERS = re.compile(r"torch\.cuda|is_cuda|\.type [!=]= \"|ProfilerActivity\.CUDA|\[\"device\"\]")
+
+
+def test_every_file_that_differs_by_device_is_on_the_page():
+    files = [path.relative_to(ROOT).as_posix() for folder in ("common", "PartTwo", "PartThree")
+             for path in (ROOT / folder).rglob("*.py") if DIFFERS.search(path.read_text())]
+    assert len(files) > 10 and not [each for each in files if f"`{each}`" not in PAGE]
+
+
+def test_the_page_says_that_nothing_was_measured():
+    rows = [line for line in PAGE.splitlines() if line.startswith("| ") and ".py`" in line]
+    assert "Nothing here was ever measured on a GPU" in PAGE
+    assert all(row.endswith("| never run |") for row in rows)
