@@ -6,7 +6,8 @@
     <!-- needs a cluster -->    it needs other machines or root; flags are checked
 
 In any block, a command that names another host or a launcher of a cluster needs a cluster. A block
-without a mark must hold no commands: it is output, or a drawing.
+without a mark must hold no commands: it is output, or a drawing. The lesson has two more marks, for
+changes of code and for answers: see tests/lesson.py.
 """
 
 import re
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from tests.ranks import ROOT
 
 PROGRAMS = ("python3", "torchrun", "mpirun", "srun", "sbatch", "sudo", "diff", "pip", "watch",
-            "tensorboard", "git", "for")
+            "tensorboard", "git", "cp", "for")
 ELSEWHERE = re.compile(r"^(srun|sbatch|sudo) |\b10\.0\.0\.1\b|ssh_cluster")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")),
              ROOT / "exercises/README.md"]

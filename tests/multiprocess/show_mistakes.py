@@ -1,4 +1,4 @@
-"""How each classic mistake shows itself in the proof: the table of docs/lesson.md.
+"""How each classic mistake shows itself in the proof: the table of docs/mistakes.md.
 
     python3 -m tests.multiprocess.show_mistakes
 """

@@ -22,6 +22,7 @@ from common.core.user_code import Place
 from common.options.command_line import PARTS, _parser
 from tests.clone import bare_python, fresh_clone, link_environment
 from tests.documents import DOCUMENTS, Command, commands
+from tests.lesson import tasks
 from tests.ranks import ROOT, free_port
 from tests.recorded import write_course
 from tests.small_files import digits_as_mnist, write_image_folder
@@ -132,6 +133,21 @@ def test_a_command_works_as_printed(command, newcomer):
         assert not f"{command.text} ".startswith(f"{start} ") or (newcomer.clone / path).exists()
     if "show_mistakes" in command.text:
         assert done.stdout.count("FAILED") == 6
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("task", tasks(), ids=str)
+def test_a_change_of_the_lesson_gets_the_printed_answer(task, newcomer):
+    newcomer.run("cp examples/own_sync.py mine.py; rm -rf outputs/unwrapped")
+    path = newcomer.clone / task.file
+    before = path.read_text()
+    path.write_text(task.changed())
+    try:
+        done = newcomer.run(task.command)
+    finally:
+        path.write_text(before)
+    task.check(done.stdout + done.stderr)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
