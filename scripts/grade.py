@@ -73,6 +73,7 @@ def places_of(text: str) -> Sequence[Place]:
 
 def _write(path: Path, content: Any) -> None:
     with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=1) + "\n")
 
 

@@ -50,7 +50,7 @@ def written(folder: Path, text: str, name: str = "mine") -> Place:
 
 def test_the_command_grades_several_and_writes_both_files(tmp_path, monkeypatch, capsys):
     broken = written(tmp_path, "def mine(gradients):\n    gradients[0].no_such_thing\n")
-    flags = [f"{RIGHT}:Flat", str(broken), "--bytes", "ring", "--json", str(tmp_path / "j"),
+    flags = [f"{RIGHT}:Flat", str(broken), "--bytes", "ring", "--json", str(tmp_path / "new/j"),
              "--gradescope", str(tmp_path / "g")]
     monkeypatch.setattr(sys, "argv", ["grade.py", *flags])
     monkeypatch.setattr(ranks, "preload", lambda *_: None)  # the tests' forkserver has it all
@@ -60,7 +60,7 @@ def test_the_command_grades_several_and_writes_both_files(tmp_path, monkeypatch,
     assert ended.value.code == 2
     assert "Flat: right\n" in printed and "gradients[0].no_such_thing" in printed
     assert "rank_under_test" not in printed  # the traceback has the user's lines alone
-    right, wrong = json.loads((tmp_path / "j").read_text())
+    right, wrong = json.loads((tmp_path / "new/j").read_text())
     assert right["is_right"] and right["exit_code"] == 0 and right["points"] == 100
     assert wrong["diagnosis"]["id"] == "raises" and wrong["exit_code"] == 2
     results = json.loads((tmp_path / "g").read_text())
