@@ -45,7 +45,8 @@ def running_text(text: str) -> str:
 def numbers_in_a_hundred_words(text: str) -> float:
     """Names such as VGG-11, float32 and 3x3 are no numbers."""
     words = running_text(text).split()
-    return 100 * sum(bool(re.match(r"[^\w`]*\d(?!\w*[a-z])", word)) for word in words) / max(1, len(words))
+    numbers = [word for word in words if re.match(r"[^\w`]*\d(?!\w*[a-z])", word)]
+    return 100 * len(numbers) / max(1, len(words))
 
 
 @pytest.mark.parametrize("path", DENSE, ids=name_of)
