@@ -48,7 +48,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
                         help="image files to classify")
     parser.add_argument("--export", type=_exported, metavar="FILE.pt2",
                         help="write the model for torch.export.load")
-    add_rows(parser, lambda name, row: name in (*SETTINGS, *Launch.rows()))
+    add_rows(parser, lambda name, row: name in {*SETTINGS, *Launch.rows()} - {"settings"})
     parser.show_all()
     return vars(parser.parse_args(arguments))
 

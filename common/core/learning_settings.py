@@ -45,7 +45,7 @@ class LearningSettings(Rows):
         banner="images of {0}x{0} pixels")
     output_dir: Path = setting(
         Path("outputs"), "folder of all results (default: outputs)", DATA, parse=Path,
-        per_node=True, common=True)
+        per_node=True, common=True, repeated=lambda folder: False)
     epochs: int = setting(
         1, "number of passes over the training set", LEARN, parse=types.count, common=True,
         # where the learning rate of every step depends on it

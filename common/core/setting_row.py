@@ -21,8 +21,9 @@ class Row:
     the names that the text may be, or begin with. A `learned` setting decides what is learned, or
     does under the other settings that a function is given; of its plain value `compared` gives what
     counts. `per_node` settings may differ between the nodes of a run, where they do not decide what
-    is learned. `banner` is what the start-up
-    banner says where the value is not the default, with {} for it.
+    is learned. A run that is started again from its settings.json takes over plain values that are
+    `repeated`. `banner` is what the start-up banner says where the value is not the default, with
+    {} for it.
     """
 
     help: str
@@ -36,6 +37,7 @@ class Row:
     learned: bool | Callable[[Mapping[str, Plain]], bool] = False
     compared: Callable[[Plain], Plain] = lambda plain: plain
     per_node: bool = False
+    repeated: Callable[[Plain], bool] = lambda plain: True
     banner: str = ""
     common: bool = False
 
@@ -111,6 +113,6 @@ def differences(mine: Mapping[str, Plain], theirs: Mapping[str, Plain]) -> list[
 
 
 def _plain(value: Any) -> Plain:
-    if isinstance(value, tuple | list):
+    if type(value) in (tuple, list):  # no NamedTuple, which is written as on the command line
         return [_plain(each) for each in value]
     return value if isinstance(value, int | float | str | None) else str(value)

@@ -191,6 +191,9 @@ class Profile(NamedTuple):
         found = cls(**_read(text, numbers.split(":"), {"epoch": count, "iterations": count}))
         return found._replace(stacks=numbers != text)
 
+    def __str__(self) -> str:
+        return f"{self.epoch}:{self.iterations}" + ":stacks" * self.stacks
+
 
 def tracker(text: str) -> str:
     """A name of TRACKERS, or a place in a user's file."""

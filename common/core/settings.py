@@ -6,6 +6,7 @@ Filled at the edge by common/options/command_line.py.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from common.core import setting_types as types
 from common.core.learning_settings import DATA, LEARN, LearningSettings, is_local, local_choices
@@ -39,6 +40,9 @@ class Launch(Rows):
         None, "port of the rendezvous on rank 0 (default: MASTER_PORT or 29500)", JOIN,
         parse=types.integer, metavar="PORT", parts=CLUSTER)
     debug: bool = setting(False, "print the traceback of an error", RUN, parse=bool)
+    settings: Path | None = setting(
+        None, "take the settings in a .toml file, or of a run's settings.json; flags override "
+        "them", RUN, parse=Path, metavar="FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +66,7 @@ class Settings(LearningSettings):
         choices=LOADERS, per_node=True)
     interface: str | None = setting(
         None, "network interface (default: the one that reaches rank 0)", JOIN, parts=CLUSTER,
-        per_node=True)
+        per_node=True, repeated=lambda name: False)
     backend: str = setting(
         "auto", "torch.distributed backend: auto (default) is nccl when every rank has a GPU of "
         "its own, else gloo", JOIN, choices=("auto", "gloo", "nccl"), parts=CLUSTER)
@@ -73,7 +77,9 @@ class Settings(LearningSettings):
     resume: str = setting(
         "no", "run in the output folder: no (default: refuse), auto (continue) or replace; or "
         "start from a checkpoint FILE", RUN, details="; auto:changed and FILE:changed continue "
-        "although settings have changed", metavar="HOW", common=True)
+        "although settings have changed", metavar="HOW", common=True,
+        # a checkpoint to start from is a part of what is repeated
+        repeated=lambda how: how.removesuffix(ACCEPTS_CHANGES) not in ("no", "auto", "replace"))
     checkpoint_every: Interval = setting(
         Interval(minutes=10.0), "save a checkpoint also every N iterations (N) or minutes (Nmin), "
         "0 is never (default: 10min)", RUN, parse=Interval.parse, metavar="HOW", common=True)

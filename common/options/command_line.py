@@ -16,12 +16,13 @@ from common.core.user_code import Place
 from common.core.world import World, detect_world
 from common.options.checks import check
 from common.options.flag_parser import FlagParser, ShowAll
+from common.options.settings_file import read_settings
 from common.options.workloads import TABLES, WORKLOADS, Workload, find_row, find_workload
 
 EXAMPLES = """examples:
   python3 PartOne/main.py --workload digits-vgg11
   python3 PartTwo/main.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0
-  .venv/bin/torchrun --nproc-per-node 4 PartThree/main.py --max-iterations 40
+  .venv/bin/torchrun --nproc-per-node 4 PartThree/main.py --settings run.toml
 exit codes: 0 done, 2 usage, 3 ranks disagree, 4 data or checkpoint,
   5 loss not finite, 75 lost a peer, 130 and 143 interrupted
 --help-all shows all flags"""
@@ -39,12 +40,30 @@ def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tup
 
     Raises UsageError, in one sentence, for whatever cannot be meant.
     """
-    flags = vars(_parser(part).parse_args(arguments))
+    flags = _given(part, arguments)
     world, settings = launched(flags), complete(flags, part)
     if world.attempt and settings.resume_from in ("no", "replace"):
         settings = replace(settings, resume="auto")  # a launcher's restart goes on by itself
     check(part, settings, world)
     return settings, world
+
+
+def _given(part: str, arguments: Sequence[str] | None) -> dict[str, Any]:
+    """What the command line says, and for the rest what the file of its --settings says."""
+    parser = _parser(part)
+    flags = vars(parser.parse_args(arguments))
+    if (path := flags.pop("settings", None)) is None:
+        return flags
+    told, is_record = read_settings(path, part, parser)
+    return {**(_without_defaults(told, part) if is_record else told), **flags}
+
+
+def _without_defaults(told: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """All settings of a run without what its workload and its recipe say: flags may name others."""
+    named = {name: told[name] for name in TABLES if name in told}
+    usual = complete(named, part)
+    return {**named, **{name: value for name, value in told.items()
+                        if value != getattr(usual, name)}}
 
 
 def launched(flags: dict[str, Any]) -> World:

@@ -75,6 +75,7 @@ NAMES = {
     "--wire": "--comm-hook --ddp-comm-hook --gradient-compression --grad-compression",
     "--sync": "--sync-mode --sync-method",
     "--parallel data-parallel": "--data-parallel --dataparallel",
+    "--settings": "--config --cfg --conf --config-file --config-path --settings-file",
     "--debug": "--traceback",
 }
 

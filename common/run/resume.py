@@ -28,7 +28,7 @@ from common.run import checkpoint, checkpoint_folder, plain_checkpoint
 from common.run.checkpoints import Checkpoints
 from common.run.other_runs import log_paths, refuse_other_run, run_name
 from common.run.run import Run, ran_on
-from common.run.run_folder import prepare_folder
+from common.run.run_folder import keep_settings, prepare_folder
 from common.run.run_log import RunLog
 from common.run.save_clock import SaveClock
 from common.run.state import State, Totals
@@ -81,11 +81,13 @@ def _begin(run: Run) -> list[str]:
     run.node.progress.run += 1
     prepare_folder(run.folder, run.settings, run.node, run.model)
     source, contents = _find_checkpoint(run.folder, run.settings, run.node)
-    if contents is not None:
-        return _restore(run, contents, source)
-    for path in log_paths(run.folder, run.node.world):  # of a run lost before its first checkpoint
-        path.unlink(missing_ok=True)
-    return []
+    if contents is None:  # logs of a run that was lost before its first checkpoint
+        for path in log_paths(run.folder, run.node.world):
+            path.unlink(missing_ok=True)
+    remarks = [] if contents is None else _restore(run, contents, source)
+    if run.node.world.is_leader:
+        keep_settings(run)
+    return remarks
 
 
 def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:

@@ -11,11 +11,14 @@ from pathlib import Path
 from torch import nn
 
 from common.cluster.process_group import Node
-from common.core.failures import UsageError
+from common.core.failures import UsageError, writing
+from common.core.provenance import code_digest
 from common.core.settings import Settings
+from common.options.settings_file import RAN_ON
 from common.run import checkpoint_folder
 from common.run.checkpoints import KEPT_CHECKPOINTS
 from common.run.other_runs import log_paths
+from common.run.run import Run
 
 LEADERS_FILES = ("settings.json", "summary.json", "report.txt", "report.json")
 
@@ -34,13 +37,30 @@ def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modul
         folder.mkdir(parents=True, exist_ok=True)
         if node.world.is_leader:
             checkpoints.mkdir(exist_ok=True)
-            (folder / "settings.json").write_text(json.dumps(settings.as_json(), indent=2) + "\n")
             checkpoint_folder.remove_partial_files(checkpoints)
             checkpoint_folder.require_space(
                 checkpoints, model, KEPT_CHECKPOINTS + 1 + bool(settings.validation.fraction))
     except OSError as error:
         raise UsageError(f"{node.whose}the output folder {error.filename or folder} cannot be "
                          f"written: {error.strerror}") from error
+
+
+def keep_settings(run: Run) -> None:
+    """Writes settings.json: what --settings needs to repeat the run. On the leader.
+
+    These are the settings that its part has, and of several strategies its own; and what it ran on.
+    """
+    part, _, strategy = run.name.partition("/")
+    rows = run.settings.rows()
+    told = {name: value for name, value in run.settings.as_json().items()
+            if part in rows[name].parts}
+    if strategy:
+        told["sync"] = [str(each) for each in run.settings.sync if each.label == strategy]
+    constants = run.checkpoints.constants
+    told[RAN_ON] = {"code": code_digest(), "data": constants["data"],
+                    "world_size": run.node.world.size, **constants["ran_on"]}
+    with writing(path := run.folder / "settings.json"):
+        path.write_text(json.dumps(told, indent=2) + "\n")
 
 
 def _refuse_dangling_link(folder: Path, whose: str) -> None:

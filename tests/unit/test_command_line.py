@@ -61,7 +61,8 @@ def test_local_strategies_have_the_papers_numbers_unless_told():
     ("loader", "memory", LoaderChoice("memory")),
     ("checkpoint_every", "100", Interval(100)), ("checkpoint_every", "2.5min", Interval(0, 2.5)),
     ("checkpoint_every", "0", Interval()), ("validation", "0.1", Validation(0.1)),
-    ("validation", "0.15:3:0.01", Validation(0.15, 3, 0.01))])
+    ("validation", "0.15:3:0.01", Validation(0.15, 3, 0.01)), ("profile", "1:7", (1, 7, False)),
+    ("profile", "1:5:stacks", (1, 5, True))])
 def test_a_name_and_its_numbers_are_read_and_written_alike(flag, text, value):
     settings, _ = parse_command_line("PartTwo", [f"--{flag.replace('_', '-')}", text])
     assert getattr(settings, flag) == value
@@ -252,7 +253,7 @@ def test_help_is_a_screen_of_what_people_use_and_names_the_rest(part, monkeypatc
 def test_there_are_few_flags_and_half_of_them_are_what_people_use():
     flags = {flag for part in PARTS for flag in _parser(part).flags if flag.startswith("--")}
     rows = {**Launch.rows(), **Settings.rows()}
-    assert len(flags) <= 52 and sum(row.common for row in rows.values()) <= 25
+    assert len(flags) <= 53 and sum(row.common for row in rows.values()) <= 25
 
 
 def test_every_flag_has_help():

@@ -1,0 +1,119 @@
+"""A run is a file: settings by name, written by hand as TOML, or a run's own settings.json.
+
+    python3 PartOne/main.py --settings outputs/PartOne/settings.json --output-dir outputs/again
+
+A file holds flags: each name is a flag's, each value what is written behind it. One that says what
+it `ran_on` is the record of a run: it holds every setting, and passes on none that says where and
+how that one start was made.
+"""
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from common.core.failures import UsageError
+from common.core.setting_row import Plain, Row
+from common.core.settings import Launch, Settings
+from common.options.flag_parser import FlagParser
+
+RAN_ON = "ran_on"  # the entry of a record that is no setting
+FORMS = {".json": "JSON", ".toml": "TOML"}
+
+
+class InFile(NamedTuple):
+    """The settings in a file, by name, and whether it is the record of a run."""
+
+    told: dict[str, Any]
+    is_record: bool
+
+
+def read_settings(path: Path, part: str, parser: FlagParser) -> InFile:
+    """What a file tells `part`, whose parser checks it; what only other parts have is left out.
+
+    Raises UsageError, in one sentence that names the file, for what cannot be read or meant.
+    """
+    try:
+        found = _read(path.expanduser())
+        is_record = RAN_ON in found
+        return InFile(vars(parser.parse_args(_words(found, part, is_record))), is_record)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    form = FORMS.get(path.suffix.lower())
+    if form is None:
+        raise UsageError("a file of settings is named .toml or .json")
+    try:
+        found = _loads(form)(path.read_text())
+    except OSError as error:
+        raise UsageError(f"the file cannot be read: {error.strerror}") from error
+    except ValueError as error:  # what both libraries raise, and bytes that are no text
+        raise UsageError(f"the file is not {form}: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError("the file holds no settings by name")
+    return found
+
+
+def _loads(form: str) -> Callable[[str], Any]:
+    if form == "JSON":
+        return json.loads
+    try:
+        return import_module("tomllib").loads
+    except ModuleNotFoundError:
+        raise UsageError("TOML requires Python 3.11 or newer: write the settings as JSON, in a "
+                         "file named .json") from None
+
+
+def _words(found: dict[str, Any], part: str, is_record: bool) -> list[str]:
+    """What is in a file, as the words of a command line."""
+    words: list[str] = []
+    rows = Settings.rows()
+    for key, value in found.items():
+        name = key.replace("-", "_")
+        if name in Launch.rows():
+            raise UsageError(f"{key} is for one start, and the file for every one: give "
+                             f"{_flag(name)} on the command line")
+        if name not in rows:
+            words += [] if key == RAN_ON else _unknown(key, value)
+        elif part in rows[name].parts and not (is_record and not rows[name].repeated(value)):
+            words += _as_words(name, rows[name], value)
+    return words
+
+
+def _unknown(key: str, value: Plain) -> list[str]:
+    """A word at which the parser says what the setting is called here, if it is."""
+    if isinstance(value, dict):
+        raise UsageError(f"[{key}] begins a table, and settings stand in none: leave the line out")
+    return [f"{_flag(key)}={value}"]
+
+
+def _as_words(name: str, row: Row, value: Plain) -> list[str]:
+    """A setting as on the command line; nothing for null, and for a switch that is false."""
+    if value is None:
+        return []
+    kinds, said = _kinds(name, row)
+    if type(value) not in kinds:
+        raise UsageError(f"{name} is {json.dumps(value, default=str)}, and {_flag(name)} takes "
+                         f"{said}")
+    if isinstance(value, bool):
+        return [_flag(name)] * value
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return [f"{_flag(name)}={text}"]
+
+
+def _kinds(name: str, row: Row) -> tuple[tuple[type, ...], str]:
+    """The types that a value of the row may have in a file; the same in words."""
+    if row.parse is bool:
+        return (bool,), "true or false"
+    if isinstance(Settings.default(name), list):
+        return (str, list), "a text or a list of texts"
+    if row.parse in (str, Path):
+        return (str,), "a text"
+    return (str, int, float), "a number or a text"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
