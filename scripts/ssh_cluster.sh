@@ -20,7 +20,7 @@ set -uo pipefail
 keep_command "$0" "$@"
 . "$(dirname "$0")/exit_code.sh"
 ROOT="$(cd "$(dirname "$0")/.." && pwd)"
-SOURCES="common PartOne PartTwo PartThree scripts studies"
+SOURCES="common PartOne PartTwo PartThree scripts studies benchmarks"
 # The same words here and there: names and contents of all source files.
 DIGEST="find $SOURCES -name '*.py' | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-12"
 read -ra SSH_COMMAND <<< "${SSH:-ssh} -o BatchMode=yes -o ConnectTimeout=10 \

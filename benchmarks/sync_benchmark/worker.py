@@ -60,7 +60,8 @@ class Turn:
                  ready: ReadyTimes | None) -> None:
         self.settings, self.precision = settings, Precision(settings.precision)
         self.position, self.schedule = Position(), create_schedule(settings, steps)
-        self.timer, self.ready_at = PhaseTimer(), []
+        self.timer = PhaseTimer()
+        self.ready_at: list[list[float]] = []
         self._gradient_sync, self._steps, self._ready = gradient_sync, steps, ready
         gradient_sync.waiting = partial(self.timer, "sync")
 

@@ -8,12 +8,13 @@ rank finds is shared, so every rank draws the same conclusion. scripts/preflight
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 
 from common.cluster import addresses
 from common.cluster.all_reduce_speed import measure_all_reduce
 from common.cluster.board import JOINED, Board
-from common.cluster.process_group import form_group
+from common.cluster.process_group import Node, form_group
 from common.cluster.rank_info import RankInfo, require_one_run
 from common.cluster.rendezvous import exchange, join
 from common.core.failures import DataError, Failure, PeerLost, RanksDisagree, Verdict
@@ -29,9 +30,10 @@ ALL_PROBES_SECONDS = 10.0
 GROUP_SECONDS = 15.0
 
 
-def examine(findings: Findings) -> None:
+def examine(findings: Findings, then: Callable[[Node], None] | None = None) -> None:
     """Fills `findings`. Every rank must call it; it ends within --timeout seconds.
 
+    On several ranks `then` is called next, where all is well, and may take as long as it needs.
     Raises the first thing to fix, the same on every rank; also then `findings` holds what is known.
     """
     world, settings = findings.world, findings.settings
@@ -45,10 +47,13 @@ def examine(findings: Findings) -> None:
                 _probe_all(findings, board)
             if world.size > 1 and not any(
                     isinstance(problem, PeerLost) for problem in findings.problems):
-                node = form_group(board, findings.ranks, settings, GROUP_SECONDS)
+                node = form_group(board, findings.ranks, settings,
+                                  settings.collective_timeout if then else GROUP_SECONDS)
                 findings.backend, findings.speeds = node.backend, measure_all_reduce(node.device)
             if slow := slow_link(findings):
                 findings.problems.append(slow)
+            if then and not findings.problems:
+                then(node)
     except Failure as failure:
         findings.problems.insert(0, failure)
     if findings.problems:

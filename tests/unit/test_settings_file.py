@@ -102,7 +102,7 @@ def test_what_cannot_be_meant_is_named_with_the_file(text, sentence, tmp_path):
 
 @pytest.mark.parametrize("name, sentence", [
     ("no.toml", "cannot be read: No such file"), ("run.yaml", r"named \.toml or \.json"),
-    ("folder.json", "cannot be read: Is a directory"), ("bad.toml", "")])
+    ("folder.json", "cannot be read: Is a directory"), ("bad.toml", "TOML")])
 def test_files_that_are_none_of_settings_are_refused(name, sentence, tmp_path):
     (tmp_path / "folder.json").mkdir()
     written(tmp_path, "epochs: 3", "bad.toml")
@@ -133,7 +133,7 @@ def test_what_is_of_one_start_is_left_to_the_next(tmp_path):
 
 
 def test_a_strategy_is_repeated_by_itself_and_by_other_parts(tmp_path):
-    path = record(tmp_path, "PartTwo", "diloco", "--sync", "all-reduce,diloco:7", "--wire", "int8",
+    path = record(tmp_path, "PartTwo", "diloco", "--sync", "local-sgd,diloco:7", "--wire", "int8",
                   "--seed", "4")
     assert json.loads(path.read_text())[RAN_ON] == {
         "code": code_digest(), "data": "d", "world_size": 1, "threads": 2}

@@ -1,0 +1,1 @@
+"""Behind scripts/choose_strategy.py. Read measuring.py first."""

@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Which strategy on my hosts, and how many of them pay? Give every host the flags of the run:
+
+    python3 scripts/choose_strategy.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0  (1, 2, 3 there)
+    scripts/ssh_cluster.sh hosts.txt scripts/choose_strategy.py --data-dir ~/cifar10
+    srun --ntasks 4 python3 scripts/choose_strategy.py --data-dir ~/cifar10
+
+First the preflight: all must be well. Then each strategy trains for half a minute, in turns, with
+the run's own data, model and batch. The leader ranks them, says whether the hosts beat one of them,
+and keeps strategies.json in --output-dir, from which scripts/predict.py goes on. Nothing else is
+left. Exit codes are the preflight's.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.core.interpreter import use_environment
+
+use_environment(__name__)
+
+import argparse
+from statistics import median
+from typing import TYPE_CHECKING
+
+from benchmarks.strategy_choice.ranking import (
+    CANDIDATES,
+    ranking,
+    ranking_table,
+    steps_of,
+    verdict,
+    whether_hosts_pay,
+)
+from common.cluster.program import run_program
+from common.core.failures import UsageError, writing
+from common.core.provenance import processor
+from common.core.setting_types import positive
+from common.options.command_line import parse_command_line
+from studies.prediction.fitting import calibrate
+from studies.prediction.grid import COMPUTE_ONLY, Cell, save_grid
+from studies.prediction.model import Machine
+from studies.prediction.tables import stops_paying
+
+if TYPE_CHECKING:
+    from common.cluster.process_group import Node
+    from common.preflight.findings import Findings
+
+NAME = "strategies.json"
+
+
+def main() -> None:
+    options, rest = _parser().parse_known_args()
+    settings, world = parse_command_line("Preflight", rest)
+    if world.size == 1:
+        raise UsageError("one host averages nothing: give --master-ip, --num-nodes and --rank, or "
+                         "start this with torchrun, srun or scripts/ssh_cluster.sh")
+    if settings.virtual_nodes:
+        raise UsageError("the strategies are compared without --virtual-nodes: leave it out")
+    from common.preflight.examine import Findings, examine
+
+    findings = Findings(world, settings)
+    cells: list[Cell] = []
+    try:
+        examine(findings, lambda node: cells.extend(measured(options, findings, node)))
+    finally:
+        if world.is_leader and findings.problems and findings.ranks:
+            print_page(findings)
+    if world.is_leader:
+        tell(cells, findings)
+
+
+def print_page(findings: "Findings") -> None:
+    from common.preflight.page import page
+
+    print(page(findings), flush=True)
+
+
+def measured(options: argparse.Namespace, findings: "Findings", node: "Node") -> list[Cell]:
+    """Every rank must call, after a preflight without a problem. Says how long it will take."""
+    from benchmarks.strategy_choice.measuring import measure
+    from common.preflight.examine import keep_measurements
+    from common.setup import load_datasets
+
+    settings = findings.settings
+    if node.world.is_leader:
+        print_page(findings)
+        keep_measurements(findings)
+        minutes = (len(options.strategies) + 2) * options.seconds / 60
+        print(f"\nmeasuring {len(options.strategies)} strategies in turns: {minutes:.0f} minutes, "
+              "more where links are slow", flush=True)
+    train_set, _, _ = load_datasets(settings, node)
+    return measure(options.strategies, settings, train_set, node, options.seconds)
+
+
+def tell(cells: list[Cell], findings: "Findings") -> None:
+    """Prints what was found, and keeps it. On the leader."""
+    steps = steps_of(cells[-1])
+    places = ranking(steps)
+    ranks, settings = findings.world.size, findings.settings
+    print("\n" + ranking_table(places, settings.batch_size))
+    print("\n" + verdict(places, ranks))
+    if (machines := len({info.machine for info in findings.ranks})) < ranks:
+        print(f"They share {machines} machine{'s' * (machines > 1)}: hosts of their own compute "
+              "faster, so that averaging is a larger part of a step.")
+    if len(cells) > 1:
+        print(whether_hosts_pay(cells[0]["variants"][COMPUTE_ONLY]["steps"],
+                                steps[places[0].name], ranks))
+    links = [link for row in findings.links for link in row if link.bandwidth]
+    for cell in cells:
+        cell["rate"] = median(link.bandwidth or 0.0 for link in links)
+    print(how_many_pay(places[0].name, cells, made_on(findings),
+                       median(link.round_trip or 0.0 for link in links) / 2))
+    path = settings.output_dir / NAME
+    with writing(path):
+        save_grid(path, {"made_on": made_on(findings), "cells": cells})
+    print(f"For other numbers of hosts, or other links: python3 scripts/predict.py {path} "
+          f"--nodes {2 * ranks} --rate 1gbit")
+
+
+def how_many_pay(name: str, cells: list[Cell], hosts: dict, latency: float) -> str:
+    """What the model of scripts/predict.py, calibrated on the cells, says of more hosts."""
+    machine = Machine(hosts["cores"], hosts["machines"], hosts["threads"])
+    model = calibrate(cells, machine, hosts["batch"], latency).on_own_machines()
+    most, speed = stops_paying(model, name, cells[0]["rate"])
+    return (f"By the model of scripts/predict.py, calibrated on these turns and for hosts of their "
+            f"own, each host more pays with {name} up to {most} ({speed:.0f} samples/s); one "
+            "number of hosts is too little for an error bar.")
+
+
+def made_on(findings: "Findings") -> dict:
+    """What scripts/predict.py wants to know of the hosts."""
+    cores = findings.ranks[0].cores
+    machines = len({info.machine for info in findings.ranks})
+    here = sum(info.machine == findings.ranks[0].machine for info in findings.ranks)
+    return {"processor": processor(), "cores": cores, "machines": machines,
+            "threads": findings.settings.threads or max(1, cores // here),
+            "precision": findings.settings.precision, "batch": findings.settings.batch_size}
+
+
+def _strategies(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(";"))
+    if unknown := [name for name in names if name not in CANDIDATES]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {'; '.join(CANDIDATES)}")
+    return names
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Measures which strategy is the fastest on these hosts.", allow_abbrev=False,
+        epilog="All other flags are those of the run: see PartTwo/main.py --help.")
+    parser.add_argument("--seconds", type=positive, default=30.0, metavar="S",
+                        help="of training for each strategy (default: 30)")
+    parser.add_argument("--strategies", type=_strategies, default=CANDIDATES,
+                        metavar="NAME[;NAME]", help="default: " + "; ".join(CANDIDATES))
+    return parser
+
+
+if __name__ == "__main__":
+    run_program(main)
