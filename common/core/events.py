@@ -4,12 +4,13 @@
 
 | event | written | holds |
 |---|---|---|
-| start | at every start or resume | settings, position, host, what it runs on, wall time |
+| start | at every start or resume | settings, position, what it runs on, wall time, how to resume |
 | note | when something is worth keeping | its text |
 | step | every iteration | loss, accuracy, samples, bytes sent, seconds in all and by phase |
 | checkpoint | when one is saved | its file, position, seconds (none if a kill left it unsaid) |
 | validation | at an epoch's end | mean loss and accuracy over the validation set |
 | epoch | at an epoch's end | mean loss and accuracy over all ranks, seconds |
+| memory | at an epoch's end | the most bytes held at once so far |
 | operators | after a traced window | the top operators |
 | evaluation | after the last epoch | test loss and accuracy, confusion matrix |
 | failed | when the run is given up | the sentence and the exit code |

@@ -3,6 +3,8 @@
     python3 PartOne/main.py --workload digits-vgg11 --resume auto
 """
 
+import os
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from common.cluster.ending import resume_command
 from common.cluster.process_group import Node
 from common.core.collectives import broadcast_bytes
 from common.core.failures import CheckpointError, UsageError
@@ -124,7 +127,8 @@ def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
         log.begin(world_size=node.world.size, settings=settings.as_json(), position=run.position,
                   iterations_per_epoch=run.iterations_per_epoch,
                   ran_on=run.checkpoints.constants["ran_on"],
-                  has_batch_norm=has_batch_norm(run.model))
+                  has_batch_norm=has_batch_norm(run.model),
+                  resume=resume_command(sys.argv, os.environ))
         for remark in remarks:
             log.note(remark)
         if run.checkpoints.last is not None:

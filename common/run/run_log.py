@@ -20,6 +20,7 @@ from tqdm import tqdm
 from common.core.console import console
 from common.core.events import read_events
 from common.core.failures import UsageError
+from common.core.memory import peak_memory
 from common.core.metrics import ACCURACY, Metric
 from common.core.progress import Position, slowest_phase
 from common.core.provenance import processor
@@ -151,6 +152,7 @@ class RunLog:
         mean, whole = sum(timed) / len(timed), sum(self._durations)
         self.event("epoch", epoch=epoch, loss=loss, samples=totals.samples,
                    mean_iteration_seconds=mean, seconds=whole, **{self.metric.key: score})
+        self.event("memory", **peak_memory())
         self.tracker.log(self._last, {"epoch/loss": loss, f"epoch/{self.metric.key}": score})
         self._line(self._prefix + EPOCH_LINE.format(epoch, loss, score, mean, whole,
                                                     metric=self.metric.title))

@@ -2,8 +2,8 @@
 
     for line in differences(undisturbed, resumed): print(line)
 
-Left out are times. A resumed run says some things again, and that it goes on: of a log's lines the
-repeated ones count once, and so do starts and notes among the metrics.
+Left out are times and memory. A resumed run says some things again, and that it goes on: of a log's
+lines the repeated ones count once, and so do starts and notes among the metrics.
 """
 
 import json
@@ -19,7 +19,7 @@ from common.run import checkpoint
 
 DURATION = re.compile(r"Duration: \d+\.\d+ seconds")
 TOLD_AGAIN = ("start", "note")
-ONLY_WHEN_DISTURBED = ("failed",)
+LEFT_OUT = ("failed", "memory")  # a failure belongs to a disturbed run alone
 Entries = dict[str, Any]
 
 
@@ -74,10 +74,11 @@ def _metrics(path: Path) -> Iterator[tuple[str, Any]]:
     events: dict[str, list[Entries]] = {}
     for event in read_events(path):
         kind = event.pop("event")
-        if kind in ONLY_WHEN_DISTURBED or event.get("text", "").startswith("resumed at"):
+        if kind in LEFT_OUT or event.get("text", "").startswith("resumed at"):
             continue
         if kind == "start":
             event.pop("position")
+            event.pop("resume", None)  # a command, with another port
         entries = dict(_flat(event))
         if kind not in TOLD_AGAIN or entries not in events.get(kind, []):
             events.setdefault(kind, []).append(entries)

@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,6 +39,14 @@ def test_lines_have_the_assignments_wording(tmp_path):
         "Batch Idx: 0, Batch Loss: 2.346, Batch Accuracy: 0.750, Batch Duration: 9.000 seconds\n"
         "Epoch: 1, Train Loss: 2.500, Train Accuracy: 0.750, Avg Batch Duration: 0.500 seconds, "
         "Epoch Duration: 9.500 seconds\n")
+
+
+def test_an_epochs_end_tells_how_much_memory_the_process_has_held(tmp_path):
+    with log_in(tmp_path) as log:
+        log.epoch(1, Totals(20.0, 6, 8))
+    event, = read_events(tmp_path / "metrics_rank0.jsonl", "memory")
+    resident = 4096 * int(Path("/proc/self/statm").read_text().split()[1])
+    assert event["resident"] > 0.9 * resident and "device" not in event
 
 
 def test_a_distributed_rank_says_who_it_is(tmp_path, capsys):
