@@ -19,8 +19,8 @@ from common.model.replica import unwrapped
 from common.reporting.merged_steps import by_place, logs_of_runs
 from common.reporting.page import Page
 from common.reporting.recorded_run import find_runs
+from common.reporting.run_state import describe
 from common.run.script_run import metrics_path
-from scripts.status import describe
 from tests.ranks import run_ranks
 from tests.small import small_model
 

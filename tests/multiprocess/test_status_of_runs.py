@@ -9,7 +9,7 @@ from functools import partial
 
 from common.core.events import read_events
 from common.reporting.recorded_run import find_runs
-from scripts.status import describe
+from common.reporting.run_state import describe
 from tests.ranks import cluster, run_programs
 from tests.workload import SMALL, plant
 

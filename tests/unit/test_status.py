@@ -13,7 +13,7 @@ import time
 import pytest
 
 from common.reporting.recorded_run import find_runs
-from scripts.status import describe, duration
+from common.reporting.run_state import describe, duration
 from tests.ranks import ROOT
 from tests.recorded import write_run
 
