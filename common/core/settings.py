@@ -97,7 +97,8 @@ class Settings(LearningSettings):
         details="; EPOCH:N:stacks also traces Python's calls", parse=types.Profile.parse,
         metavar="EPOCH[:N]")
     tracker: str = setting(
-        "none", "experiment tracker of rank 0: none (default), tensorboard or mlflow", RUN,
+        "none", "experiment tracker of rank 0: none (default), page (comparison.html, renewed as "
+        "the run goes on), tensorboard or mlflow", RUN,
         details="; FILE.py:NAME is one of your own", parse=types.tracker, choices=types.TRACKERS,
         metavar="NAME", per_node=True)
     dry_run: bool = setting(

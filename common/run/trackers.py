@@ -1,10 +1,12 @@
 """Experiment trackers: an object with three methods. The leader has one, the other ranks have none.
 
     python3 PartOne/main.py --tracker tensorboard && tensorboard --logdir outputs
+    python3 PartOne/main.py --tracker page       # renews outputs/PartOne/comparison.html
     python3 PartOne/main.py --tracker examples/own_tracker.py:CsvTracker
 """
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from common.core.failures import UsageError, first_line
+from common.core.provenance import ROOT
 from common.core.user_code import Place
 
 EXPERIMENT = "training"  # of MLflow, which has its runs under such a name
@@ -34,6 +37,23 @@ class Tracker:
 
     def close(self) -> None:
         """Nothing comes after this; called also when the run fails."""
+
+
+class LivePage(Tracker):
+    """The page of scripts/compare.py in `folder`, renewed by a process of its own.
+
+    That reads the run's logs at the lowest priority, outlives the run by a minute, in which it
+    draws the end, and then ends by itself.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        command = [sys.executable, str(ROOT / "scripts/compare.py"), str(self._folder), "--watch"]
+        # In a session of its own: what stops the run must not stop the page before its end.
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                         stderr=subprocess.DEVNULL, start_new_session=True)
 
 
 class TensorBoard(Tracker):
@@ -129,7 +149,8 @@ class Mlflow(Tracker):
 
 
 TRACKERS: dict[str, Callable[[Path], Tracker]] = {
-    "none": lambda folder: Tracker(), "tensorboard": TensorBoard, "mlflow": Mlflow}
+    "none": lambda folder: Tracker(), "page": LivePage, "tensorboard": TensorBoard,
+    "mlflow": Mlflow}
 _PACKAGES = {"tensorboard": "torch.utils.tensorboard", "mlflow": "mlflow"}
 
 

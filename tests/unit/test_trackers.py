@@ -70,6 +70,17 @@ def test_the_tracker_of_the_documents_works(tmp_path):
         "# seed: 7", "0,validation/loss,0.5", "0,validation/accuracy,0.25"]
 
 
+def test_the_live_page_is_a_process_that_no_signal_to_the_run_ends(tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr(trackers.subprocess, "Popen",
+                        lambda command, **how: started.append((command, how["start_new_session"])))
+    with RunLog(tmp_path / "l", tmp_path / "m", World(),
+                tracker=trackers.create_tracker("page", tmp_path, True)) as log:
+        log.begin({})
+    assert started == [([sys.executable, str(ROOT / "scripts/compare.py"), str(tmp_path),
+                         "--watch"], True)]
+
+
 def test_only_the_leader_has_a_tracker(tmp_path):
     assert type(trackers.create_tracker(OWN, tmp_path, True)).__name__ == "CsvTracker"
     assert type(trackers.create_tracker(OWN, tmp_path, False)) is trackers.Tracker
