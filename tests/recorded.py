@@ -30,14 +30,16 @@ def write_run(folder: Path, ranks: int = 1, steps: int = 4, own: float = 1.0, sy
         events = [{"event": "start", "time": 1.8e9, "host": host, "processor": "abacus",
                    "cores": 2, "world_size": ranks, "position": [1, 0, 0],
                    "iterations_per_epoch": 2, "settings": settings(**changes),
+                   "resume": f"python3 {folder.name}/main.py --resume auto",
                    "ran_on": {"threads": 1, "device": "cpu", "python": "3.11", "torch": "2.15",
                               "numpy": "2", "convolutions": "library winograd-4 winograd-4"}}]
         more = (slow or {}).get(rank, 0.0)
         for step in range(steps):
             events.append(_step(step, rank, own + more, sync, loss, root_sends, ranks))
             if step % 2:
-                events.append({"event": "epoch", "epoch": 1 + step // 2, "loss": 1.5,
-                               "accuracy": 0.5, "samples": 200})
+                events += [{"event": "epoch", "epoch": 1 + step // 2, "loss": 1.5,
+                            "accuracy": 0.5, "samples": 200},
+                           {"event": "memory", "resident": 1_000_000 * (500 + rank)}]
         if ended:
             events += [{"event": "evaluation", "test_loss": 1.25, "test_accuracy": 0.65,
                         "weights": "5eed1234", "class_names": ["ant", "bee"],

@@ -15,14 +15,19 @@ from common.reporting.recorded_run import RecordedRun
 
 MORE, FEWER = line(2)["color"], PHASES["sync"]["facecolor"]
 DEEPEST = 0.7  # opacity of a cell: its number stays legible on light paper and on dark
+LEGIBLE = 16  # classes: with more of them cells are too small for a number
+LETTERS = 230  # points that all names beside an axis have together
 
 
 def confusion(runs: Runs) -> Figure | None:
     """The first run's that has one, on the test set; the title names the most frequent mistake."""
     for run in filter(_classes, runs):
         matrix, names = _matrix(run), _classes(run)
-        return _drawn(f"{label(run)}: {_worst_mistake(matrix, names)}", matrix, names,
-                      "number: test images", "d")
+        shares = matrix / np.maximum(1, matrix.sum(axis=1, keepdims=True))
+        return _drawn(f"{label(run)}: {_worst_mistake(matrix, names)}", matrix,
+                      np.where(np.eye(len(names)), shares, -shares), names,
+                      "number: test images, blank: 0\nblue: right, orange: mistaken\n"
+                      "the deeper, the more of a true class", "d")
     return None
 
 
@@ -42,7 +47,8 @@ def differences(runs: Runs) -> Figure | None:
     who = f"the other {len(others)} runs differ" if others[1:] else f"{label(others[0])} differs"
     most = int(np.abs(largest).max())
     return _drawn(f"{who} from {label(tested[0])} by at most {most} test image{'s' * (most > 1)} "
-                  "in a cell", largest, _classes(tested[0]), "number: largest difference", "+d")
+                  "in a cell", largest, largest / most, _classes(tested[0]),
+                  "number: largest difference, blank: 0\nblue: more, orange: fewer", "+d")
 
 
 def _classes(run: RecordedRun) -> list[str]:
@@ -55,24 +61,31 @@ def _matrix(run: RecordedRun) -> np.ndarray:
     return np.array(run.last("evaluation")["confusion_matrix"])
 
 
-def _drawn(title: str, matrix: np.ndarray, names: Sequence[str], unit: str, form: str) -> Figure:
-    """A number in each cell but zeros. Cells let the paper through, so that ink stays legible."""
+def _drawn(title: str, matrix: np.ndarray, shades: np.ndarray, names: Sequence[str], legend: str,
+           form: str) -> Figure:
+    """A number in each cell but zeros; `shades` from -1 (FEWER's colour) to 1 (MORE's).
+
+    Cells let the paper through, so that ink stays legible.
+    """
     figure, (axes,) = new_figure(title, 4.9)
     axes.grid(False)
-    shades = matrix / (np.abs(matrix).max() or 1)
     for row, column in zip(*matrix.nonzero(), strict=True):
+        shade = float(shades[row, column])
         axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, linewidth=0,
-                                 facecolor=MORE if matrix[row, column] > 0 else FEWER,
-                                 alpha=float(DEEPEST * abs(shades[row, column]))))
-        axes.text(column, row, f"{matrix[row, column]:{form}}", ha="center", va="center",
-                  fontsize=7.5)
+                                 facecolor=MORE if shade > 0 else FEWER, alpha=DEEPEST * abs(shade),
+                                 label=f"{names[row]} taken for {names[column]}: "
+                                       f"{matrix[row, column]:{form}}"))
+        if len(names) <= LEGIBLE:
+            axes.text(column, row, f"{matrix[row, column]:{form}}", ha="center", va="center",
+                      fontsize=7.5)
     axes.set_xlim(-0.5, len(names) - 0.5)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_aspect("equal")
     axes.spines[["top", "right"]].set_visible(True)
-    axes.set_xticks(range(len(names)), names, rotation="vertical")
-    axes.set_yticks(range(len(names)), names)
-    axes.set_xlabel(f"predicted class\n({unit}; blank: 0)")
+    size = min(10, LETTERS / len(names))
+    axes.set_xticks(range(len(names)), names, rotation="vertical", fontsize=size)
+    axes.set_yticks(range(len(names)), names, fontsize=size)
+    axes.set_xlabel(f"predicted class\n{legend}")
     axes.set_ylabel("true class")
     return figure
 

@@ -80,6 +80,11 @@ def _make_room(figure: Figure, rows: int) -> None:
     figure.set_figheight(figure.get_figheight() + ROW * max(0, rows - 2))
 
 
+def unlisted(name: str) -> str:
+    """A label that a legend leaves out, as matplotlib has it: for common/reporting/hover.py."""
+    return f"_{name}"
+
+
 def wrapped(name: str) -> str:
     """A name that stands beside an axis, in lines that leave room for the axis."""
     return textwrap.fill(name, NAME_LETTERS)

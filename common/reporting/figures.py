@@ -26,6 +26,7 @@ from common.reporting.figure_style import (
     line,
     mark,
     new_figure,
+    unlisted,
     wrapped,
 )
 from common.reporting.recorded_run import RecordedRun, short
@@ -46,7 +47,8 @@ def learning(runs: Runs) -> Figure | None:
         places = range(1, len(run.merged) + 1)
         loss.plot(places, [row["loss"] for row in run.merged], label=label(run), **line(index))
         factor = 100 if run.metric.is_share else 1
-        score.plot(places, [factor * row["score"] for row in run.merged], **line(index))
+        score.plot(places, [factor * row["score"] for row in run.merged],
+                   label=unlisted(label(run)), **line(index))
         _mark_epochs(run, index, loss, score)
     for panel in (loss, score):
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -171,9 +173,10 @@ def worker_sweep(runs: Runs) -> Figure | None:
         return None
     figure, (speed, wait) = new_figure(_fastest_workers(swept), 4.2, panels=2)
     workers = [_workers(run) for run in swept]
-    speed.plot(workers, [run.images_per_second or 0 for run in swept], marker="o", **line(2))
+    speed.plot(workers, [run.images_per_second or 0 for run in swept], marker="o",
+               label=unlisted("speed"), **line(2))
     wait.plot(workers, [MILLISECONDS * fmean(rank["data"] for rank in run.phases.values())
-                        for run in swept], marker="s", **line(3))
+                        for run in swept], marker="s", label=unlisted("wait"), **line(3))
     for axes in (speed, wait):
         axes.set_ylim(bottom=0)
         axes.set_xticks(workers)

@@ -33,7 +33,8 @@ STARTS_WITH = ("settings", "world_size", "time", "processor", "cores", "ran_on",
 class RecordedRun:
     """`name` is its folder's, below the folders that were searched. `events` are its leader's.
 
-    `steps` holds the steps of every rank whose log is there, by (epoch, iteration), by rank.
+    `steps` holds the steps of every rank whose log is there, by (epoch, iteration), by rank;
+    `memory` the most bytes that a rank has held, by kind.
     """
 
     name: str
@@ -41,6 +42,7 @@ class RecordedRun:
     events: list[dict[str, Any]]
     steps: Steps
     hosts: dict[int, str] = field(default_factory=dict)
+    memory: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def last(self, kind: str) -> dict[str, Any]:
         """The last event of a kind; empty when there is none."""
@@ -144,7 +146,9 @@ def _read(name: str, paths: list[Path]) -> RecordedRun | None:
         return None
     hosts = {rank_of(path): event.get("host", "") for path in paths
              for event in read_events(path, "start")}
-    run = RecordedRun(name, leaders[0].parent, list(read_events(leaders[0])), steps, hosts)
+    memory = {rank_of(path): {kind: size for kind, size in event.items() if kind != "event"}
+              for path in paths for event in read_events(path, "memory")}
+    run = RecordedRun(name, leaders[0].parent, list(read_events(leaders[0])), steps, hosts, memory)
     if run.start and (missing := set(STARTS_WITH) - run.start.keys()):
         raise DataError(f"{run.folder} was logged by an older version of this program, which did "
                         f"not write {', '.join(sorted(missing))}")

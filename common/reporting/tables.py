@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
@@ -12,12 +11,14 @@ from common.core.failures import DataError
 from common.core.progress import PHASES
 from common.reporting.figures import label
 from common.reporting.proof_findings import best_table, claim
-from common.reporting.recorded_run import RecordedRun
+from common.reporting.recorded_run import RecordedRun, short
 from common.reporting.run_findings import MEGABYTE, base_of, timed
+from common.reporting.travel import Interval, in_words
+from common.reporting.waiting import waits
 
 Runs = Sequence[RecordedRun]
-NODE_SETTINGS = ("data_dir", "output_dir", "resume", "dry_run")
 SHOWN_OPERATORS = 10
+LONG = 15  # rows: a longer table is folded up
 
 
 class Table(NamedTuple):
@@ -26,6 +27,10 @@ class Table(NamedTuple):
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
+
+    @property
+    def is_long(self) -> bool:
+        return len(self.rows) > LONG
 
 
 def timing(runs: Runs) -> Table:
@@ -116,38 +121,29 @@ def by_class(runs: Runs) -> Table:
                   for name in names])
 
 
-def settings(runs: Runs) -> tuple[Table, Table]:
-    """The flags in which the runs differ, and those in which they agree."""
-    names = dict.fromkeys(name for run in runs for name in run.settings
-                          if name not in NODE_SETTINGS)
-    rows = [(f"--{name.replace('_', '-')}", *(_word(run.settings.get(name)) for run in runs))
-            for name in names]
-    return (Table("Flags in which the runs differ", ("flag", *(label(run) for run in runs)),
-                  [row for row in rows if len(set(row[1:])) > 1]),
-            Table("Flags that are the same in all", ("flag", "value"),
-                  [row[:2] for row in rows if len(set(row[1:])) == 1]))
-
-
-def _word(value: Any) -> str:
-    words = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return words if value is not None and words else "-"
-
-
-def environment(runs: Runs) -> Table:
-    """What each run ran on."""
+def waiting(runs: Runs) -> Table:
+    """Who waits for whom: a row a rank of the runs whose ranks' logs are all there."""
     rows = []
     for run in runs:
-        start, ran_on = run.start, run.start["ran_on"]
-        layers = Counter(ran_on["convolutions"].split())
-        rows.append((label(run),
-                     f"{datetime.fromtimestamp(start['time'], timezone.utc):%Y-%m-%d %H:%M} UTC",
-                     ", ".join(sorted(set(run.hosts.values()))), start["processor"],
-                     str(start["cores"]), str(ran_on["threads"]),
-                     *(ran_on[name] for name in ("device", "python", "torch", "numpy")),
-                     ", ".join(f"{count} {name}" for name, count in layers.items()) or "-"))
-    return Table("What the runs ran on, and what computed their convolutions",
-                 ("run", "started", "hosts", "processor", "cores a node", "threads a rank",
-                  "device", "python", "torch", "numpy", "convolutions"), rows)
+        for rank, found in waits(run).items():
+            host = f" ({run.hosts[rank]})" if run.hosts.get(rank) else ""
+            whom = f"rank {found.rank} ({found.times} of {found.iterations})"
+            rows.append((f"{short(run.name)}, rank {rank}{host}", f"{1000 * found.own:.1f}",
+                         f"{1000 * found.waits:.1f}", whom if found.times else "-"))
+    return Table("Who waits for whom in an iteration, mean of the last ones: milliseconds of a "
+                 "rank's own work, how long it waits at least because another rank's takes longer, "
+                 "and the rank whose took longest most often",
+                 ("rank", "own work", "waits at least", "for"), rows)
+
+
+def travel(found: Sequence[Interval], name: str) -> Table:
+    """Which bytes travel behind which computation, in one traced step."""
+    return Table(f"{name}: what rank 0 computes in its last traced step, and the bytes that are in "
+                 f"transfers meanwhile; {in_words(found)}",
+                 ("rank 0 computes", "from, ms", "to, ms", "MB made ready", "MB that travel"),
+                 [(each.computes, f"{each.start:.1f}", f"{each.end:.1f}",
+                   f"{each.made / MEGABYTE:.2f}", f"{each.travelled / MEGABYTE:.2f}")
+                  for each in found])
 
 
 class Proof(NamedTuple):

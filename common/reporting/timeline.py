@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterable
 from matplotlib.figure import Figure
 
 from common.core.trace_file import PHASE_TRACK, Event, Trace, is_communication
-from common.reporting.figure_style import BAR_EDGE, INK, PHASES, legend_below, new_figure
+from common.reporting.figure_style import (
+    BAR_EDGE,
+    INK,
+    PHASES,
+    legend_below,
+    new_figure,
+    unlisted,
+)
 
 Span = tuple[float, float]
 Choice = Callable[[Event], bool]
@@ -89,14 +96,18 @@ def timeline(trace: Trace, name: str) -> Figure:
     for place, rank in enumerate(ranks):
         for phase, look in PHASES.items():
             axes.broken_barh(spans(trace, rank, step, phase_is(phase)), (place - 0.4, 0.45),
-                             edgecolor=BAR_EDGE, linewidth=0.4, label=phase if not place else None,
-                             **look)
+                             edgecolor=BAR_EDGE, linewidth=0.4, label=_once(phase, place), **look)
         if moving := _joined(spans(trace, rank, step, moves_bytes)):
             axes.broken_barh(moving, (place + 0.08, 0.25), color=INK,
-                             label="communication" if not place else None)
+                             label=_once("communication", place))
     axes.set_ylim(-0.6, len(ranks) - 0.4)
     axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds of one traced step")
     legend_below(figure, axes)
     return figure
+
+
+def _once(name: str, place: int) -> str:
+    """The label of the first row's is in the legend."""
+    return unlisted(name) if place else name

@@ -75,7 +75,9 @@ class Tracer:
             if self._node.world.is_leader:
                 everybody = self._folder / f"trace_all{self._suffix}.json.gz"
                 merged = merge_traces(dict(enumerate(map(unpack_trace, traces))))
-                everybody.write_bytes(pack_trace(merged))
+                partial = everybody.with_suffix(".partial")  # others may be reading
+                partial.write_bytes(pack_trace(merged))
+                partial.replace(everybody)
         except OSError as error:
             raise UsageError(f"the trace {path} cannot be written: {error.strerror}") from error
         self._log.event("operators", rows=operators)

@@ -8,6 +8,9 @@ or the figures' rules for dark readers left out; a label of one line in place of
 behind the rest; `len(found) == 1` left out of have_one_digest; compare.py always ending with 0.
 """
 
+import base64
+import hashlib
+import html
 import json
 import re
 import shutil
@@ -17,7 +20,7 @@ import sys
 import html5lib
 import pytest
 
-from common.reporting import tables
+from common.reporting import tables, what_ran
 from common.reporting.digests import digests_as_text, have_one_digest
 from common.reporting.page import Page
 from common.reporting.recorded_run import find_runs
@@ -77,21 +80,29 @@ def test_the_page_is_valid_and_complete(written):
     document = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(text)
     headings = [heading.text for heading in document.iter("h2")]
     assert headings == ["Proof", "Time", "Where the time went", "What was learned", "Settings",
-                        "Environment"]
+                        "Environment", "Run it again"]
     assert next(document.iter("li")).text == CLAIM
-    words = " ".join(document.itertext())
+    words = " ".join([*document.itertext(), *(each.get("alt") for each in document.iter("img"))])
     for expected in ("On 4 ranks, against gather-scatter: all-reduce is 1.90 times", "2.0e-13",
                      "abacus; prove.py --steps 3", "1.900 ± 0.000", "50.0 %", "--batch-size",
-                     "5eed1234", "1 library, 2 winograd-4"):
+                     "5eed1234", "1 library, 2 winograd-4", "500 to 503 MB",
+                     "python3 PartThree/main.py --output-dir outputs/again",
+                     "Losses differ from PartOne's by at most 2e+00 in gather-scatter"):
         assert expected in words
     pictures = list(document.iter("img"))
     assert len(pictures) >= FIGURES and all(picture.get("alt") for picture in pictures)
     assert all(picture.get("src").startswith("data:image/svg+xml;base64,") for picture in pictures)
 
 
-def test_the_page_needs_no_network_and_runs_nothing(written):
+def test_the_page_needs_no_network_and_runs_its_own_script_alone(written):
     text = re.sub(r'src="data:[^"]*"', "", (written[0] / "comparison.html").read_text())
-    assert not re.search(r"https?://|<script|<link|@import|url\(|src=", text)
+    assert not re.search(r"https?://|<link|@import|url\(|src=", text)
+    scripts = re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL)
+    assert [each.strip() for each in scripts] == [
+        (ROOT / "common/reporting/page.js").read_text().strip()]
+    policy = re.search('Content-Security-Policy" content="([^"]*)"', text)[1]
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert "default-src &#39;none&#39;" in policy and f"script-src &#39;sha256-{digest}" in policy
 
 
 def test_markdown_says_the_same_and_its_figures_are_there(written):
@@ -108,16 +119,18 @@ def test_differences_of_settings(tmp_path):
     write_run(tmp_path / "a", seed=1)
     write_run(tmp_path / "b", seed=2)
     runs = find_runs([tmp_path])
-    differing, common = tables.settings(runs)
+    differing, common = what_ran.settings(runs)
     assert [row[:3] for row in differing.rows] == [("--seed", "1", "2")]
     assert "--seed" not in [row[0] for row in common.rows]
-    assert tables.settings(runs[:1])[0].rows == []
+    assert what_ran.settings(runs[:1])[0].rows == []
 
 
 def test_text_from_logs_is_escaped(tmp_path):
     write_run(tmp_path / "PartOne", workload="<script>alert(1)</script>")
+    write_run(tmp_path / "'><script>alert(1)", 4)  # a name in the values of figures
     Page.of(find_runs([tmp_path]), []).write(tmp_path, "page")
-    assert "<script" not in (tmp_path / "page.html").read_text()
+    text = (tmp_path / "page.html").read_text()
+    assert "alert(1)" in text and text.count("<script") == 1
 
 
 @pytest.mark.parametrize("arguments, code, words", [
@@ -206,6 +219,21 @@ MEASURE = """<script>addEventListener("load", () => {
 });</script>"""
 
 
+def without_policy(page) -> str:
+    """Its text without the rule that runs no script of ours beside its own."""
+    return re.sub(r"<meta http-equiv=.Content-Security-Policy.*", "", page.read_text())
+
+
+def dump(page, folder, dark: bool) -> str:
+    """What a browser has made of the page ten seconds later."""
+    return subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+         "--allow-file-access-from-files", f"--user-data-dir={folder / 'profile'}",
+         f"--blink-settings=preferredColorScheme={0 if dark else 1}",
+         "--virtual-time-budget=10000", "--dump-dom", page.as_uri()],
+        capture_output=True, text=True, timeout=120).stdout
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (scripts/test.sh does it)")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280, 1920])
@@ -213,19 +241,48 @@ def test_a_browser_renders_every_figure_and_cuts_nothing_off(written, width, dar
     page = tmp_path / "page.html"
     # A headless window is never narrower than 500 pixels; a frame is.
     (tmp_path / "inner.html").write_text(
-        (written[0] / "comparison.html").read_text().replace("</head>", MEASURE + "</head>"))
+        without_policy(written[0] / "comparison.html").replace("</head>", MEASURE + "</head>"))
     page.write_text('<!DOCTYPE html><meta name="color-scheme" content="light dark">'
                     f'<iframe src="inner.html" width="{width}" height="900" '
                     'style="border:0" onload="setTimeout(() => document.body.dataset.told = '
                     'frames[0].document.title, 0)"></iframe>')
-    done = subprocess.run(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-         "--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}",
-         f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-         "--virtual-time-budget=10000", "--dump-dom", page.as_uri()],
-        capture_output=True, text=True, timeout=120)
-    told = json.loads(re.search('data-told="([^"]*)"', done.stdout)[1].replace("&quot;", '"'))
+    text = dump(page, tmp_path, dark)
+    told = json.loads(re.search('data-told="([^"]*)"', text)[1].replace("&quot;", '"'))
     assert told["window"] == width and told["wide"] <= width and told["cut"] == 0
     assert told["rendered"] == told["pictures"] >= FIGURES
     assert told["paper"] == ("rgb(22, 25, 29)" if dark else "rgb(255, 255, 255)")
     assert set(told["corners"]) == {22 if dark else 255}
+
+
+USE = """<script>addEventListener("load", () => {
+  const within = (selector, place = document) => place.querySelector(selector);
+  const table = within("#time-1").parentNode.querySelector("table");
+  const names = () => [...table.tBodies[0].rows].map(row => row.cells[0].textContent);
+  const button = within("thead th:nth-child(3) button", table);
+  const before = names();
+  button.click();
+  const sorted = names(), head = button.parentNode.ariaSort;
+  const plot = within(".plot[data-spots]");
+  plot.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}));
+  const words = within(".value:not([hidden])", plot).textContent;
+  within("figure > button").click();
+  document.title = JSON.stringify({before, sorted, head, words,
+    open: within("dialog").open, kept: history.state.sorted["time-1"]});
+});</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (scripts/test.sh does it)")
+def test_a_browser_sorts_tables_tells_values_and_enlarges_figures(written, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text(without_policy(written[0] / "comparison.html").replace("</head>",
+                                                                           USE + "</head>"))
+    title = re.search("<title>(.*?)</title>", dump(page, tmp_path, dark=False))[1]
+    told = json.loads(html.unescape(title))
+    assert told["before"] == ["PartOne", "PartTwo/gather-scatter", "PartTwo/all-reduce",
+                              "PartThree"]
+    assert told["sorted"] == ["PartThree", "PartTwo/all-reduce", "PartTwo/gather-scatter",
+                              "PartOne"]  # by seconds an iteration
+    assert told["head"] == "ascending" and told["kept"] == [2, "ascending"]
+    assert told["words"] == ("all-reduce | flat, two ranks, float64: largest difference of any "
+                             "weight 1e-16, step 1")
+    assert told["open"]

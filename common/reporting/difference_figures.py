@@ -1,0 +1,53 @@
+"""How far the runs' losses are from the first run's, iteration by iteration.
+
+    python3 scripts/compare.py outputs
+
+What rounding has made grows from step to step until it is as large as the loss is noisy; what is
+equal to the bit stays at 0. scripts/loss_curves.py compares the means of long runs.
+"""
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from common.reporting.figure_style import legend_below, line, new_figure
+from common.reporting.figures import Runs, label
+from common.reporting.recorded_run import RecordedRun, short
+
+SMALLEST = 1e-9  # where no loss differs
+
+
+def loss_differences(runs: Runs) -> Figure | None:
+    """Absolute differences on a logarithmic scale that ends in 0; None without a common iteration.
+    """
+    first, *others = runs
+    curves = [(run, gaps) for run in others if (gaps := _gaps(first, run))]
+    if not curves:
+        return None
+    figure, (axes,) = new_figure(_title(first, curves), 3.6)
+    positive = [gap for _, gaps in curves for gap in gaps.values() if gap]
+    axes.set_yscale("symlog", linthresh=min(positive, default=SMALLEST))
+    for index, (run, gaps) in enumerate(curves, 1):
+        axes.plot(list(gaps), list(gaps.values()), label=label(run), **line(index))
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylabel("difference of the loss")
+    axes.set_xlabel(f"iteration (against {label(first)})")
+    legend_below(figure, axes, columns=2)
+    return figure
+
+
+def _gaps(first: RecordedRun, other: RecordedRun) -> dict[int, float]:
+    """By the iteration's number, from 1, in the order in which the first run trained."""
+    mine, theirs = ({(row["epoch"], row["iteration"]): row["loss"] for row in run.merged}
+                    for run in (first, other))
+    return {number: abs(theirs[place] - loss) for number, (place, loss) in enumerate(
+        mine.items(), 1) if place in theirs}
+
+
+def _title(first: RecordedRun, curves: list[tuple[RecordedRun, dict[int, float]]]) -> str:
+    largest = {short(run.name): max(gaps.values()) for run, gaps in curves}
+    if not any(largest.values()):
+        return (f"all losses are equal to {short(first.name)}'s, bit for bit, in "
+                f"{max(len(gaps) for _, gaps in curves)} iterations")
+    return f"losses differ from {short(first.name)}'s by at most " + ", ".join(
+        f"{gap:.0e} in {name}" if gap else f"0 in {name}" for name, gap in largest.items())

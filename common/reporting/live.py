@@ -1,0 +1,67 @@
+"""Draws the page again and again while runs go on.
+
+    python3 scripts/compare.py outputs --watch
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+
+from common.core.failures import DataError
+from common.reporting.recorded_run import RecordedRun, find_runs
+from common.reporting.run_state import state_of
+
+PAUSE = 5.0  # seconds between two looks, at least
+SHARE = 0.1  # of the time is spent on them, at most: training may need the processor
+QUIET = 60.0  # seconds after the last run's end, in which another one may begin
+
+
+def watch(folders: Sequence[Path], draw: Callable[[list[RecordedRun], int], object],
+          say: Callable[[str], None], pause: float = PAUSE, quiet: float = QUIET) -> None:
+    """Calls `draw` with the runs in `folders` and the seconds until the next look.
+
+    It does so whenever their logs have grown, and returns when no run has gone on for `quiet`
+    seconds. What is not there yet is waited for, and said. This process gives way to all others.
+    """
+    os.nice(19)
+    drawn: object = None
+    last, told, wait = time.monotonic(), "", pause
+    while True:
+        begun = time.monotonic()
+        runs, missing = _look(folders)
+        if missing not in ("", told):
+            say(f"waiting: {missing}")
+            told = missing
+        now = [(run.folder, len(run.steps), len(run.events), _goes_on(run)) for run in runs]
+        if not runs or now != drawn or any(map(_goes_on, runs)):
+            last = begun
+        if begun - last > quiet:
+            return
+        if runs and now != drawn:
+            draw([_whole(run) for run in runs], ceil(wait))
+            drawn = now
+        wait = max(pause, (time.monotonic() - begun) / SHARE)
+        time.sleep(wait)
+
+
+def _look(folders: Sequence[Path]) -> tuple[list[RecordedRun], str]:
+    """The runs, or what is missing."""
+    try:
+        return find_runs(folders), ""
+    except DataError as error:
+        return [], str(error)
+
+
+def _goes_on(run: RecordedRun) -> bool:
+    return state_of(run, time.time()).is_running
+
+
+def _whole(run: RecordedRun) -> RecordedRun:
+    """Without the last iteration where only some of the ranks have logged it so far."""
+    *_, last = run.steps
+    if len(run.steps[last]) == max(map(len, run.steps.values())) or not _goes_on(run):
+        return run
+    return replace(run, steps={place: row for place, row in run.steps.items() if place != last})

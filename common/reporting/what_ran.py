@@ -1,0 +1,103 @@
+"""What the runs were told, what they ran on and needed, and the commands that run them again.
+
+    python3 scripts/compare.py outputs
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from common.reporting.causes import join
+from common.reporting.figures import Runs, label
+from common.reporting.recorded_run import RecordedRun
+from common.reporting.run_findings import MEGABYTE
+from common.reporting.tables import Table
+
+NODE_SETTINGS = ("data_dir", "output_dir", "resume", "dry_run")
+RESUME, AGAIN = "--resume auto", "--output-dir outputs/again"
+UNKNOWN = "-"
+
+
+def settings(runs: Runs) -> tuple[Table, Table]:
+    """The flags in which the runs differ, and those in which they agree."""
+    names = dict.fromkeys(name for run in runs for name in run.settings
+                          if name not in NODE_SETTINGS)
+    rows = [(f"--{name.replace('_', '-')}", *(_word(run.settings.get(name)) for run in runs))
+            for name in names]
+    return (Table("Flags in which the runs differ", ("flag", *(label(run) for run in runs)),
+                  [row for row in rows if len(set(row[1:])) > 1]),
+            Table("Flags that are the same in all", ("flag", "value"),
+                  [row[:2] for row in rows if len(set(row[1:])) == 1]))
+
+
+def _word(value: Any) -> str:
+    words = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return words if value is not None and words else UNKNOWN
+
+
+def environment(runs: Runs) -> Table:
+    """What each run ran on, a column a run; without what is known of none."""
+    rows = [(name, *(fact(run) for run in runs)) for name, fact in FACTS.items()]
+    return Table("What the runs ran on, what computed their convolutions, and the most memory that "
+                 "a rank's process has held (in Part Two its earlier runs count too)",
+                 ("fact", *(label(run) for run in runs)),
+                 [row for row in rows if set(row[1:]) != {UNKNOWN}])
+
+
+def _ran_on(name: str) -> Callable[[RecordedRun], str]:
+    return lambda run: str(run.start["ran_on"].get(name, UNKNOWN))
+
+
+def _started(run: RecordedRun) -> str:
+    return f"{datetime.fromtimestamp(run.start['time'], timezone.utc):%Y-%m-%d %H:%M} UTC"
+
+
+def _convolutions(run: RecordedRun) -> str:
+    layers = Counter(run.start["ran_on"]["convolutions"].split())
+    return ", ".join(f"{count} {name}" for name, count in layers.items()) or UNKNOWN
+
+
+def _memory(kind: str) -> Callable[[RecordedRun], str]:
+    def fact(run: RecordedRun) -> str:
+        held = sorted(memory[kind] for memory in run.memory.values() if kind in memory)
+        words = list(dict.fromkeys(f"{size / MEGABYTE:.0f}" for size in held[:1] + held[-1:]))
+        return " to ".join(words) + " MB" if words else UNKNOWN
+    return fact
+
+
+FACTS: dict[str, Callable[[RecordedRun], str]] = {
+    "started": _started,
+    "hosts": lambda run: ", ".join(sorted(set(run.hosts.values()))),
+    "processor": lambda run: run.start["processor"],
+    "cores a node": lambda run: str(run.start["cores"]),
+    "threads a rank": _ran_on("threads"),
+    "device": _ran_on("device"),
+    "convolutions": _convolutions,
+    "vector instructions": _ran_on("instructions"),
+    "python": _ran_on("python"), "torch": _ran_on("torch"), "numpy": _ran_on("numpy"),
+    "peak memory of a rank": _memory("resident"),
+    "peak memory of a rank's GPU": _memory("device"),
+    "digest of the weights": lambda run: run.last("evaluation").get("weights", UNKNOWN)}
+
+
+class Commands(NamedTuple):
+    """What runs some runs again, and what goes on with them; `settings` has all their flags."""
+
+    runs: str
+    repeat: str
+    resume: str
+    settings: Path | None
+
+
+def commands(runs: Runs) -> list[Commands]:
+    """One for each command that the logs tell of, which may have started several runs."""
+    started: dict[str, list[RecordedRun]] = {}
+    for run in runs:
+        if "resume" in run.start:
+            started.setdefault(run.start["resume"], []).append(run)
+    return [Commands(join(list(map(label, several))), resume.replace(RESUME, AGAIN), resume,
+                     next((file for run in several
+                           if (file := run.folder / "settings.json").exists()), None))
+            for resume, several in started.items()]

@@ -1,0 +1,227 @@
+"""What the page tells beyond tables and figures: values, waiting, travelling bytes, commands, life.
+
+Mutations that turn this red: y from below in hover.py, or points outside the axes; own work for
+waiting; the median of ranks for the slowest; the first backward's gradients for the last's; bytes
+of a transfer counted whole in each interval; elements for bytes; what follows the last gradient
+counted as computation; a linear scale; the resume command to repeat a run; a finished run among
+those in progress; drawing again although no log has grown; an end while a run goes on; an
+iteration that a rank has not logged yet; write_text in place of a file replaced; no refresh, or
+one that stays.
+"""
+
+import json
+import os
+
+import pytest
+
+from common.reporting import difference_figures, live
+from common.reporting.confusion_figures import confusion
+from common.reporting.figures import learning, phases
+from common.reporting.hover import spots
+from common.reporting.page import Page
+from common.reporting.recorded_run import find_runs
+from common.reporting.timeline import timeline
+from common.reporting.travel import BEFORE, EXPOSED, UPDATE, in_words, travel
+from common.reporting.travel import figure as travel_figure
+from common.reporting.waiting import waits
+from common.reporting.what_ran import commands, environment
+from tests.recorded import write_course, write_run
+
+
+@pytest.fixture
+def course(tmp_path):
+    return find_runs([write_course(tmp_path)])
+
+
+def laid_out(figure):
+    figure.draw_without_rendering()
+    return figure
+
+
+def test_values_stand_where_the_figure_has_them(course):
+    found = spots(laid_out(learning(course)))
+    first = next(spot for spot in found if spot.words.startswith("PartOne"))
+    assert first.words == "PartOne, 1 rank: loss 2, iteration 1"
+    later = next(spot for spot in found if spot.words == "PartOne, 1 rank: loss 0.5, iteration 4")
+    assert 0 < first.x < later.x < 1 and 0 < first.y < later.y < 0.5  # the upper panel, falling
+    assert any(spot.words.startswith("DDP, 4 ranks: accuracy in % 10") for spot in found)
+
+
+def test_bars_and_cells_have_values_too(course):
+    words = [spot.words for spot in spots(laid_out(phases(course)))]
+    assert "PartOne, rank 0: backward 1500 ms an iteration" in words
+    assert "bee taken for ant: 5" in [spot.words for spot in spots(laid_out(confusion(course)))]
+
+
+def test_long_lines_have_few_values(tmp_path):
+    runs = find_runs([write_run(tmp_path / "PartOne", steps=900, epochs=450)])
+    assert len(spots(laid_out(learning(runs)))) <= 2 * 200
+
+
+def test_who_waits_for_whom(tmp_path):
+    write_run(tmp_path / "PartThree", 4, own=1.0, slow={2: 0.5}, sync=0.1)
+    write_run(tmp_path / "PartOne")
+    alone, several = find_runs([tmp_path])
+    assert waits(alone) == {}
+    found = waits(several)
+    assert [round(each.waits, 9) for each in found.values()] == [0.5, 0.5, 0, 0.5]
+    assert found[2].own == 1.5 and found[2].times == 0
+    assert {(each.rank, each.times, each.iterations) for rank, each in found.items()
+            if rank != 2} == {(2, 3, 3)}
+    (tmp_path / "PartThree/metrics_rank3.jsonl").unlink()
+    assert waits(find_runs([tmp_path / "PartThree"])[0]) == {}  # nobody knows
+
+
+def span(name: str, start: float, end: float, *shapes: list[int], track: int = 1, rank: int = 0,
+         kind: str = "float") -> dict:
+    """An event of a trace; times are milliseconds."""
+    return {"ph": "X", "pid": rank, "tid": track, "name": name, "ts": 1000 * start,
+            "dur": 1000 * (end - start),
+            "args": {"Input Dims": list(shapes), "Input type": [kind] * len(shapes)}}
+
+
+def gradient(at: float, *shape: int) -> dict:
+    return span("torch::autograd::AccumulateGrad", at - 0.5, at, list(shape))
+
+
+def step(*events: dict) -> dict:
+    """The trace of a step: forward to 20 ms, backward to 60, sync to 80, update to 90."""
+    times = (("data", 0, 1), ("forward", 1, 20), ("backward", 20, 60), ("sync", 60, 80),
+             ("update", 80, 90))
+    return {"traceEvents": [*(span(*each, track=0) for each in times), *events]}
+
+
+def test_bytes_travel_behind_the_layers_that_are_computed_meanwhile():
+    trace = step(gradient(30, 10), gradient(30.5, 10, 500), gradient(50, 500, 100),
+                 span("gloo:all_reduce", 30.5, 70, [5010]),
+                 span("gloo:all_reduce", 40, 60, [100], kind="c10::BFloat16"),
+                 span("gloo:all_reduce", 30, 80, [9999], rank=1))
+    found = travel(trace)
+    assert [each.computes for each in found] == [BEFORE, "layer 2: 10x500", "layer 1: 500x100",
+                                                 EXPOSED, UPDATE]
+    assert [(each.start, each.end) for each in found] == [(0, 20), (20, 30.5), (30.5, 50),
+                                                         (50, 80), (80, 90)]
+    assert [each.made for each in found] == [0, 4 * 5010, 4 * 50_000, 0, 0]
+    first = 4 * 5010 * 19.5 / 39.5
+    assert [each.travelled for each in found] == pytest.approx(
+        [0, 0, first + 100, 4 * 5010 - first + 100, 0])
+    assert in_words(found) == ("0.0 of 0.0 MB are exposed: they travel after the last gradient is "
+                               "ready, within 30 ms")
+    words = [spot.words for spot in spots(laid_out(travel_figure(found, "DDP")))]
+    assert any(each.startswith("after the last gradient: exposed") for each in words)
+
+
+def test_of_several_passes_the_last_one_makes_the_gradient():
+    again = span("backward", 20, 40, track=0)
+    trace = step(again, gradient(30, 5, 5), gradient(55, 5, 5), span("gloo:send", 60, 61, [25]))
+    trace["traceEvents"][2] = span("backward", 40, 60, track=0)
+    assert [(each.computes, each.end) for each in travel(trace)[:2]] == [
+        (BEFORE, 40), ("layer 1: 5x5", 55)]
+
+
+@pytest.mark.parametrize("events", [
+    [gradient(30, 5, 5)],  # nothing travels
+    [gradient(30, 5, 5), span("gloo:all_reduce", 60, 61)],  # no shapes
+    [span("gloo:all_reduce", 60, 61, [25])],  # no gradients
+    [gradient(30, 5, 5), span("nccl:all_reduce", 60, 61, [25]),
+     {**span("gemm", 1, 2), "cat": "kernel"}]])  # a GPU's host knows neither
+def test_traces_that_do_not_tell_are_passed_over(events):
+    assert travel(step(*events)) == []
+
+
+def test_a_timeline_has_values_for_every_rank():
+    trace = step(*(span("backward", 20, 60, track=0, rank=1) for _ in range(1)))
+    assert "rank 1: backward 20 to 60 milliseconds of one traced step" in [
+        spot.words for spot in spots(laid_out(timeline(trace, "DDP")))]
+
+
+def test_differences_are_on_a_scale_of_orders_that_ends_in_zero(tmp_path):
+    for name, loss in (("PartOne", 2.0), ("PartThree", 2.0), ("PartTwo/all-reduce", 2.002)):
+        write_run(tmp_path / name, loss=loss)
+    figure = difference_figures.loss_differences(find_runs([tmp_path]))
+    axes, = figure.axes
+    assert axes.get_yscale() == "symlog" and axes.get_ylim()[0] == 0
+    assert [list(line.get_ydata()) for line in axes.lines] == [
+        pytest.approx([0.002, 0.001, 0.002 / 3, 0.0005]), [0, 0, 0, 0]]
+    assert " ".join(figure.get_suptitle().split()) == (
+        "Losses differ from PartOne's by at most 2e-03 in all-reduce, 0 in DDP")
+    alone = find_runs([tmp_path / "PartOne"])
+    assert difference_figures.loss_differences(alone) is None
+    same = find_runs([tmp_path / "PartOne", tmp_path / "PartThree"])
+    assert "bit for bit, in 4 iterations" in " ".join(
+        difference_figures.loss_differences(same).get_suptitle().split())
+
+
+def test_one_command_is_told_once_for_all_its_runs(tmp_path):
+    for name in ("PartTwo/gather-scatter", "PartTwo/all-reduce"):
+        folder = write_run(tmp_path / name, 2)
+        for path in folder.glob("metrics*"):
+            path.write_text(path.read_text().replace(f"python3 {folder.name}", "python3 PartTwo"))
+    (tmp_path / "PartTwo/all-reduce/settings.json").write_text("{}")
+    told, = commands(find_runs([tmp_path]))
+    assert told.runs == "gather-scatter, 2 ranks and all-reduce, 2 ranks"
+    assert told.resume == "python3 PartTwo/main.py --resume auto"
+    assert told.repeat == "python3 PartTwo/main.py --output-dir outputs/again"
+    Page.of(find_runs([tmp_path]), []).write(tmp_path / "page", "it")
+    assert 'href="../PartTwo/all-reduce/settings.json"' in (tmp_path / "page/it.html").read_text()
+
+
+def test_the_environment_leaves_out_what_no_log_tells(course):
+    facts = {row[0]: row[1:] for row in environment(course).rows}
+    assert facts["peak memory of a rank"] == ("500 MB", *("500 to 503 MB",) * 3)
+    assert facts["digest of the weights"] == ("5eed1234",) * 4
+    assert "peak memory of a rank's GPU" not in facts and "vector instructions" not in facts
+
+
+def test_a_page_of_runs_that_go_on_shows_how_far_they_are_and_renews_itself(tmp_path):
+    write_run(tmp_path / "PartOne")
+    write_run(tmp_path / "PartThree", 2, steps=3, ended=False)
+    page = Page.of(find_runs([tmp_path]), [])
+    assert [(state.title, state.done, state.last) for state in page.progress] == [
+        ("PartThree on 2 ranks", 3, 4)]
+    for refresh, times in ((5, 1), (0, 0)):
+        page.write(tmp_path, "page", refresh)
+        text = (tmp_path / "page.html").read_text()
+        assert text.count('data-refresh="5"') == times
+        assert text.count('<noscript><meta http-equiv="refresh" content="5"></noscript>') == times
+        assert '<progress max="4" value="3"' in text and "running, last heard" in text
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_a_page_is_never_seen_half_written(tmp_path):
+    page = Page.of(find_runs([write_run(tmp_path / "PartOne")]), [])
+    page.write(tmp_path, "page")
+    before = (tmp_path / "page.html").stat().st_ino
+    page.write(tmp_path, "page")
+    assert (tmp_path / "page.html").stat().st_ino != before  # replaced, not written over
+
+
+def test_watching_draws_when_logs_grow_and_ends_after_the_last_run(tmp_path, monkeypatch):
+    """Time passes only in sleep; at each turn the runs are what `turns` leaves there."""
+    now, drawn, said = [1000.0], [], []
+    turns = iter([
+        lambda: None,  # still nothing
+        lambda: write_run(tmp_path / "PartOne", steps=2, ended=False),
+        lambda: None,
+        lambda: write_run(tmp_path / "PartOne", 2, steps=3, ended=False),
+        lambda: cut(tmp_path / "PartOne/metrics_rank1.jsonl"),
+        lambda: write_run(tmp_path / "PartOne", 2, steps=4)])
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        next(turns, lambda: None)()
+
+    def cut(path) -> None:
+        """Rank 1 has not logged the third step yet."""
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:4]))
+        leader = path.with_name("metrics_rank0.jsonl")
+        leader.write_text(leader.read_text() + json.dumps({"event": "note", "text": "!"}) + "\n")
+
+    monkeypatch.setattr(live.time, "sleep", sleep)
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(os, "nice", lambda more: more)
+    live.watch([tmp_path], lambda runs, refresh: drawn.append((len(runs[0].steps), refresh)),
+               said.append, pause=5, quiet=60)
+    assert drawn == [(2, 5), (3, 5), (2, 5), (4, 5)]
+    assert len(said) == 1 and said[0].startswith("waiting: no run with a step")
+    assert now[0] == 1000 + 5 * 6 + 65  # until more than a minute has passed since the end
