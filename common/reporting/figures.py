@@ -68,8 +68,9 @@ def _mark_epochs(run: RecordedRun, index: int, loss: Axes, score: Axes) -> None:
              for event in run.events if event["event"] == "epoch" and event["epoch"] in epochs]
     for panel, factor, name in ((loss, 1, "loss"),
                                 (score, 100 if run.metric.is_share else 1, run.metric.key)):
-        panel.plot([at for at, _ in means], [factor * event[name] for _, event in means],
-                   markeredgewidth=0.6, markeredgecolor=BAR_EDGE, **mark(index))
+        if means:  # without a point, an unclipped line leaves the panels no room
+            panel.plot([at for at, _ in means], [factor * event[name] for _, event in means],
+                       markeredgewidth=0.6, markeredgecolor=BAR_EDGE, **mark(index))
         if test := run.last("evaluation"):
             panel.plot([len(epochs)], [factor * test[f"test_{name}"]], fillstyle="none",
                        markeredgewidth=1.6, **mark(index))

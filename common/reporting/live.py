@@ -15,7 +15,7 @@ from common.reporting.recorded_run import RecordedRun, find_runs
 from common.reporting.run_state import state_of
 
 PAUSE = 5.0  # seconds between two looks, at least
-SHARE = 0.1  # of the time is spent on them, at most: training may need the processor
+SHARE = 0.1  # of a core is spent on them, at most: training may need it
 QUIET = 60.0  # seconds after the last run's end, in which another one may begin
 
 
@@ -30,7 +30,7 @@ def watch(folders: Sequence[Path], draw: Callable[[list[RecordedRun], int], obje
     drawn: object = None
     last, told, wait = time.monotonic(), "", pause
     while True:
-        begun = time.monotonic()
+        begun, used = time.monotonic(), time.process_time()
         runs, missing = _look(folders)
         if missing not in ("", told):
             say(f"waiting: {missing}")
@@ -43,7 +43,7 @@ def watch(folders: Sequence[Path], draw: Callable[[list[RecordedRun], int], obje
         if runs and now != drawn:
             draw([_whole(run) for run in runs], ceil(wait))
             drawn = now
-        wait = max(pause, (time.monotonic() - begun) / SHARE)
+        wait = max(pause, (time.process_time() - used) / SHARE)
         time.sleep(wait)
 
 

@@ -5,7 +5,7 @@ waiting; the median of ranks for the slowest; the first backward's gradients for
 of a transfer counted whole in each interval; elements for bytes; what follows the last gradient
 counted as computation; a linear scale; the resume command to repeat a run; a finished run among
 those in progress; drawing again although no log has grown; an end while a run goes on; an
-iteration that a rank has not logged yet; write_text in place of a file replaced; no refresh, or
+iteration that a rank has not logged yet; marks of epochs that have not ended; write_text in place of a file replaced; no refresh, or
 one that stays.
 """
 
@@ -56,6 +56,11 @@ def test_bars_and_cells_have_values_too(course):
 def test_long_lines_have_few_values(tmp_path):
     runs = find_runs([write_run(tmp_path / "PartOne", steps=900, epochs=450)])
     assert len(spots(laid_out(learning(runs)))) <= 2 * 200
+
+
+def test_the_first_iterations_of_a_run_have_room(tmp_path):
+    figure = learning(find_runs([write_run(tmp_path / "PartOne", steps=1, ended=False)]))
+    assert all(axes.get_position().height > 0.2 for axes in laid_out(figure).axes)
 
 
 def test_who_waits_for_whom(tmp_path):
