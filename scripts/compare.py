@@ -52,6 +52,8 @@ def main() -> None:
 
 def _watch(options: argparse.Namespace, output: Path) -> None:
     """Writes the page again and again, until the runs have ended."""
+    import common.reporting.page  # noqa: F401 (takes a while, which is no part of drawing)
+
     say = partial(print, flush=True)
     say(f"renewed while runs go on, and for a minute after: {output / NAME}.html")
     watch(options.folders, lambda runs, refresh: _write(options, output, runs, refresh), say)

@@ -23,7 +23,8 @@ def confusion(runs: Runs) -> Figure | None:
     """The first run's that has one, on the test set; the title names the most frequent mistake."""
     for run in filter(_classes, runs):
         matrix, names = _matrix(run), _classes(run)
-        shares = matrix / np.maximum(1, matrix.sum(axis=1, keepdims=True))
+        # roots, so that rare mistakes are seen too
+        shares = np.sqrt(matrix / np.maximum(1, matrix.sum(axis=1, keepdims=True)))
         return _drawn(f"{label(run)}: {_worst_mistake(matrix, names)}", matrix,
                       np.where(np.eye(len(names)), shares, -shares), names,
                       "number: test images, blank: 0\nblue: right, orange: mistaken\n"

@@ -15,7 +15,7 @@ from common.reporting.recorded_run import RecordedRun, find_runs
 from common.reporting.run_state import state_of
 
 PAUSE = 5.0  # seconds between two looks, at least
-SHARE = 0.1  # of a core is spent on them, at most: training may need it
+SHARE = 0.25  # of a core is spent on them, at most: training may need it
 QUIET = 60.0  # seconds after the last run's end, in which another one may begin
 
 

@@ -144,7 +144,8 @@ function refresh(seconds) {
   const say = () => { button.textContent = kept.paused ? "go on renewing" : "pause"; };
   button.onclick = () => { kept.paused = !kept.paused; keep(); say(); };
   say();
-  const bar = element("div", { className: "live" }, "Runs go on: this page renews itself. ", button);
+  const bar = element("div", { className: "live" }, "Runs go on: this page renews itself. ",
+                      button);
   bar.setAttribute("role", "region");
   bar.setAttribute("aria-label", "renewal");
   document.body.prepend(bar);
@@ -171,7 +172,7 @@ all("details").forEach(each => {
   each.open = kept.open[each.id] ?? each.open;
   each.ontoggle = () => { kept.open[each.id] = each.open; keep(); };
 });
-all("table").forEach(makeSortable);
+all("table").filter(each => each.tBodies[0].rows.length > 1).forEach(makeSortable);
 all("figure").forEach(makeEnlargeable);
 all(".plot[data-spots]").forEach(showValues);
 if (document.body.dataset.refresh)

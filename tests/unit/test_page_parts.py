@@ -5,8 +5,8 @@ waiting; the median of ranks for the slowest; the first backward's gradients for
 of a transfer counted whole in each interval; elements for bytes; what follows the last gradient
 counted as computation; a linear scale; the resume command to repeat a run; a finished run among
 those in progress; drawing again although no log has grown; an end while a run goes on; an
-iteration that a rank has not logged yet; marks of epochs that have not ended; write_text in place of a file replaced; no refresh, or
-one that stays.
+iteration that a rank has not logged yet; marks of epochs that have not ended; write_text in place
+of a file replaced; no refresh, or one that stays.
 """
 
 import json
