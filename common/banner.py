@@ -9,6 +9,7 @@ from common.cluster.process_group import Node
 from common.core.console import console
 from common.core.settings import Settings
 from common.data.epoch_plan import shard_bounds
+from common.model import kernels
 from common.model.convolutions import AUTO, rule_in_words
 from common.model.model_split import second_device
 from common.model.tuned import is_tuned, read_tuned
@@ -60,7 +61,10 @@ def _convolutions(how: str, settings: Settings, node: Node) -> list[str]:
         how = rule_in_words(settings.precision, settings.batch_size)
     elif is_tuned(how):
         how += f", {read_tuned(Path(how))}"
-    return [f"  3x3 convolutions: {how}"]
+    lines = [f"  3x3 convolutions: {how}"]
+    if reason := kernels.why_not():
+        lines.append(f"  slower than they could be: {reason}")
+    return lines
 
 
 def _not_the_default(settings: Settings, node: Node) -> list[str]:

@@ -31,6 +31,13 @@ if [ "$(id -u)" -eq 0 ] && command -v apt-get > /dev/null && ! command -v chromi
     { timeout 120 apt-get update && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get \
         install --yes --no-install-recommends chromium; } > /dev/null 2>&1 || true
 fi
+if [ "$(id -u)" -eq 0 ] && command -v apt-get > /dev/null && ! command -v c++ > /dev/null; then
+    echo "installing a C++ compiler: a minute or so" >&2
+    { timeout 120 apt-get update && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get \
+        install --yes --no-install-recommends g++; } > /dev/null 2>&1 || true
+fi
+# Compiled once, before tests that must not be the ones to wait for it.
+"$PYTHON" -c "from common.model.kernels import why_not; print(why_not() or 'compiled')"
 "$PYTHON" -m ruff check .
 "$PYTHON" -m mypy
 exec "$PYTHON" -m pytest -n 2 --dist loadfile "${markers[@]}" "$@"

@@ -6,8 +6,6 @@ Each is here for speed, and names the public way that gives the same numbers: th
 day torch changes it. None copies anything more than torch does.
 """
 
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,17 +37,6 @@ def batch_statistics(input: Tensor, running_mean: Tensor | None, running_varianc
     torch.var_mean(input, dims, correction=0), in two passes and without the running statistics.
     """
     return torch.batch_norm_update_stats(input, running_mean, running_variance, momentum)
-
-
-def batch_norm_gradients(gradient: Tensor, input: Tensor, weight: Tensor | None, mean: Tensor,
-                         scale: Tensor, eps: float, needed: Sequence[bool]) -> tuple[Any, ...]:
-    """The gradients of input, weight and bias of batch norm in training; None where not needed.
-
-    `mean` and `scale` (1 / deviation) are the batch's, (C,). Publicly: autograd through
-    nn.functional.batch_norm, which computes forward anew.
-    """
-    return torch.ops.aten.native_batch_norm_backward(
-        gradient, input, weight, None, None, mean, scale, True, eps, list(needed))
 
 
 def batch_norm_sums(gradient: Tensor, input: Tensor, mean: Tensor, variance: Tensor,

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from common.core.collectives import broadcast_bytes
 from common.core.precision import Precision
 from common.core.provenance import instruction_sets
-from common.model.fast_convolution import compute_by, fits
+from common.model import kernels
+from common.model.bilinear import fits
+from common.model.fast_convolution import compute_by
 
 LIBRARY, AUTO = "library", "auto"
 # In bf16 torch's own convolution is 0.2 % of its outputs off, winograd-2 0.6 %, and winograd-4
@@ -94,6 +96,8 @@ def use_fast_convolutions(model: nn.Module, image_shape: tuple[int, ...], sample
     for layer, name in zip(shapes, names, strict=True):
         if name != LIBRARY:
             compute_by(name, layer)
+    if set(names) - {LIBRARY}:
+        kernels.library()  # the first run on a machine compiles it, and no step shall wait for that
 
 
 def algorithms(model: nn.Module) -> str:

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import batch_norm, max_pool2d, max_unpool2d
+from torch.nn.functional import max_pool2d, max_unpool2d
 
-from common.core.torch_private import batch_norm_gradients, batch_statistics
+from common.core.torch_private import batch_norm_sums, batch_statistics
+from common.model.kernels import NAMES, run
 
 
 class _MaxPool(torch.autograd.Function):
@@ -58,32 +59,68 @@ def max_pool(maps: Tensor, size: int) -> Tensor:
 
 
 class _NormalizedMaxima(torch.autograd.Function):
-    """Training-mode batch norm of `maps` (N, C, H, W) by `layer`, max-pooled."""
+    """Training-mode batch norm of `maps` (N, C, H, W) by `layer`, max-pooled.
+
+    Windows of 2x2 on even sides take one pass over the maps each way where C++ can be compiled
+    (cpp/pooling.cpp); else torch does the same sums in several.
+    """
 
     @staticmethod
     def forward(ctx: Any, maps: Tensor, weight: Tensor, bias: Tensor,
                 layer: "PooledBatchNorm2d") -> Tensor:
         mean, variance = batch_statistics(maps, layer.running_mean, layer.running_var,
                                           layer.momentum)
-        falling = weight < 0
-        sign = None
-        if bool(falling.any()):
-            sign = torch.where(falling, -1, 1).to(maps.dtype).view(-1, 1, 1)
-        pooled, places = max_pool2d(maps if sign is None else maps * sign, layer.size,
-                                    return_indices=True)
-        if sign is not None:
-            pooled *= sign
-        ctx.save_for_backward(maps, places, weight, mean, (variance + layer.eps).rsqrt())
+        factor = (variance + layer.eps).rsqrt() * weight
+        sign = torch.where(weight < 0, -1, 1).to(factor.dtype)
+        maxima, pooled, places = _pool(maps, layer.size, sign, factor, bias - mean * factor)
+        ctx.save_for_backward(maps, maxima, places, factor, mean, variance)
         ctx.size, ctx.eps = layer.size, layer.eps
-        return batch_norm(pooled, mean, variance, weight, bias, eps=layer.eps)
+        return pooled
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        maps, places, weight, mean, scale = ctx.saved_tensors
-        of_normalized = _unpool(gradient, places, ctx.size, maps.shape, _layout(maps))
-        return *batch_norm_gradients(of_normalized, maps, weight, mean, scale, ctx.eps,
-                                     ctx.needs_input_grad[:3]), None
+        maps, maxima, places, factor, mean, variance = ctx.saved_tensors
+        gradient = gradient.contiguous(memory_format=_layout(maps))
+        of_weight, of_bias = batch_norm_sums(gradient, maxima, mean, variance, ctx.eps)
+        of_maps = None
+        if ctx.needs_input_grad[0]:
+            count = maps.numel() // maps.shape[1]
+            slope = -factor * (variance + ctx.eps).rsqrt() * of_weight / count
+            shift = -factor * of_bias / count - slope * mean
+            of_maps = _unpool_to_line(maps, gradient, places, ctx.size, slope, shift, factor)
+        return of_maps, of_weight, of_bias, None
+
+
+def _pool(maps: Tensor, size: int, sign: Tensor, factor: Tensor, shift: Tensor,
+          ) -> tuple[Tensor, Tensor, Tensor]:
+    """The maxima of the windows, or minima where `sign` (C,) is -1; a line of them; their places.
+
+    The line is factor * maxima + shift, by channel, made in the dtype of `factor`.
+    """
+    if size == 2 and maps.shape[2] % 2 == maps.shape[3] % 2 == 0:
+        maxima = torch.empty_like(maps[:, :, ::2, ::2], memory_format=torch.channels_last)
+        pooled, places = torch.empty_like(maxima), torch.empty_like(maxima, dtype=torch.uint8)
+        if run(f"pool_{NAMES.get(maps.dtype)}",
+               (maps, maxima, pooled, places, sign, factor, shift), maps):
+            return maxima, pooled, places
+    signs = sign.to(maps.dtype).view(-1, 1, 1)
+    maxima, places = max_pool2d(maps * signs, size, return_indices=True)
+    maxima *= signs
+    line = maxima * factor.view(-1, 1, 1) + shift.view(-1, 1, 1)
+    return maxima, line.to(maps.dtype), places
+
+
+def _unpool_to_line(maps: Tensor, gradient: Tensor, places: Tensor, size: int, slope: Tensor,
+                    shift: Tensor, factor: Tensor) -> Tensor:
+    """slope * maps + shift, by channel, and at `places` + factor * gradient."""
+    if places.dtype == torch.uint8:
+        of_maps = torch.empty_like(maps)
+        run(f"unpool_{NAMES[maps.dtype]}",
+            (maps, gradient, places, of_maps, slope, shift, factor), maps)
+        return of_maps
+    arrived = _unpool(gradient * factor.view(-1, 1, 1), places, size, maps.shape, _layout(maps))
+    return (maps * slope.view(-1, 1, 1) + shift.view(-1, 1, 1) + arrived).to(maps.dtype)
 
 
 class PooledBatchNorm2d(nn.BatchNorm2d):

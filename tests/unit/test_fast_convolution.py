@@ -1,9 +1,9 @@
 """The bilinear algorithms against torch's own convolution, forward and backward.
 
-Mutations that turn this red: any number in AXES; the usual points 1 and 2 for 3/4 and 3/2
-(rounding); leave out `bias` in _write, or the gradient of any input; `before=1` for "toeplitz";
-spread by `into` in backward; CHUNK in one of the two slices alone; transform the first COLUMNS
-only; transform the filters in the dtype of the maps; drop autocast(enabled=False).
+Mutations that turn this red: any number in ALGORITHMS; the usual points 1 and 2 for 3/4 and 3/2
+(rounding); leave out `bias`, or the gradient of any input; `before=1` for "toeplitz"; spread by
+`algorithm.inputs` in backward; CHUNK in one of the two slices alone; round the filters before they
+are transformed; drop autocast(enabled=False).
 """
 
 import pytest
@@ -12,9 +12,11 @@ from torch import nn
 from torch.nn.functional import conv2d
 
 from common.model import fast_convolution
-from common.model.fast_convolution import AXES, FastConv2d, compute_by, fits
+from common.model.bilinear import ALGORITHMS, fits
+from common.model.fast_convolution import FastConv2d, compute_by
+from common.model.tile_transforms import spread
 
-CASES = [(name, size) for name in AXES for size in (2, 4, 8, 12) if fits(name, size)]
+CASES = [(name, size) for name in ALGORITHMS for size in (2, 4, 8, 12) if fits(name, size)]
 
 
 def layer(name: str, bias: bool = True, dtype=torch.float64, inputs: int = 5,
@@ -38,7 +40,7 @@ def gradients(outputs: torch.Tensor, inputs) -> tuple[torch.Tensor, ...]:
 
 
 def test_which_maps_each_algorithm_fits():
-    assert [(name, size) for name in AXES for size in range(1, 9) if fits(name, size)] == [
+    assert [(name, size) for name in ALGORITHMS for size in range(1, 9) if fits(name, size)] == [
         ("toeplitz", 2), ("winograd-2", 2), ("winograd-2", 4), ("winograd-2", 6),
         ("winograd-2", 8), ("winograd-4", 4), ("winograd-4", 8)]
 
@@ -47,7 +49,6 @@ def test_which_maps_each_algorithm_fits():
 @pytest.mark.parametrize(("name", "size"), CASES)
 def test_the_same_numbers_as_torch_in_float64(name, size, chunk, monkeypatch):
     monkeypatch.setattr(fast_convolution, "CHUNK", chunk)
-    monkeypatch.setattr(fast_convolution, "COLUMNS", 2 * chunk)  # of 15
     fast, x = layer(name), maps(size)
     wanted, got = conv2d(x, fast.weight, fast.bias, padding=1), fast(x)
     torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
@@ -58,7 +59,7 @@ def test_the_same_numbers_as_torch_in_float64(name, size, chunk, monkeypatch):
         assert one.stride() == other.stride()
 
 
-@pytest.mark.parametrize("name", AXES)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_gradcheck(name):
     size = 4 if name == "winograd-4" else 2
     fast = layer(name, inputs=2, outputs=2)
@@ -124,14 +125,14 @@ def test_bf16_by_autocast(name, size):
         assert one.dtype == other.dtype
 
 
-@pytest.mark.parametrize("name", AXES)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_filters_are_transformed_in_float32_and_rounded_once(name):
     """Sums of taps that are rounded already would cost bf16 another bit."""
-    size = len(AXES[name].outputs)
+    size = ALGORITHMS[name].inputs.tile
     fast, x = layer(name, dtype=torch.float32), maps(size, dtype=torch.float32)
-    exact = fast_convolution._transformed_filters(fast.weight, name, x)
-    rounded = fast_convolution._transformed_filters(fast.weight, name, x.bfloat16())
-    assert torch.equal(rounded, exact.bfloat16())
+    filters = ALGORITHMS[name].filters
+    exact = spread(fast.weight, filters, torch.float32)
+    assert torch.equal(spread(fast.weight, filters, torch.bfloat16), exact.bfloat16())
     with torch.autocast("cpu", torch.bfloat16):
         under_autocast = fast(x)
     by_hand = fast_convolution._Convolve.apply(x.bfloat16(), fast.weight, fast.bias, name)

@@ -15,6 +15,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from common.model import kernels
+from common.model.compiled import Compiled
 from common.model.pooling import PooledBatchNorm2d, max_pool
 from common.model.vgg11 import VGG11
 
@@ -152,7 +154,8 @@ def test_keeps_the_maps_before_and_a_quarter_of_places() -> None:
     layer, _ = norms(torch.float32, (1.0,))
     maps = noisy_maps(torch.float32, torch.channels_last)
     kept = [each for each in kept_by(layer, maps) if each[1] > 5]
-    assert kept == [(torch.float32, maps.numel()), (torch.int64, maps.numel() // 4)]
+    assert kept == [(torch.float32, maps.numel()), (torch.float32, maps.numel() // 4),
+                    (torch.int64, maps.numel() // 4)]
     # In training nothing normalises all of it, to be pooled afterwards.
     assert "NormalizedMaxima" in type(layer(maps).grad_fn).__name__
 
@@ -170,3 +173,25 @@ def test_no_samples_and_a_frozen_layer() -> None:
 
 def test_vgg11_pools_so() -> None:
     assert sum(isinstance(layer, PooledBatchNorm2d) for layer in VGG11().modules()) == 5
+
+
+@pytest.mark.parametrize("scales", [(1.0, 0.5), (2.0, 0.0, -0.1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [2, 8])
+def test_compiled_and_torchs_have_the_same_bits(dtype, size, scales, monkeypatch) -> None:
+    assert kernels.library().library, "this test needs a C++ compiler"
+    maps = torch.cat([noisy_maps(dtype, torch.channels_last, size).detach(),
+                      torch.ones(2, 5, size, size, dtype=dtype)]).repeat(1, 16, 1, 1)
+    maps = maps.contiguous(memory_format=torch.channels_last).requires_grad_()
+    found = []
+    for library in (kernels.library, lambda: Compiled(None, "not today")):
+        monkeypatch.setattr(kernels, "library", library)
+        layer = PooledBatchNorm2d(80)
+        with torch.no_grad():
+            layer.weight.copy_(torch.tensor(scales).repeat(80)[:80])
+        outputs, gradient = pooled_and_gradient(layer, maps)
+        layer(maps).float().square().sum().backward()
+        found.append([outputs, gradient, layer.weight.grad, layer.bias.grad])
+        kept = {kind for kind, _ in kept_by(layer, maps)}
+        assert (torch.uint8 in kept) == (len(found) == 1)
+    assert all(map(torch.equal, *found))

@@ -39,23 +39,6 @@ def test_batch_statistics():
     torch.testing.assert_close(running, (layer.running_mean, layer.running_var))
 
 
-@pytest.mark.parametrize("needed", [(True, True, True), (False, True, True)])
-def test_the_gradients_of_batch_norm(needed):
-    maps, gradient, weight, bias = tensors((6, 3, 4, 4), (6, 3, 4, 4), (3,), (3,))
-    for leaf in (maps, weight, bias):
-        leaf.requires_grad_()
-    normalised = batch_norm(maps, None, None, weight, bias, training=True, eps=EPS)
-    expected = torch.autograd.grad(normalised, (maps, weight, bias), gradient)
-    variance, mean = torch.var_mean(maps.detach(), (0, 2, 3), correction=0)
-    found = torch_private.batch_norm_gradients(gradient, maps.detach(), weight.detach(), mean,
-                                               (variance + EPS).rsqrt(), EPS, needed)
-    for one, other, is_needed in zip(found, expected, needed, strict=True):
-        if is_needed:
-            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
-        else:
-            assert one is None
-
-
 def test_the_sums_of_batch_norm():
     maps, gradient, mean = tensors((6, 3, 4), (6, 3, 4), (3,))
     variance = torch.tensor([1.0, 2.0, 3.0])

@@ -1,0 +1,37 @@
+// Sixteen channels at a time, as float; in memory as float or as bfloat16.
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+constexpr int LANES = 16;
+using Vector = float __attribute__((vector_size(4 * LANES)));
+using Words = std::uint32_t __attribute__((vector_size(4 * LANES)));
+using Halves = std::uint16_t __attribute__((vector_size(2 * LANES)));
+struct BFloat16 { std::uint16_t bits; };
+
+static inline Vector load(const float* from) {
+    Vector values;
+    std::memcpy(&values, from, sizeof values);
+    return values;
+}
+
+static inline void store(float* to, Vector values) { std::memcpy(to, &values, sizeof values); }
+
+static inline Vector load(const BFloat16* from) {
+    Halves halves;
+    std::memcpy(&halves, from, sizeof halves);
+    Words words = __builtin_convertvector(halves, Words) << 16;
+    return reinterpret_cast<Vector&>(words);
+}
+
+// Rounds to the nearest, ties to even; a NaN stays one.
+static inline void store(BFloat16* to, Vector values) {
+    Words words = reinterpret_cast<Words&>(values);
+    Words rounded = (words + 0x7FFF + ((words >> 16) & 1)) >> 16;
+    Words is_nan = reinterpret_cast<Words>(values != values);
+    rounded = (rounded & ~is_nan) | (0x7FC0 & is_nan);
+    Halves halves = __builtin_convertvector(rounded, Halves);
+    std::memcpy(to, &halves, sizeof halves);
+}

@@ -1,0 +1,121 @@
+"""The compiled transforms and torch's: the same bits; and what happens without a compiler.
+
+Mutations that turn this red: drop -ffp-contract=off; add the tiles from the last on; round with
+`+ 0x8000` (ties), or forget NaN; `continue` for `sums[...] +=` at a map's edge; load a cached file
+without looking at its digest; leave the processor, or the source, out of a file's name.
+"""
+
+import pytest
+import torch
+
+from common.model import compiled as compiling
+from common.model import kernels
+from common.model.bilinear import ALGORITHMS, fits
+from common.model.compiled import Compiled, compiled
+from common.model.tile_transforms import gather, spread
+
+FLOAT, BF16 = torch.float32, torch.bfloat16
+SOURCE = 'extern "C" int answer() { return 42; }\n'
+CASES = [(name, size, kind) for name in ALGORITHMS for size in (2, 4, 8, 12)
+         for kind in ("inputs", "outputs") if fits(name, size)]
+
+
+def maps(size: int, dtype: torch.dtype, samples: int = 5, channels: int = 32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(size)
+    made = torch.randn(samples, channels, size, size, generator=generator).to(dtype)
+    made[0, 0, 0, 0] = torch.nan
+    return made.contiguous(memory_format=torch.channels_last)
+
+
+def both_ways(tiling, x: torch.Tensor, dtype: torch.dtype, biased: bool) -> list[torch.Tensor]:
+    """Spread, and gathered again, with what there is."""
+    tiles = spread(x, tiling, dtype)
+    back = torch.empty_like(x)
+    gather(tiles, tiling, back, torch.arange(x.shape[1]) / 7 if biased else None)
+    return [tiles, back]
+
+
+def assert_same_bits(tiling, x, dtype, monkeypatch) -> None:
+    assert kernels.library().library, "this test needs a C++ compiler"
+    fast = [*both_ways(tiling, x, dtype, True), *both_ways(tiling, x, dtype, False)]
+    monkeypatch.setattr(kernels, "library", lambda: Compiled(None, "not today"))
+    plain = [*both_ways(tiling, x, dtype, True), *both_ways(tiling, x, dtype, False)]
+    for one, other in zip(fast, plain, strict=True):
+        whole = torch.int16 if one.dtype == BF16 else torch.int32
+        is_nan = one.isnan()
+        assert torch.equal(is_nan, other.isnan()) and bool(is_nan.any())
+        assert torch.equal(one.view(whole)[~is_nan], other.view(whole)[~is_nan])
+
+
+@pytest.mark.parametrize("dtype", [FLOAT, BF16], ids=str)
+@pytest.mark.parametrize(("name", "size", "kind"), CASES)
+def test_compiled_and_torchs_have_the_same_bits(name, size, kind, dtype, monkeypatch):
+    assert_same_bits(getattr(ALGORITHMS[name], kind), maps(size, dtype), dtype, monkeypatch)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT, BF16], ids=str)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_filters_have_the_same_bits(name, dtype, monkeypatch):
+    assert_same_bits(ALGORITHMS[name].filters, maps(3, FLOAT), dtype, monkeypatch)
+
+
+def test_ties_are_rounded_to_even():
+    """1 + 2^-8 lies between two numbers of bfloat16, and so does 1 + 3 * 2^-8."""
+    x = torch.full((1, 16, 3, 3), 0.0)
+    x[0, :, 0, 0] = torch.tensor([1 + 2.0 ** -8, 1 + 3 * 2.0 ** -8] * 8)
+    tiles = spread(x.contiguous(memory_format=torch.channels_last),
+                   ALGORITHMS["winograd-2"].filters, BF16)
+    assert tiles[0, 0, :2].tolist() == [1.0, 1 + 2.0 ** -6]
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compiled.cache_clear()
+    yield tmp_path / "data-parallel-training/compiled"
+    compiled.cache_clear()
+
+
+def answer() -> int:
+    compiled.cache_clear()
+    return compiled(SOURCE).library.answer()
+
+
+def test_what_was_compiled_is_kept(own_cache, capfd, monkeypatch):
+    assert answer() == 42
+    assert "compiling the fast convolutions, once on this machine" in capfd.readouterr().err
+    assert answer() == 42 and not capfd.readouterr().err
+    monkeypatch.setattr(compiling, "_processor", lambda: ["another"])
+    assert answer() == 42 and "compiling" in capfd.readouterr().err
+    assert len(list(own_cache.glob("*.so"))) == 2
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda content: content[:5000], lambda content: b"no", lambda content: b""])
+def test_a_spoilt_file_is_made_anew(own_cache, capfd, spoil):
+    assert answer() == 42
+    path, = own_cache.glob("*.so")
+    capfd.readouterr()
+    content = path.read_bytes()
+    path.unlink()  # this process has the file itself in its memory
+    path.write_bytes(spoil(content))
+    assert answer() == 42 and "compiling" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("compiler", "why"), [
+    ("no-such-compiler", "there is no C++ compiler"), ("false", "/bin/false failed: ")])
+def test_without_a_compiler_there_is_a_reason(own_cache, monkeypatch, compiler, why):
+    monkeypatch.setenv("CXX", compiler)
+    assert why in compiled(SOURCE).why_not and compiled(SOURCE).library is None
+
+
+def test_source_that_does_not_compile_is_no_error(own_cache):
+    found = compiled("this is no C++")
+    assert found.library is None and "error" in found.why_not
+
+
+def test_a_folder_that_others_may_write_is_not_used(own_cache):
+    own_cache.mkdir(parents=True)
+    own_cache.chmod(0o777)
+    assert answer() == 42
+    assert not list(own_cache.glob("*.so"))
