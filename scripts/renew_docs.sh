@@ -23,11 +23,11 @@ EXAMPLE="docs/example/comparison* docs/example/page_* docs/example/trace_*"
 rows() {
     cat << END
 quickstart | minutes | README.md | scripts/quickstart.sh $TRAINING
-results | data quiet | docs/results/Part* README.md | $TRAINING
-proof | data hours | docs/proof.* | studies/proof $TRAINING
+results | data quiet | docs/results/Part* docs/results.md | $TRAINING
+proof | data hours | docs/proof.md docs/proof_float64.* | studies/proof $TRAINING
 proof_float32 | data | docs/proof_float32.* | studies/proof $TRAINING
 proof_strategies | data | docs/proof_strategies.* | studies/proof $TRAINING
-loss_curves | data quiet | docs/loss_curves.svg README.md | scripts/loss_curves.py $TRAINING
+loss_curves | data quiet | docs/loss_curves.svg docs/results.md | scripts/loss_curves.py $TRAINING
 example | data quiet chromium | $EXAMPLE | common/reporting scripts/compare.py $TRAINING
 gigabit | data quiet root | docs/example/gigabit-* | common/reporting $TRAINING
 worker_sweep | data quiet | docs/example/worker_sweep.svg | common/reporting common/data
@@ -38,7 +38,7 @@ prediction | | docs/prediction.svg docs/scaling.svg | docs/results/sync_grid.jso
 peers | data quiet | docs/one_node.md | benchmarks/peers.py benchmarks/peer_loops $TRAINING
 convolutions | quiet | docs/one_node.md | benchmarks/convolutions.py common/model
 loader | data quiet | docs/one_node.md | benchmarks/loader.py common/data
-accuracy | data quiet hours | docs/one_node.md | benchmarks/time_to_accuracy.py $TRAINING
+accuracy | data quiet hours | docs/recipe.md | benchmarks/time_to_accuracy.py $TRAINING
 detection | quiet | docs/faults.md README.md | benchmarks/detection.py common/cluster
 checkpoint_time | data quiet | docs/faults.md | benchmarks/checkpoint_time.py common/run
 control_plane | quiet | docs/many_ranks.md | benchmarks/control_plane.py common/cluster
@@ -66,7 +66,7 @@ prove() {
 }
 
 renew_proof() {
-    prove --samples 245 --steps 40 --sizes 2,3,4 --precisions float64 --output docs/proof
+    prove --samples 245 --steps 40 --sizes 2,3,4 --precisions float64 --output docs/proof_float64
 }
 
 renew_proof_float32() {

@@ -48,7 +48,8 @@ def test_every_file_that_a_program_made_has_a_row():
         path.suffix != ".md" or path.name.startswith("proof") or path.parent.name == "example")]
     of_rows = [path for row in rows() for place in row.where
                for found in ROOT.glob(place) for path in (found, *found.rglob("*"))]
-    without = set(made) - set(of_rows) - {ROOT / "docs/results/renewed.txt"}
+    by_hand = {ROOT / "docs/results/renewed.txt", ROOT / "docs/seam.svg"}
+    without = set(made) - set(of_rows) - by_hand
     assert not without, "give each a row in scripts/renew_docs.sh, with the command that makes it"
 
 
