@@ -207,7 +207,7 @@ def test_watching_draws_when_logs_grow_and_ends_after_the_last_run(tmp_path, mon
     turns = iter([
         lambda: None,  # still nothing
         lambda: write_run(tmp_path / "PartOne", steps=2, ended=False),
-        lambda: None,
+        *[lambda: None] * 13,  # more than a minute in which no log grows
         lambda: write_run(tmp_path / "PartOne", 2, steps=3, ended=False),
         lambda: cut(tmp_path / "PartOne/metrics_rank1.jsonl"),
         lambda: write_run(tmp_path / "PartOne", 2, steps=4)])
@@ -229,4 +229,4 @@ def test_watching_draws_when_logs_grow_and_ends_after_the_last_run(tmp_path, mon
                said.append, pause=5, quiet=60)
     assert drawn == [(2, 5), (3, 5), (2, 5), (4, 5)]
     assert len(said) == 1 and said[0].startswith("waiting: no run with a step")
-    assert now[0] == 1000 + 5 * 6 + 65  # until more than a minute has passed since the end
+    assert now[0] == 1000 + 5 * 18 + 65  # until more than a minute has passed since the end
