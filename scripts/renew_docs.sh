@@ -24,14 +24,14 @@ rows() {
     cat << END
 quickstart | minutes | README.md | scripts/quickstart.sh $TRAINING
 results | data quiet | docs/results/Part* docs/results.md | $TRAINING
-proof | data hours | docs/proof.md docs/proof_float64.* | studies/proof $TRAINING
+proof_float64 | data hours | docs/proof_float64.* | studies/proof $TRAINING
 proof_float32 | data | docs/proof_float32.* | studies/proof $TRAINING
 proof_strategies | data | docs/proof_strategies.* | studies/proof $TRAINING
 loss_curves | data quiet | docs/loss_curves.svg docs/results.md | scripts/loss_curves.py $TRAINING
 example | data quiet chromium | $EXAMPLE | common/reporting scripts/compare.py $TRAINING
 gigabit | data quiet root | docs/example/gigabit-* | common/reporting $TRAINING
 worker_sweep | data quiet | docs/example/worker_sweep.svg | common/reporting common/data
-sync_grid | quiet root hours | docs/results/sync_grid.json docs/network.md | $SYNC $TRAINING
+sync_grid | quiet root hours | docs/results/sync_grid.json docs/predicting.md | $SYNC $TRAINING
 sync_cross_step | quiet root hours | docs/results/sync_cross_step.json | $SYNC $TRAINING
 sync_float32 | quiet root | docs/network.md | $SYNC $TRAINING
 prediction | | docs/prediction.svg docs/scaling.svg | docs/results/sync_grid.json studies/prediction
@@ -65,8 +65,9 @@ prove() {
         --threads 1 "$@"
 }
 
-renew_proof() {
-    prove --samples 245 --steps 40 --sizes 2,3,4 --precisions float64 --output docs/proof_float64
+renew_proof_float64() {
+    prove --samples 245 --steps 40 --sizes 2,3,4 --precisions float64 \
+        --output docs/proof_float64
 }
 
 renew_proof_float32() {
