@@ -123,9 +123,10 @@ def how_many_pay(name: str, cells: list[Cell], hosts: dict, latency: float) -> s
     machine = Machine(hosts["cores"], hosts["machines"], hosts["threads"])
     model = calibrate(cells, machine, hosts["batch"], latency).on_own_machines()
     most, speed = stops_paying(model, name, cells[0]["rate"])
-    return (f"By the model of scripts/predict.py, calibrated on these turns and for hosts of their "
-            f"own, each host more pays with {name} up to {most} ({speed:.0f} samples/s); one "
-            "number of hosts is too little for an error bar.")
+    said = (f"each host more pays with {name} up to {most} ({speed:.0f} samples/s)" if most > 1
+            else f"a second host does not pay with {name}")
+    return ("By the model of scripts/predict.py, calibrated on these turns and for hosts of their "
+            f"own, {said}; one number of hosts is too little for an error bar.")
 
 
 def made_on(findings: "Findings") -> dict:
