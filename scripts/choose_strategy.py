@@ -100,7 +100,8 @@ def tell(cells: list[Cell], findings: "Findings") -> None:
     ranks, settings = findings.world.size, findings.settings
     print("\n" + ranking_table(places, settings.batch_size))
     print("\n" + verdict(places, ranks))
-    if (machines := len({info.machine for info in findings.ranks})) < ranks:
+    machines = len({info.machine for info in findings.ranks})
+    if machines < ranks:
         print(f"They share {machines} machine{'s' * (machines > 1)}: hosts of their own compute "
               "faster, so that averaging is a larger part of a step.")
     if len(cells) > 1:
@@ -141,7 +142,8 @@ def made_on(findings: "Findings") -> dict:
 
 def _strategies(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(";"))
-    if unknown := [name for name in names if name not in CANDIDATES]:
+    unknown = [name for name in names if name not in CANDIDATES]
+    if unknown:
         raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {'; '.join(CANDIDATES)}")
     return names
 

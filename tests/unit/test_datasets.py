@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import tarfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -74,8 +75,9 @@ def test_ranks_of_a_node_decode_once(folder, monkeypatch):
         time.sleep(0.3)
         return read(*arguments)
     monkeypatch.setattr(datasets, "read_image_folder", slow_and_counted)
-    with multiprocessing.get_context("fork").Pool(4) as pool:
-        digests = pool.starmap(_digest, [(folder,)] * 4)
+    # A pool's processes would be ended by a signal, which those of this one must not need.
+    with ProcessPoolExecutor(4, multiprocessing.get_context("fork")) as pool:
+        digests = list(pool.map(_digest, [folder] * 4))
     assert len(set(digests)) == 1
     assert (folder / "reads").read_text() == "read\n"
     assert not list((folder / ".cache").glob("partial-*"))
