@@ -1,11 +1,9 @@
 """Data sets: decoded once, cached atomically, rebuilt when the source changes, errors in words."""
 
 import hashlib
-import multiprocessing
 import os
 import tarfile
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ from common.core.failures import DataError
 from common.data import datasets, images
 from common.data.dataset import as_dataset
 from common.data.datasets import load_cifar10, load_digits, load_image_folder, load_spirals
+from studies.proof.ranks import CONTEXT
 
 
 @pytest.fixture
@@ -66,7 +65,16 @@ def test_writing_to_the_images_does_not_reach_the_cache(folder):
     assert load_cifar10("train", folder).inputs[0].max() > 0
 
 
-def test_ranks_of_a_node_decode_once(folder, monkeypatch):
+def test_ranks_of_a_node_decode_once(folder):
+    with CONTEXT.Pool(4) as pool:  # not forked from here, where other threads may hold locks
+        digests = pool.map(_digest_by_slow_reading, [folder] * 4)
+    assert len(set(digests)) == 1
+    assert (folder / "reads").read_text() == "read\n"
+    assert not list((folder / ".cache").glob("partial-*"))
+
+
+def _digest_by_slow_reading(folder):
+    """In a process of the pool."""
     read = datasets.read_image_folder
 
     def slow_and_counted(*arguments):
@@ -74,17 +82,11 @@ def test_ranks_of_a_node_decode_once(folder, monkeypatch):
             file.write("read\n")
         time.sleep(0.3)
         return read(*arguments)
-    monkeypatch.setattr(datasets, "read_image_folder", slow_and_counted)
-    # A pool's processes would be ended by a signal, which those of this one must not need.
-    with ProcessPoolExecutor(4, multiprocessing.get_context("fork")) as pool:
-        digests = list(pool.map(_digest, [folder] * 4))
-    assert len(set(digests)) == 1
-    assert (folder / "reads").read_text() == "read\n"
-    assert not list((folder / ".cache").glob("partial-*"))
-
-
-def _digest(folder):
-    return load_cifar10("train", folder).digest
+    datasets.read_image_folder = slow_and_counted
+    try:
+        return load_cifar10("train", folder).digest
+    finally:
+        datasets.read_image_folder = read
 
 
 def test_other_sizes_are_resized(folder):
