@@ -59,10 +59,10 @@ def by_rule(shape: Shape) -> str:
     """The algorithm for `shape` on this processor; docs/one_node.md has the times behind it.
 
     What no time was measured for stays with the library: processors without AVX2, maps larger than
-    8x8 and, where AMX multiplies bf16, maps of 8x8.
+    8x8 and, where AMX multiplies bf16, maps of 8x8. So does all where nothing can be compiled.
     """
     sets = instruction_sets()
-    if "AVX" not in sets or shape.size not in (2, 4, 8):
+    if "AVX" not in sets or shape.size not in (2, 4, 8) or kernels.why_not():
         return LIBRARY
     if shape.size == 2:
         return "toeplitz"

@@ -18,7 +18,8 @@ from common.core.precision import Precision
 from common.core.settings import Settings
 from common.core.world import World
 from common.data.dataset import ArrayDataset
-from common.model import convolutions
+from common.model import convolutions, kernels
+from common.model.compiled import Compiled
 from common.model.convolutions import (
     Shape,
     algorithms,
@@ -166,3 +167,10 @@ def test_the_flag_reaches_the_model(how, found):
     node = Node(World(), torch.device("cpu"), threads=1)
     model, _, _ = create_training(settings, images_of_digits(), node)
     assert algorithms(model) == found
+
+
+def test_without_a_compiler_all_stays_with_the_library(monkeypatch):
+    shape = Shape(512, 512, 4, 256, "float32")
+    assert by_rule(shape) == "winograd-4"
+    monkeypatch.setattr(kernels, "library", lambda: Compiled(None, "there is no C++ compiler"))
+    assert by_rule(shape) == "library"
