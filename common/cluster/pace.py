@@ -5,7 +5,7 @@
 
 BEAT_SECONDS = 0.5
 HURRIED_SECONDS = 0.05
-BEATS_PER_SECOND = 1024  # of all ranks together, each four requests; a store answers 55,000
+BEATS_PER_SECOND = 1024  # of all ranks together, each five requests; a store answers 55,000
 
 
 def beat_seconds(ranks: int) -> float:

@@ -90,15 +90,15 @@ def test_what_was_compiled_is_kept(own_cache, capfd, monkeypatch):
     assert len(list(own_cache.glob("*.so"))) == 2
 
 
-@pytest.mark.parametrize("spoil", [
+@pytest.mark.parametrize("damage", [
     lambda content: content[:5000], lambda content: b"no", lambda content: b""])
-def test_a_spoilt_file_is_made_anew(own_cache, capfd, spoil):
+def test_a_damaged_file_is_made_anew(own_cache, capfd, damage):
     assert answer() == 42
     path, = own_cache.glob("*.so")
     capfd.readouterr()
     content = path.read_bytes()
     path.unlink()  # this process has the file itself in its memory
-    path.write_bytes(spoil(content))
+    path.write_bytes(damage(content))
     assert answer() == 42 and "compiling" in capfd.readouterr().err
 
 
