@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 from datetime import date
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,8 +24,18 @@ def instruction_sets() -> str:
     import torch
 
     capability = torch.backends.cpu.get_cpu_capability()
-    flags = next((line for line in lines_of("/proc/cpuinfo") if line.startswith("flags")), "")
-    return capability + " AMX" * (capability == "AVX512" and "amx_bf16" in flags.split())
+    return capability + " AMX" * (capability == "AVX512" and "amx_bf16" in processor_flags())
+
+
+@cache
+def processor_flags() -> set[str]:
+    """The vendor and the features of the processor, as Linux names them: "AuthenticAMD", "avx2", …
+
+    Empty where it does not tell.
+    """
+    lines = [line.split() for line in lines_of("/proc/cpuinfo")
+             if line.startswith(("vendor_id", "flags"))]
+    return {word for line in lines for word in line[2:]}
 
 
 def lines_of(path: str) -> list[str]:

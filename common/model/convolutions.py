@@ -20,13 +20,15 @@ from common.core.provenance import instruction_sets
 from common.model import kernels
 from common.model.bilinear import fits
 from common.model.fast_convolution import compute_by
+from common.model.products import way_of
 
 LIBRARY, AUTO = "library", "auto"
 # In bf16 torch's own convolution is 0.2 % of its outputs off, winograd-2 0.6 %, and winograd-4
 # 1.7 %: all train as well as float32, over three seeds (docs/recipe.md).
 CANDIDATES = ("toeplitz", "winograd-4", "winograd-2")
+SIZES = (2, 4, 8, 16)  # of maps for which times were measured
 # With fewer channels the transforms cost more than the products save.
-FEWEST_CHANNELS = 128
+FEWEST_CHANNELS = 64
 # On maps of 4x4, winograd-4's transformed filters, four times the size of the filters, cost more
 # than its products save when a batch is smaller.
 MANY_SAMPLES = 128
@@ -59,14 +61,14 @@ def by_rule(shape: Shape) -> str:
     """The algorithm for `shape` on this processor; docs/one_node.md has the times behind it.
 
     What no time was measured for stays with the library: processors without AVX2, maps larger than
-    8x8 and, where AMX multiplies bf16, maps of 8x8. So does all where nothing can be compiled.
+    16x16 and, where AMX multiplies bf16, than 4x4. So does all where nothing can be compiled.
     """
     sets = instruction_sets()
-    if "AVX" not in sets or shape.size not in (2, 4, 8) or kernels.why_not():
+    if "AVX" not in sets or shape.size not in SIZES or kernels.why_not():
         return LIBRARY
     if shape.size == 2:
         return "toeplitz"
-    if shape.size == 8 and "AMX" in sets and shape.precision == "bf16":
+    if shape.size > 4 and "AMX" in sets and shape.precision == "bf16":
         return LIBRARY
     return "winograd-2" if shape.size == 4 and shape.samples < MANY_SAMPLES else "winograd-4"
 
@@ -74,7 +76,7 @@ def by_rule(shape: Shape) -> str:
 def rule_in_words(precision: str, samples: int) -> str:
     """What the rule says here, for the banner: "toeplitz on 2x2, … (rule for AVX512)"."""
     chosen = {size: by_rule(Shape(FEWEST_CHANNELS, FEWEST_CHANNELS, size, samples, precision))
-              for size in (2, 4, 8)}
+              for size in SIZES}
     chosen_here = [f"{name} on {size}x{size}" for size, name in chosen.items() if name != LIBRARY]
     return ", ".join([*chosen_here, "torch's elsewhere" if chosen_here else "torch's"]) + \
         f" (rule for {instruction_sets()})"
@@ -105,6 +107,11 @@ def algorithms(model: nn.Module) -> str:
     names = [getattr(layer, "algorithm", LIBRARY) for layer in model.modules()
              if isinstance(layer, nn.Conv2d)]
     return " ".join(names) if set(names) - {LIBRARY} else LIBRARY
+
+
+def products(model: nn.Module, precision: Precision) -> str:
+    """What multiplies the tiles of those algorithms: the processor decides it."""
+    return str(way_of(precision.products)) if algorithms(model) != LIBRARY else LIBRARY
 
 
 def _as_before(model: nn.Module, shapes: Mapping[nn.Conv2d, Shape], how: str) -> list[str]:

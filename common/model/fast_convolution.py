@@ -9,64 +9,76 @@ import torch
 from torch import Tensor, nn
 
 from common.core.torch_private import change_class
-from common.model.bilinear import ALGORITHMS, fits
+from common.model.bilinear import ALGORITHMS, Algorithm, fits
+from common.model.products import add_outer, filters, times, way_of
 from common.model.tile_transforms import gather, spread
 
-# Samples handled at a time: few enough that their products stay in the processor's cache.
-CHUNK = 64
+# Tiles handled at a time: few enough that their products stay in the processor's cache, and enough
+# that the filters are read seldom.
+ROWS = 256
 
 
 class _Convolve(torch.autograd.Function):
     """`x` (N, C, S, S) and `weight` (K, C, 3, 3) to (N, K, S, S); channels_last throughout.
 
-    Computes in the dtype of `x`; the filters are transformed in that of `weight`, which may be
-    wider. Both gradients are the transposed algorithm: the same products, read backwards.
+    Computes in the dtype of `x` or a wider one; the filters are transformed in that of `weight`,
+    which may be wider. Both gradients are the transposed algorithm: the same products, read
+    backwards.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, name: str) -> Tensor:
         algorithm, x = ALGORITHMS[name], _channels_last(x)
-        filters = spread(_channels_last(weight), algorithm.filters, x.dtype)
-        result = x.new_empty(len(x), len(weight), *x.shape[2:]).to(
-            memory_format=torch.channels_last)
-        for part in _chunks(x):
-            products = torch.bmm(spread(x[part], algorithm.inputs, x.dtype), filters.mT)
+        way = way_of(x.dtype, *weight.shape[:2])
+        factors = filters(_channels_last(weight), algorithm.filters, way, transposed=True)
+        result = torch.empty(len(x), len(weight), *x.shape[2:], dtype=x.dtype, device=x.device,
+                             memory_format=torch.channels_last)
+        for part in _chunks(x, algorithm):
+            products = times(spread(x[part], algorithm.inputs, *way), factors)
             gather(products, algorithm.outputs, result[part], bias)
-        # Four times the size of the weights. In their dtype backward makes them again, which takes
-        # no time to speak of; with the rounding to another dtype it would be a step's twentieth.
-        ctx.save_for_backward(x, weight, filters if x.dtype != weight.dtype else None)
-        ctx.algorithm, ctx.has_bias = algorithm, bias is not None
+        ctx.save_for_backward(x, weight)
+        ctx.algorithm, ctx.way, ctx.has_bias = algorithm, way, bias is not None
         return result
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, filters = ctx.saved_tensors
-        algorithm, gradient = ctx.algorithm, _channels_last(gradient)
-        if filters is None:
-            filters = spread(_channels_last(weight), algorithm.filters, x.dtype)
-        of_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        of_filters = torch.zeros_like(filters) if ctx.needs_input_grad[1] else None
-        for part in _chunks(x):
-            of_products = spread(gradient[part], algorithm.outputs, x.dtype)
-            if of_filters is not None:
-                of_filters.baddbmm_(of_products.mT, spread(x[part], algorithm.inputs, x.dtype))
+        x, weight = ctx.saved_tensors
+        algorithm, way, gradient = ctx.algorithm, ctx.way, _channels_last(gradient)
+        wants_x, wants_weight, *_ = ctx.needs_input_grad
+        of_x = of_factors = None
+        if wants_x:
+            of_x = torch.empty_like(x)
+            factors = filters(_channels_last(weight), algorithm.filters, way, transposed=False)
+        for part in _chunks(x, algorithm):
+            of_products = spread(gradient[part], algorithm.outputs, *way)
+            if wants_weight:
+                of_factors = add_outer(of_factors, of_products,
+                                       spread(x[part], algorithm.inputs, *way))
             if of_x is not None:
-                gather(torch.bmm(of_products, filters), algorithm.inputs, of_x[part])
-        of_weight = None
-        if of_filters is not None:
-            of_weight = _channels_last(torch.empty_like(weight))
-            gather(of_filters, algorithm.filters, of_weight)
+                gather(times(of_products, factors), algorithm.inputs, of_x[part])
+        of_weight = _of_weight(of_factors, weight, algorithm) if wants_weight else None
         of_bias = gradient.sum((0, 2, 3)) if ctx.has_bias else None
         return of_x, of_weight, of_bias, None
+
+
+def _of_weight(of_factors: Tensor | None, weight: Tensor, algorithm: Algorithm) -> Tensor:
+    """The gradient of `weight` from that of its transformed filters; zero without samples."""
+    if of_factors is None:
+        return torch.zeros_like(weight)
+    of_weight = torch.empty_like(weight, memory_format=torch.channels_last)
+    gather(of_factors, algorithm.filters, of_weight)
+    return of_weight
 
 
 def _channels_last(maps: Tensor) -> Tensor:
     return maps.contiguous(memory_format=torch.channels_last)
 
 
-def _chunks(x: Tensor) -> list[slice]:
-    return [slice(start, start + CHUNK) for start in range(0, len(x), CHUNK)]
+def _chunks(x: Tensor, algorithm: Algorithm) -> list[slice]:
+    """Slices of samples; together they have about ROWS tiles."""
+    samples = max(1, ROWS * algorithm.inputs.tile ** 2 // x.shape[-1] ** 2)
+    return [slice(start, start + samples) for start in range(0, len(x), samples)]
 
 
 class FastConv2d(nn.Conv2d):

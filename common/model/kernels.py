@@ -8,6 +8,7 @@ Each has a form in torch of the same bits, in the module that calls it.
 import ctypes
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -17,27 +18,33 @@ from common.model.bilinear import ALGORITHMS
 from common.model.compiled import Compiled, compiled
 
 LANES = 16  # channels that are handled at once
-FILES = ("vectors.h", "transforms.cpp", "pooling.cpp")
+FILES = ("vectors.h", "transforms.cpp", "pooling.cpp", "products.cpp")
 NAMES = {torch.float32: "float", torch.bfloat16: "BFloat16"}
 
 
-def run(name: str, tensors: Sequence[Tensor | None], maps: Tensor) -> bool:
-    """Whether there is a compiled `name` for `maps` (n, C, H, W), and it has run.
+def run(name: str, tensors: Sequence[Tensor | None], sizes: Sequence[int]) -> bool:
+    """Whether there is a compiled `name`, and it has run.
 
-    It gets the tensors, None as a null pointer, the sizes of `maps` and torch's threads. All must
-    be contiguous, maps as channels_last; the caller must know that dtypes and sizes are right.
+    It gets the tensors, None as a null pointer, the sizes and torch's threads. The caller must know
+    that dtypes, sizes and layouts are right.
     """
-    samples, channels, height, width = maps.shape
-    if channels % LANES or maps.device.type != "cpu" or not maps.is_contiguous(
-            memory_format=torch.channels_last):
-        return False
     function = getattr(library().library, name, None)
     if function is None:
         return False
     function(*(ctypes.c_void_p(None if each is None else each.data_ptr()) for each in tensors),
-             *map(ctypes.c_long, (samples, channels, height, width)),
-             ctypes.c_int(torch.get_num_threads()))
+             *map(ctypes.c_long, sizes), ctypes.c_int(torch.get_num_threads()))
     return True
+
+
+def has(name: str) -> bool:
+    """Whether there is a compiled `name`: some are only for some processors."""
+    return hasattr(library().library, name)
+
+
+def can_read(maps: Tensor) -> bool:
+    """Whether compiled loops can go through `maps` (n, C, H, W): channels_last, in sixteens."""
+    return maps.shape[1] % LANES == 0 and maps.device.type == "cpu" and maps.is_contiguous(
+        memory_format=torch.channels_last)
 
 
 def why_not() -> str:
@@ -59,9 +66,8 @@ def _source() -> Iterator[str]:
         for tiling in algorithm:
             yield _matrix(tiling.name, tiling.matrix)
             yield _matrix(f"{tiling.name}_transposed", tiling.matrix.T)
-            for dtype in NAMES.values():
-                maps = "float" if tiling is algorithm.filters else dtype
-                yield f"FUNCTIONS({tiling.name}, {tiling.tile}, {tiling.before}, {maps}, {dtype})"
+            for maps, tiles in product(NAMES.values(), repeat=2):
+                yield f"FUNCTIONS({tiling.name}, {tiling.tile}, {tiling.before}, {maps}, {tiles})"
 
 
 def _matrix(name: str, matrix: Tensor) -> str:

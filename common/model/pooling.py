@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, max_unpool2d
 
 from common.core.torch_private import batch_norm_sums, batch_statistics
-from common.model.kernels import NAMES, run
+from common.model.kernels import NAMES, can_read, run
 
 
 class _MaxPool(torch.autograd.Function):
@@ -98,11 +98,11 @@ def _pool(maps: Tensor, size: int, sign: Tensor, factor: Tensor, shift: Tensor,
 
     The line is factor * maxima + shift, by channel, made in the dtype of `factor`.
     """
-    if size == 2 and maps.shape[2] % 2 == maps.shape[3] % 2 == 0:
+    if size == 2 and maps.shape[2] % 2 == maps.shape[3] % 2 == 0 and can_read(maps):
         maxima = torch.empty_like(maps[:, :, ::2, ::2], memory_format=torch.channels_last)
         pooled, places = torch.empty_like(maxima), torch.empty_like(maxima, dtype=torch.uint8)
         if run(f"pool_{NAMES.get(maps.dtype)}",
-               (maps, maxima, pooled, places, sign, factor, shift), maps):
+               (maps, maxima, pooled, places, sign, factor, shift), maps.shape):
             return maxima, pooled, places
     signs = sign.to(maps.dtype).view(-1, 1, 1)
     maxima, places = max_pool2d(maps * signs, size, return_indices=True)
@@ -117,7 +117,7 @@ def _unpool_to_line(maps: Tensor, gradient: Tensor, places: Tensor, size: int, s
     if places.dtype == torch.uint8:
         of_maps = torch.empty_like(maps)
         run(f"unpool_{NAMES[maps.dtype]}",
-            (maps, gradient, places, of_maps, slope, shift, factor), maps)
+            (maps, gradient, places, of_maps, slope, shift, factor), maps.shape)
         return of_maps
     arrived = _unpool(gradient * factor.view(-1, 1, 1), places, size, maps.shape, _layout(maps))
     return (maps * slope.view(-1, 1, 1) + shift.view(-1, 1, 1) + arrived).to(maps.dtype)

@@ -75,6 +75,7 @@ FACTS: dict[str, Callable[[RecordedRun], str]] = {
     "threads a rank": _ran_on("threads"),
     "device": _ran_on("device"),
     "convolutions": _convolutions,
+    "their products": _ran_on("products"),
     "vector instructions": _ran_on("instructions"),
     "python": _ran_on("python"), "torch": _ran_on("torch"), "numpy": _ran_on("numpy"),
     "peak memory of a rank": _memory("resident"),

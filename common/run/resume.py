@@ -177,15 +177,15 @@ def _check_settings(contents: dict[str, Any], settings: Settings,
                     now: dict[str, Any]) -> list[str]:
     """Remarks on accepted changes. Raises UsageError for changes that were not accepted.
 
-    On virtual nodes other versions or convolutions are changes too. Other vector instructions only
-    draw a remark: a lost node may have no like.
+    On virtual nodes other versions or convolutions are changes too. Another processor only
+    draws a remark: a lost node may have no like.
     """
     changed = settings.changes_since(contents.get("settings", {}))
     if contents.get("data") != now["data"]:
         changed.append(f"data was {contents.get('data')} and is {now['data']}")
     if settings.virtual_nodes:
         changed += _changes(contents.get("ran_on", {}), now["ran_on"],
-                            but=("threads", "instructions"))
+                            but=("threads", "instructions", "products"))
     if changed and not settings.accepts_changes:
         raise UsageError("the run to resume had other settings: " + "; ".join(changed) +
                          f". Give the old ones, or --resume {settings.resume}:changed")

@@ -21,7 +21,7 @@ from common.core.progress import Position
 from common.core.provenance import instruction_sets, versions
 from common.core.settings import Settings
 from common.data.epoch_plan import EpochPlan, mix
-from common.model.convolutions import algorithms
+from common.model.convolutions import algorithms, products
 from common.run.checkpoints import Checkpoints
 from common.run.ending import best_in_words, is_over, last_step, should_stop
 from common.run.run_log import RunLog, Step
@@ -170,4 +170,5 @@ def ran_on(name: str, node: Node, settings: Settings, model: nn.Module) -> dict[
         "run": name, "world_size": node.world.size, "accumulate": settings.accumulate,
         "bucket_mb": settings.bucket_mb}
     return {**ranks, "threads": node.threads, "device": node.device.type,
-            "instructions": instruction_sets(), "convolutions": algorithms(model), **versions()}
+            "instructions": instruction_sets(), "convolutions": algorithms(model),
+            "products": products(model, Precision(settings.precision)), **versions()}

@@ -4,8 +4,8 @@
 // same order with torch, so that both have the same bits: keep it so, without contraction of
 // a * b + c.
 //
-// Maps are (samples, size, size, channels) in memory, tiles (products, rows, channels), where a row
-// is a tile of a sample. Channels are a multiple of LANES.
+// Maps are (samples, size, size, channels) in memory, tiles (products, channels / panel, rows,
+// panel), where a row is a tile of a sample. Channels are a multiple of panel, panel of LANES.
 
 template <int ROWS_, int COLUMNS_>
 struct Matrix {
@@ -44,17 +44,18 @@ static inline void times(const Vector* in, int in_step, Vector* out, int out_ste
 // of them BEFORE positions before the map, which is zero outside.
 template <const auto& M, int TILE, int BEFORE, class From, class To>
 static void spread(const From* maps, To* tiles, long samples, long channels, long size,
-                   int threads) {
+                   long panel, int threads) {
     using M_ = std::remove_cv_t<std::remove_reference_t<decltype(M)>>;
     constexpr int P = M_::ROWS, L = M_::COLUMNS;
     const long across = size / TILE, rows = across * across * samples;
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (long sample = 0; sample < samples; ++sample)
-        for (long tile = 0; tile < across * across; ++tile) {
+#pragma omp parallel for collapse(2) num_threads(threads) schedule(static)
+    for (long first = 0; first < channels; first += panel)
+        for (long each = 0; each < samples * across * across; ++each) {
+            const long sample = each / (across * across), tile = each % (across * across);
             const long top = tile / across * TILE - BEFORE, left = tile % across * TILE - BEFORE;
-            const From* map = maps + sample * size * size * channels;
-            To* target = tiles + (tile * samples + sample) * channels;
-            for (long channel = 0; channel < channels; channel += LANES) {
+            const From* map = maps + sample * size * size * channels + first;
+            To* target = tiles + first * rows + (tile * samples + sample) * panel;
+            for (long channel = 0; channel < panel; channel += LANES) {
                 Vector in[L][L], half[P][L], out[P];
                 for (int y = 0; y < L; ++y)
                     for (int x = 0; x < L; ++x) {
@@ -78,19 +79,21 @@ static void spread(const From* maps, To* tiles, long samples, long channels, lon
 // of M::ROWS positions overlap; plus `bias`, where there is one.
 template <const auto& M, int TILE, int BEFORE, class From, class To>
 static void gather(const From* tiles, To* maps, const float* bias, long samples, long channels,
-                   long size, int threads) {
+                   long size, long panel, int threads) {
     using M_ = std::remove_cv_t<std::remove_reference_t<decltype(M)>>;
     constexpr int L = M_::ROWS, P = M_::COLUMNS;
     const long across = size / TILE, rows = across * across * samples;
 #pragma omp parallel num_threads(threads)
     {
         std::vector<Vector> sums(size * size);
-#pragma omp for schedule(static)
-        for (long sample = 0; sample < samples; ++sample)
-            for (long channel = 0; channel < channels; channel += LANES) {
+#pragma omp for collapse(2) schedule(static)
+        for (long first = 0; first < channels; first += panel)
+            for (long each = 0; each < samples * (panel / LANES); ++each) {
+                const long sample = each / (panel / LANES), channel = each % (panel / LANES) * LANES;
                 for (Vector& sum : sums) sum = Vector{};
                 for (long tile = 0; tile < across * across; ++tile) {
-                    const From* source = tiles + (tile * samples + sample) * channels + channel;
+                    const From* source =
+                        tiles + first * rows + (tile * samples + sample) * panel + channel;
                     const long top = tile / across * TILE - BEFORE;
                     const long left = tile % across * TILE - BEFORE;
                     Vector in[P][P], half[L][P], out[L];
@@ -109,8 +112,8 @@ static void gather(const From* tiles, To* maps, const float* bias, long samples,
                                 sums[row * size + left + x] += out[x];
                     }
                 }
-                To* map = maps + sample * size * size * channels + channel;
-                const Vector shift = bias ? load(bias + channel) : Vector{};
+                To* map = maps + sample * size * size * channels + first + channel;
+                const Vector shift = bias ? load(bias + first + channel) : Vector{};
                 for (long position = 0; position < size * size; ++position)
                     store(map + position * channels,
                           bias ? sums[position] + shift : sums[position]);
@@ -118,16 +121,53 @@ static void gather(const From* tiles, To* maps, const float* bias, long samples,
     }
 }
 
+// Where bit S of the lane is not set: a, and b's lanes moved up by S; or the other two quarters.
+template <int S, bool UPPER, int... LANE>
+static inline Vector mix(Vector a, Vector b, std::integer_sequence<int, LANE...>) {
+    return __builtin_shufflevector(
+        a, b, (LANE & S ? LANES + LANE - !UPPER * S : LANE + UPPER * S)...);
+}
+
+template <int S>
+static inline void exchange(Vector* rows) {
+    const auto lanes = std::make_integer_sequence<int, LANES>();
+    for (int row = 0; row < LANES; ++row)
+        if (!(row & S)) {
+            const Vector a = rows[row], b = rows[row + S];
+            rows[row] = mix<S, false>(a, b, lanes);
+            rows[row + S] = mix<S, true>(a, b, lanes);
+        }
+}
+
+// to (channels, taps, samples) = from (samples, taps, channels)
+extern "C" void transpose_float(const float* from, float* to, long samples, long taps,
+                                long channels, int threads) {
+#pragma omp parallel for collapse(2) num_threads(threads) schedule(static)
+    for (long sample = 0; sample < samples; sample += LANES)
+        for (long channel = 0; channel < channels; channel += LANES)
+            for (long tap = 0; tap < taps; ++tap) {
+                Vector rows[LANES];
+                for (int row = 0; row < LANES; ++row)
+                    rows[row] = load(from + ((sample + row) * taps + tap) * channels + channel);
+                exchange<8>(rows);
+                exchange<4>(rows);
+                exchange<2>(rows);
+                exchange<1>(rows);
+                for (int row = 0; row < LANES; ++row)
+                    store(to + ((channel + row) * taps + tap) * samples + sample, rows[row]);
+            }
+}
+
 #define FUNCTIONS(NAME, TILE, BEFORE, MAPS, TILES)                                                \
     extern "C" void spread_##NAME##_##MAPS##_##TILES(const MAPS* maps, TILES* tiles,              \
                                                      long samples, long channels, long size,      \
-                                                     long, int threads) {                         \
-        spread<NAME, TILE, BEFORE>(maps, tiles, samples, channels, size, threads);                \
+                                                     long, long panel, int threads) {             \
+        spread<NAME, TILE, BEFORE>(maps, tiles, samples, channels, size, panel, threads);         \
     }                                                                                             \
     extern "C" void gather_##NAME##_##MAPS##_##TILES(MAPS* maps, const TILES* tiles,              \
                                                      const float* bias, long samples,             \
-                                                     long channels, long size, long,              \
+                                                     long channels, long size, long, long panel,  \
                                                      int threads) {                               \
         gather<NAME##_transposed, TILE, BEFORE>(tiles, maps, bias, samples, channels, size,       \
-                                                threads);                                         \
+                                                panel, threads);                                  \
     }
