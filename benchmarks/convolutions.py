@@ -34,7 +34,7 @@ from common.model.fast_convolution import compute_by
 from common.model.tuned import measure
 
 # Channels in and out, and map size, of those layers that have candidates.
-LAYERS = ((128, 256, 8), (256, 256, 8), (256, 512, 4), (512, 512, 4), (512, 512, 2))
+LAYERS = ((64, 128, 16), (128, 256, 8), (256, 256, 8), (256, 512, 4), (512, 512, 4), (512, 512, 2))
 
 
 def rounding(shape: Shape, name: str) -> float:

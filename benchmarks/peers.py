@@ -7,8 +7,9 @@
 
 Every contestant trains the same VGG-11 on the same images with the same batch, each turn in a
 process of its own, and in every round each has a turn; the first two steps are not counted. Each
-round also measures the fastest matrix product, in float32 and bf16: the ceiling. Prints Markdown:
-medians over rounds, smallest to largest; the speed is the median of each round's own ratio.
+round also measures the fastest matrix product of any library, in float32 and bf16: the ceiling.
+Prints Markdown: medians over rounds, smallest to largest; the speed is the median of each round's
+own ratio.
 """
 
 import sys
@@ -37,8 +38,9 @@ from common.core.provenance import conditions
 WORKER = "benchmarks/peer_loops/worker.py"
 CEILING, COURSE = "ceiling", "course-float32"
 LIBRARIES = ("lightning", "accelerate")
-ROWS = (COURSE, "lightning-float32", "lightning-bf16", "accelerate-float32", "accelerate-bf16",
-        "project-float32", "project-bf16")
+ROWS = (COURSE, "examples-float32", *(
+    f"{name}-{precision}" for name in ("compiled", "lightning", "lightning_compiled", "accelerate",
+                                       "project") for precision in ("float32", "bf16")))
 
 
 def installed(rows: list[str]) -> list[str]:
@@ -47,7 +49,7 @@ def installed(rows: list[str]) -> list[str]:
     for name in missing:
         print(f"{name} is not installed, so its rows are dropped: {sys.executable} "
               "-m pip install -r requirements-bench.txt", file=sys.stderr, flush=True)
-    return [row for row in rows if row.split("-")[0] not in missing]
+    return [row for row in rows if not row.startswith(tuple(missing))]
 
 
 def take_turn(row: str, options: argparse.Namespace) -> dict:
@@ -125,8 +127,8 @@ def explanation(rounds: list[dict[str, dict]], options: argparse.Namespace, flop
                         if importlib.util.find_spec(name))
     return (f"{options.rounds} rounds of {options.steps} steps, batch {options.batch_size}, "
             f"{options.workload}, {here['threads']} threads. A step is {flop / 1e9:.1f} GFLOP; the "
-            f"fastest matrix product did {ceilings['float32']:.2f} TFLOP/s in float32 and "
-            f"{ceilings['bf16']:.2f} in bf16. Speed and memory are ratios to {COURSE}. Peak memory "
+            f"fastest matrix product of any library did {ceilings['float32']:.2f} TFLOP/s in "
+            f"float32 and {ceilings['bf16']:.2f} in bf16. Speed and memory are ratios to {COURSE}. Peak memory "
             f"counts the main process's resident set and the private pages of its workers. "
             f"{conditions()}{libraries}.")
 

@@ -1,9 +1,15 @@
 """What a step of VGG-11 asks of the machine, and what the machine can give at most."""
 
 import time
+from collections.abc import Callable, Iterator
 
 import torch
+from torch import nn
 
+from common.model.bilinear import ALGORITHMS
+from common.model.fast_convolution import FastConv2d
+from common.model.kernels import NAMES, has
+from common.model.products import PANEL, times
 from common.model.vgg11 import LAYOUT
 
 SIZES = (1024, 2048, 4096)
@@ -31,17 +37,51 @@ def step_flop(batch_size: int, classes: int = 10) -> int:
 
 
 def matmul_ceiling(precision: str) -> float:
-    """Floating-point operations a second of the fastest square matrix product of a few sizes."""
+    """Floating-point operations a second of the fastest square matrix product of a few sizes.
+
+    Of all that torch offers and of our own; a layer's own product may be any of them.
+    """
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    return max(_matmul_speed(size, dtype) for size in SIZES)
+    return max(_speed(size, multiply) for size in SIZES for multiply in _products(size, dtype))
 
 
-def _matmul_speed(size: int, dtype: torch.dtype) -> float:
+def _products(size: int, dtype: torch.dtype) -> Iterator[Callable[[], object]]:
     left, right = torch.randn(2, size, size).to(dtype)
     out = torch.mm(left, right)
+    yield lambda: torch.mm(left, right, out=out)  # MKL's in float32, oneDNN's in bf16
+    yield lambda: torch.ops.mkldnn._linear_pointwise(left, right, None, "none", [], "")
+    if has(f"times_{NAMES[dtype]}"):
+        panels = left.view(1, size, -1, PANEL).transpose(1, 2).contiguous()
+        yield lambda: times(panels, panels)
+
+
+def _speed(size: int, multiply: Callable[[], object]) -> float:
+    multiply()
     fastest, begun = float("inf"), time.perf_counter()
     while time.perf_counter() - begun < SECONDS_A_SIZE:
         before = time.perf_counter()
-        torch.mm(left, right, out=out)
+        multiply()
         fastest = min(fastest, time.perf_counter() - before)
     return 2 * size**3 / fastest
+
+
+def multiplications(model: nn.Module) -> float:
+    """Of those of direct convolutions, the share that the algorithms of this VGG-11 need."""
+    needed = direct = 0.0
+    pixels = 32
+    for layer, (_, pooled) in zip(_convolutions(model), LAYOUT, strict=True):
+        weight = layer.weight.numel() * pixels * pixels
+        direct, needed = direct + weight, needed + weight * _share(layer)
+        pixels = pixels // 2 if pooled else pixels
+    return needed / direct
+
+
+def _convolutions(model: nn.Module) -> list[nn.Conv2d]:
+    return [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+
+
+def _share(layer: nn.Conv2d) -> float:
+    if not isinstance(layer, FastConv2d):
+        return 1.0
+    inputs = ALGORITHMS[layer.algorithm].inputs
+    return (len(inputs.matrix) / (3 * inputs.tile)) ** 2

@@ -1,22 +1,51 @@
-"""Lightning and Accelerate at their best settings: channels_last, nothing logged, nothing saved.
+"""torch.compile, Lightning and Accelerate at their best settings: channels_last, nothing logged.
 
 Data, model and workers are the course's, for neither library brings its own.
 """
 
 import logging
 import warnings
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.peer_loops.job import Job, StepClock
 from benchmarks.peer_loops.textbook import WORKERS, textbook_loader, textbook_training
+from common.core.precision import Precision
 
 SETTINGS = f"channels_last, {WORKERS} workers"
 
 
+def run_compiled(job: Job, clock: StepClock) -> str:
+    """Trains a torch.compile'd model in a plain loop; the first step compiles. Its settings."""
+    plain, criterion, optimizer = textbook_training(job)
+    model = torch.compile(plain.to(memory_format=torch.channels_last))
+    precision = Precision(job.precision)
+    for images, labels in textbook_loader(job):
+        optimizer.zero_grad()
+        with precision.autocast(images.device):
+            scores = model(images.to(memory_format=torch.channels_last))
+        criterion(precision.widen(scores), labels).backward()
+        optimizer.step()
+        clock.tick()
+        if clock.is_done:
+            break
+    return f"{SETTINGS}, torch.compile, {job.precision}"
+
+
 def run_lightning(job: Job, clock: StepClock) -> str:
     """Trains through lightning.pytorch.Trainer until the clock has seen enough; its settings."""
+    return _lightning(job, clock)
+
+
+def run_lightning_compiled(job: Job, clock: StepClock) -> str:
+    """The same with a model that torch.compile has compiled."""
+    return f"{_lightning(job, clock, torch.compile)}, torch.compile"
+
+
+def _lightning(job: Job, clock: StepClock,
+               prepare: Callable[[nn.Module], nn.Module] = lambda model: model) -> str:
     from lightning import pytorch
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -26,7 +55,7 @@ def run_lightning(job: Job, clock: StepClock) -> str:
     class Module(pytorch.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.model = model.to(memory_format=torch.channels_last)
+            self.model = prepare(model.to(memory_format=torch.channels_last))
 
         def training_step(self, batch: list[Tensor], index: int) -> Tensor:
             images, labels = batch

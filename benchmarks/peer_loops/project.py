@@ -3,9 +3,12 @@
 import tempfile
 from collections.abc import Iterator
 
+from benchmarks.peer_loops.arithmetic import multiplications
 from benchmarks.peer_loops.job import Job, StepClock
 from common.cluster.process_group import one_node
+from common.core.precision import Precision
 from common.data.loaders import Batch, Loader
+from common.model.convolutions import products
 from common.options.command_line import parse_command_line
 from common.run.resume import open_run
 from common.setup import create_loader, create_training, load_datasets
@@ -42,4 +45,5 @@ def run_project(job: Job, clock: StepClock) -> str:
             with open_run("PartOne", "none", settings, node, loader, model, optimizer,
                           seam) as run:
                 train(model, criterion, optimizer, TickingLoader(loader, clock), seam, run)
-    return " ".join(["PartOne", *flags])
+    return (f"PartOne {' '.join(flags)}; {multiplications(model):.0%} of the multiplications, "
+            f"products {products(model, Precision(job.precision))}")

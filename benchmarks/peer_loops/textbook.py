@@ -13,7 +13,7 @@ from benchmarks.peer_loops.job import Job, StepClock
 from common.options.workloads import find_workload
 
 LAYOUT = (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M")
-WORKERS = 2
+WORKERS, EXAMPLES_WORKERS = 2, 4
 RATE, MOMENTUM, DECAY = 0.1, 0.9, 1e-4
 
 
@@ -54,15 +54,15 @@ class ArrayImages(Dataset):
         return self._transform(Image.fromarray(self._images[index])), int(self._labels[index])
 
 
-def textbook_loader(job: Job) -> DataLoader:
-    """The training set with the course's augmentation, in a DataLoader of two workers."""
+def textbook_loader(job: Job, workers: int = WORKERS) -> DataLoader:
+    """The training set with the course's augmentation, in a DataLoader with worker processes."""
     row = find_workload(job.workload)
     found = row.load("train", job.data_dir)
     augment = transforms.Compose([
         transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(),
         transforms.ToTensor(), transforms.Normalize(row.mean, row.std)])
     images = ArrayImages(np.array(found.inputs), found.targets, augment)
-    return DataLoader(images, job.batch_size, shuffle=True, num_workers=WORKERS, drop_last=True)
+    return DataLoader(images, job.batch_size, shuffle=True, num_workers=workers, drop_last=True)
 
 
 def textbook_training(job: Job) -> tuple[nn.Module, nn.Module, torch.optim.Optimizer]:
@@ -87,3 +87,24 @@ def run_course(job: Job, clock: StepClock) -> str:
         if clock.is_done:
             break
     return "eager, NCHW, 2 workers"
+
+
+def run_examples(job: Job, clock: StepClock) -> str:
+    """Trains as the ImageNet example of github.com/pytorch/examples does: its defaults."""
+    model, criterion, optimizer = textbook_training(job)
+    model.train()
+    for images, labels in textbook_loader(job, EXAMPLES_WORKERS):
+        scores = model(images)
+        loss = criterion(scores, labels)
+        with torch.no_grad():
+            best = scores.topk(5, 1).indices == labels[:, None]
+            for top in (1, 5):
+                best[:, :top].sum().item()
+        loss.item()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        clock.tick()
+        if clock.is_done:
+            break
+    return f"eager, NCHW, {EXAMPLES_WORKERS} workers, accuracy of each batch"

@@ -17,6 +17,7 @@ use_environment(__name__)
 import argparse
 import json
 from collections.abc import Callable
+from importlib import import_module
 
 from benchmarks.peer_loops.job import Job, StepClock
 from common.cluster.program import run_program
@@ -26,18 +27,10 @@ CEILING = "ceiling"
 
 
 def contestant(name: str) -> Callable[[Job, StepClock], str]:
-    """The loop of "course", "lightning", "accelerate" or "project"; imports only what it needs."""
-    if name == "project":
-        from benchmarks.peer_loops.project import run_project
-
-        return run_project
-    if name == "course":
-        from benchmarks.peer_loops.textbook import run_course
-
-        return run_course
-    from benchmarks.peer_loops import libraries
-
-    return getattr(libraries, f"run_{name}")
+    """The loop of a row of that name; imports only what it needs."""
+    modules = {"project": "project", "course": "textbook", "examples": "textbook"}
+    module = import_module(f"benchmarks.peer_loops.{modules.get(name, 'libraries')}")
+    return getattr(module, f"run_{name}")
 
 
 def take_turn(row: str, job: Job) -> dict:

@@ -1,8 +1,8 @@
 """Our matrix products of tiles in panels, against float64; and which processor gets which.
 
 Mutations that turn this red: `panel * left.panel_step` left out; `adds` always false; the second
-row of pairs of the last odd one not zero; `c / PER` for `c`; AMX, or the vendor, left out of `way_of`;
-`exchange<8>` left out.
+row of pairs of the last odd one not zero; `c / PER` for `c`; AMX, or the vendor, left out of
+`way_of`; `exchange<8>` left out.
 """
 
 import pytest
