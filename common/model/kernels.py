@@ -8,7 +8,6 @@ Each has a form in torch of the same bits, in the module that calls it.
 import ctypes
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import product
 from pathlib import Path
 
 import torch
@@ -20,6 +19,9 @@ from common.model.compiled import Compiled, compiled
 LANES = 16  # channels that are handled at once
 FILES = ("vectors.h", "transforms.cpp", "pooling.cpp", "products.cpp")
 NAMES = {torch.float32: "float", torch.bfloat16: "BFloat16"}
+# What maps and their tiles may be.
+OF_MAPS = ("float, float", "BFloat16, BFloat16", "BFloat16, float")
+OF_FILTERS = ("float, float", "float, BFloat16")
 
 
 def run(name: str, tensors: Sequence[Tensor | None], sizes: Sequence[int]) -> bool:
@@ -66,8 +68,8 @@ def _source() -> Iterator[str]:
         for tiling in algorithm:
             yield _matrix(tiling.name, tiling.matrix)
             yield _matrix(f"{tiling.name}_transposed", tiling.matrix.T)
-            for maps, tiles in product(NAMES.values(), repeat=2):
-                yield f"FUNCTIONS({tiling.name}, {tiling.tile}, {tiling.before}, {maps}, {tiles})"
+            for dtypes in (OF_FILTERS if tiling is algorithm.filters else OF_MAPS):
+                yield f"FUNCTIONS({tiling.name}, {tiling.tile}, {tiling.before}, {dtypes})"
 
 
 def _matrix(name: str, matrix: Tensor) -> str:
