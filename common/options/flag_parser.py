@@ -42,9 +42,12 @@ class FlagParser(argparse.ArgumentParser):
         self._choices: dict[str, Sequence[str]] = {}
 
     def add_row(self, name: str, row: Row) -> None:
-        """Adds the flag of a setting. Where it is not given, the result lacks `name`."""
+        """Adds the flag of a setting, of a switch two: --NAME and --no-NAME.
+
+        Where it is not given, the result lacks `name`.
+        """
         flags = [*filter(None, [row.short]), f"--{name.replace('_', '-')}"]
-        takes: dict[str, Any] = {"action": "store_true"}
+        takes: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
         if row.parse is not bool:
             takes = {"type": row.parse, "metavar": row.metavar or METAVARS.get(row.parse, "N"),
                      "choices": row.choices if row.parse is str and row.choices else None}

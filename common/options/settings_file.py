@@ -91,7 +91,7 @@ def _unknown(key: str, value: Plain) -> list[str]:
 
 
 def _as_words(name: str, row: Row, value: Plain) -> list[str]:
-    """A setting as on the command line; nothing for null, and for a switch that is false."""
+    """A setting as on the command line; nothing for null."""
     if value is None:
         return []
     kinds, said = _kinds(name, row)
@@ -99,7 +99,7 @@ def _as_words(name: str, row: Row, value: Plain) -> list[str]:
         raise UsageError(f"{name} is {json.dumps(value, default=str)}, and {_flag(name)} takes "
                          f"{said}")
     if isinstance(value, bool):
-        return [_flag(name)] * value
+        return [_flag(name if value else f"no-{name}")]
     text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
     return [f"{_flag(name)}={text}"]
 

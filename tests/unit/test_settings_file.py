@@ -1,7 +1,8 @@
 """A file of settings is a command line: what it may hold, what flags and other parts make of it.
 
 Mutations that turn this red: let the file override flags; take over output_dir from a record; keep
-all strategies in each one's record; drop _without_defaults; check no kinds; let rank pass.
+all strategies in each one's record; drop _without_defaults; check no kinds; let rank pass; switches
+that are store_true; pass over a switch that is false.
 """
 
 import json
@@ -39,6 +40,11 @@ FLAGS = ["--workload", "digits-vgg11", "--batch-size", "32", "--learning-rate", 
          "--sync", "gather-scatter,local-sgd:9", "--validation", "0.1", "--checkpoint-every",
          "2min", "--output-dir", "outputs/mine"]
 
+MIRRORED = """
+from common.options.workloads import Workload
+TASK = Workload("task", None, None, defaults={"tta": True})
+"""
+
 
 def written(folder: Path, text: str, name: str = "run.toml") -> Path:
     path = folder / name
@@ -67,6 +73,23 @@ def test_a_file_is_the_same_as_its_flags_and_flags_override_it(tmp_path):
     assert told("PartTwo", path) == parse_command_line("PartTwo", FLAGS)[0]
     assert told("PartTwo", path, "--batch-size", "8", "--sync", "all-reduce") == replace(
         told("PartTwo", path), batch_size=8, sync=(SyncChoice("all-reduce"),))
+
+
+def test_a_flag_switches_off_what_a_file_switches_on(tmp_path):
+    path = written(tmp_path, '{"tta": true, "dry_run": true}', "on.json")
+    for part in ("PartOne", "PartTwo", "PartThree"):
+        found = told(part, path, "--no-tta")
+        assert (found.tta, found.dry_run) == (False, True)
+        assert not told(part, path, "--no-dry-run").dry_run
+    again = record(tmp_path, "PartOne", "", "--tta")
+    assert told("PartOne", again).tta and not told("PartOne", again, "--no-tta").tta
+
+
+def test_a_file_switches_off_what_a_workload_switches_on(tmp_path):
+    task = f"{written(tmp_path, MIRRORED, 'task.py')}:TASK"
+    path = written(tmp_path, json.dumps({"workload": task, "tta": False}), "off.json")
+    assert parse_command_line("PartOne", ["--workload", task])[0].tta
+    assert not told("PartOne", path).tta
 
 
 def test_json_by_hand_serves_too_and_is_no_record(tmp_path):
