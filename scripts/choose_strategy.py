@@ -24,6 +24,7 @@ import argparse
 from statistics import median
 from typing import TYPE_CHECKING
 
+from benchmarks.strategy_choice.paying import paying, paying_in_words
 from benchmarks.strategy_choice.ranking import (
     CANDIDATES,
     ranking,
@@ -37,10 +38,7 @@ from common.core.failures import UsageError, writing
 from common.core.provenance import processor
 from common.core.setting_types import positive
 from common.options.command_line import parse_command_line
-from studies.prediction.fitting import calibrate
 from studies.prediction.grid import COMPUTE_ONLY, Cell, save_grid
-from studies.prediction.model import Machine
-from studies.prediction.tables import stops_paying
 
 if TYPE_CHECKING:
     from common.cluster.process_group import Node
@@ -110,24 +108,14 @@ def tell(cells: list[Cell], findings: "Findings") -> None:
     links = [link for row in findings.links for link in row if link.bandwidth]
     for cell in cells:
         cell["rate"] = median(link.bandwidth or 0.0 for link in links)
-    print(how_many_pay(places[0].name, cells, made_on(findings),
-                       median(link.round_trip or 0.0 for link in links) / 2))
+    latency = median(link.round_trip or 0.0 for link in links) / 2
+    print(paying_in_words(places[0].name, paying(places[0].name, cells, made_on(findings),
+                                                 latency)))
     path = settings.output_dir / NAME
     with writing(path):
         save_grid(path, {"made_on": made_on(findings), "cells": cells})
     print(f"For other numbers of hosts, or other links: python3 scripts/predict.py {path} "
           f"--nodes {2 * ranks} --rate 1gbit")
-
-
-def how_many_pay(name: str, cells: list[Cell], hosts: dict, latency: float) -> str:
-    """What the model of scripts/predict.py, calibrated on the cells, says of more hosts."""
-    machine = Machine(hosts["cores"], hosts["machines"], hosts["threads"])
-    model = calibrate(cells, machine, hosts["batch"], latency).on_own_machines()
-    most, speed = stops_paying(model, name, cells[0]["rate"])
-    said = (f"each host more pays with {name} up to {most} ({speed:.0f} samples/s)" if most > 1
-            else f"a second host does not pay with {name}")
-    return ("By the model of scripts/predict.py, calibrated on these turns and for hosts of their "
-            f"own, {said}; one number of hosts is too little for an error bar.")
 
 
 def made_on(findings: "Findings") -> dict:

@@ -1,13 +1,17 @@
 """The ranking of strategies: what the turns can tell, and what they cannot.
 
 Mutations that turn this red: ratios of means in the place of ratios within a round; an interval of
-a single round that is not infinite; name a wire that no program takes.
+a single round that is not infinite; name a wire that no program takes; bounds of one split
+of the measured cost, or of all that there may be on any measurement.
 """
 
+import random
 from math import isinf
+from statistics import median
 
 import pytest
 
+from benchmarks.strategy_choice.paying import Paying, paying, paying_in_words
 from benchmarks.strategy_choice.ranking import (
     CANDIDATES,
     command,
@@ -17,6 +21,13 @@ from benchmarks.strategy_choice.ranking import (
     whether_hosts_pay,
 )
 from common.options.command_line import parse_command_line
+from studies.prediction.fitting import calibrate
+from studies.prediction.forms import payload_rate
+from studies.prediction.grid import COMPUTE_ONLY, Cell
+from studies.prediction.sources import read_source
+from studies.prediction.tables import stops_paying
+from tests.grid import PLANTED, cell, grid
+from tests.ranks import ROOT
 
 NOISE = [1.0, 1.4, 0.8, 1.2, 1.1]  # the machine's, which all turns of a round share
 
@@ -64,3 +75,55 @@ def test_every_candidate_can_be_started(name):
     program, *flags = command(name).split()
     settings, _ = parse_command_line(program.removesuffix("/main.py"), flags)
     assert settings.wire == ("bf16" if "bf16" in name else "float32")
+
+
+RATE = payload_rate("10gbit")
+MADE_ON = grid()["made_on"]
+
+
+def measured_cells(name: str, spread: float, draw: random.Random) -> list[Cell]:
+    """One host, and four that share a machine, in five rounds whose steps spread so much."""
+    cells = [cell(1, RATE), cell(4, RATE)]  # type: ignore[arg-type]
+    for each, names in zip(cells, ((COMPUTE_ONLY,), (COMPUTE_ONLY, name)), strict=True):
+        each["variants"] = {
+            one: {**variant, "steps": [variant["steps"][0] * draw.lognormvariate(0, spread)
+                                       for _ in range(5)]}
+            for one, variant in each["variants"].items() if one in names}
+    return cells
+
+
+@pytest.mark.parametrize("name", ["all-reduce", "overlapped-all-reduce"])
+def test_the_bounds_on_how_many_hosts_pay_hold_the_planted_number(name):
+    draw = random.Random(3)
+    truth, _ = stops_paying(PLANTED.on_own_machines(), name, RATE)
+    for spread in (0, *[0.03] * 4):
+        found = paying(name, measured_cells(name, spread, draw), MADE_ON, PLANTED.latency)
+        assert found.low <= truth <= found.high
+
+
+@pytest.mark.parametrize("record", ["sync_grid", "sync_cross_step"])
+def test_one_recorded_cell_has_bounds_that_hold_what_all_cells_say(record):
+    source = read_source([ROOT / f"docs/results/{record}.json"], None)
+    machine, batch = source.machine, source.batch
+    made_on = {"cores": machine.cores, "machines": machine.machines, "threads": machine.threads,
+               "batch": batch}
+    model = calibrate(source.cells, machine, batch, source.latency)
+    wide = []
+    for each in (each for each in source.cells if each["rate"] == "1gbit"):
+        seen = {**each, "rate": payload_rate(each["rate"])}
+        alone = {**seen["variants"][COMPUTE_ONLY]}
+        alone["steps"] = [model.compute(1).seconds] * len(alone["steps"])
+        for name in model.costs:
+            truth, _ = stops_paying(model.on_own_machines(), name, seen["rate"])
+            found = paying(name, [{**seen, "nodes": 1, "variants": {COMPUTE_ONLY: alone}}, seen],
+                           made_on, source.latency)
+            assert found.low <= truth <= found.high, (name, each["nodes"], each["rate"])
+            wide.append(found.high / found.low)
+    assert median(wide) <= 3  # wide bounds hold anything
+
+
+def test_how_many_hosts_pay_is_said_with_its_bounds():
+    said = paying_in_words("all-reduce", Paying(7, 500.4, 5, 9))
+    assert "up to 7 (500 samples/s)." in said and "the last that pays is 5 to 9 hosts." in said
+    assert "a second host does not pay with all-reduce." in paying_in_words(
+        "all-reduce", Paying(1, 500.4, 1, 1))

@@ -1,0 +1,94 @@
+"""Up to how many hosts one more pays, and what one measurement leaves open of it; imports no torch.
+
+    scripts/local_cluster.sh 2 scripts/choose_strategy.py --workload digits-vgg11 --seconds 5
+
+The model of scripts/predict.py is calibrated on one number of hosts, at one rate. That says what
+averaging adds to a step, but not how much of it is work while the link is idle, work during the
+transfer, or congestion, and each grows in another way with the hosts. So the bounds hold all these
+splits, and the spread of the rounds. On the cells that benchmarks/sync.py recorded they held, each
+time, what all cells together say.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil, exp, floor, log
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from common.core.spread import half_interval
+from studies.prediction.calibration import Calibration, measured
+from studies.prediction.fitting import calibrate
+from studies.prediction.grid import COMPUTE_ONLY, Cell
+from studies.prediction.model import STRATEGIES, Cost, Machine, link_seconds
+from studies.prediction.tables import stops_paying
+
+SLOWDOWNS = (1.0, 1.25, 1.5)
+PARTS_OVERLAPPED = (0.0, 0.5, 1.0)
+
+
+class Paying(NamedTuple):
+    """Each host more pays up to `hosts`, with `speed` samples a second there; it may as well be
+    `low` to `high`."""
+
+    hosts: int
+    speed: float
+    low: int
+    high: int
+
+
+def paying(name: str, cells: Sequence[Cell], made_on: dict[str, Any], latency: float) -> Paying:
+    """What the model says of hosts of their own; `cells` are all hosts, and before them one alone.
+
+    The interval of each bound comes from the rounds, whose turns share the machine's noise.
+    """
+    machine = Machine(made_on["cores"], made_on["machines"], made_on["threads"])
+
+    def model(seen: Sequence[Cell]) -> Calibration:
+        return calibrate(seen, machine, made_on["batch"], latency)
+
+    rate = cells[0]["rate"]
+    hosts, speed = stops_paying(model(cells).on_own_machines(), name, rate)
+    found = [[log(stops_paying(each.on_own_machines(), name, rate)[0])
+              for each in _splits(model(seen), name, seen[-1])]
+             for seen in _by_round(cells, name)]
+    lows, highs = list(map(min, found)), list(map(max, found))
+    low = exp(fmean(lows) - half_interval(lows))
+    high = exp(min(fmean(highs) + half_interval(highs), log(made_on["batch"])))
+    return Paying(hosts, speed, min(hosts, max(1, floor(low + 1e-9))), max(hosts, ceil(high - 1e-9)))
+
+
+def _by_round(cells: Sequence[Cell], name: str) -> Iterator[list[Cell]]:
+    """The cells as if there had been that round alone, and one strategy."""
+    for number in range(len(cells[0]["variants"][COMPUTE_ONLY]["steps"])):
+        yield [{**cell, "variants": {
+            each: {**variant, "steps": [variant["steps"][number]]}
+            for each, variant in cell["variants"].items() if each in (COMPUTE_ONLY, name)}}
+            for cell in cells]
+
+
+def _splits(model: Calibration, name: str, cell: Cell) -> Iterator[Calibration]:
+    """The model with every split of what the strategy adds to a step of the cell."""
+    strategy, ranks = STRATEGIES[name], cell["nodes"]
+    slower, compute = model.machine.oversubscription(ranks), model.compute(ranks)
+    extra = max(0.0, measured(cell, name) - measured(cell, COMPUTE_ONLY))
+    for slowdown in SLOWDOWNS:
+        link = link_seconds(strategy, model.gradient, compute, ranks,
+                            Cost(0, 0, slowdown).slowed(model.link(cell["rate"])))
+        if slowdown > 1 and link > extra:  # more congestion than was measured
+            break
+        for part in PARTS_OVERLAPPED:
+            serial = max(0.0, extra - max(link, part * extra))
+            yield replace(model, costs={name: Cost(
+                serial / strategy.serial(ranks, slower),
+                part * extra / strategy.overlapped(ranks, slower), slowdown)})
+
+
+def paying_in_words(name: str, found: Paying) -> str:
+    """A sentence, with its bounds."""
+    said = (f"each host more pays with {name} up to {found.hosts} ({found.speed:.0f} samples/s)"
+            if found.hosts > 1 else f"a second host does not pay with {name}")
+    bounds = (f"the last that pays is {found.low} to {found.high} hosts" if found.high > found.low
+              else "the same")
+    return ("By the model of scripts/predict.py, calibrated on these turns and for hosts of their "
+            f"own, {said}. Over the spread of the rounds, and over all that one number of hosts "
+            f"leaves open in the model: {bounds}.")
