@@ -8,7 +8,7 @@
 # From the environment:
 #   REMOTE_DIR  the project's folder there (default: the same path as here)
 #   PYTHON      the interpreter there, seen from that folder (default: .venv/bin/python)
-#   COPY=1      copy the code to every node first, instead of only comparing it
+#   COPY=1      copy the code to every node that holds other code, instead of refusing it
 #   LOG_DIR     where nodeR.out, and each node's results in nodeR/, go (default: outputs/ssh-TIME)
 #   GRACE       seconds that the ranks get to stop by themselves (default: 15)
 #   SSH         the ssh command (default: ssh); say SSH="ssh -F my_config"
@@ -23,14 +23,27 @@ ROOT="$(cd "$(dirname "$0")/.." && pwd)"
 SOURCES="common PartOne PartTwo PartThree scripts studies benchmarks"
 # The same words here and there: names and contents of all source files.
 DIGEST="find $SOURCES -name '*.py' | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-12"
+# One connection a node, which all commands share: asking every rank each second whether it has
+# ended must take no processor time from what is measured there. The path has a short limit.
+sockets="$(mktemp -d /tmp/ssh-XXXXXX)"
 read -ra SSH_COMMAND <<< "${SSH:-ssh} -o BatchMode=yes -o ConnectTimeout=10 \
--o ServerAliveInterval=5 -o ServerAliveCountMax=3"
+-o ServerAliveInterval=5 -o ServerAliveCountMax=3 \
+-o ControlMaster=auto -o ControlPersist=60 -o ControlPath=$sockets/%C"
 remote_dir="${REMOTE_DIR:-$ROOT}"
+python="${PYTHON:-.venv/bin/python}"
 run="$(date -u +%Y%m%d-%H%M%S)-$$"
 
 fail() {
     echo "error: $2" >&2
     exit "$1"
+}
+
+close_connections() {
+    local target
+    for target in "${targets[@]}"; do
+        "${SSH_COMMAND[@]}" -O exit "$target" 2> /dev/null
+    done
+    rm -rf "$sockets"
 }
 
 on() {  # on RANK COMMAND: runs a shell command in the project's folder there; $job is the rank's own
@@ -49,25 +62,33 @@ read_hosts() {
     [ ${#targets[@]} -ge 1 ] || fail 2 "the hosts file $1 names no host"
 }
 
-check_code() {
-    local host=${targets[$1]} folder theirs ours
+copy_code() {
+    local folder
     folder=$(printf %q "$remote_dir")
-    "${SSH_COMMAND[@]}" -n "$host" true ||
-        fail 75 "rank $1: $host does not answer ssh without a password"
-    if [ "${COPY:-}" = 1 ]; then
-        tar -C "$ROOT" --exclude=__pycache__ -cz $SOURCES requirements.txt requirements-dev.txt |
-            "${SSH_COMMAND[@]}" "$host" "mkdir -p $folder && tar -C $folder -xz" ||
-            fail 75 "rank $1: the code could not be copied to $host:$remote_dir"
-    fi
+    tar -C "$ROOT" --exclude=__pycache__ -cz $SOURCES requirements.txt requirements-dev.txt |
+        "${SSH_COMMAND[@]}" "${targets[$1]}" "mkdir -p $folder && tar -C $folder -xz" ||
+        fail 75 "rank $1: the code could not be copied to ${targets[$1]}:$remote_dir"
+}
+
+check_node() {
+    local host=${targets[$1]} theirs ours
+    "${SSH_COMMAND[@]}" -n "$host" true || fail 75 "rank $1: $host does not answer ssh without a\
+ password: \"${SSH:-ssh} $host true\" must succeed here without a question"
     ours="$(cd "$ROOT" && eval "$DIGEST")"
     theirs="$(on "$1" "$DIGEST" 2> /dev/null)"
+    if [ "$ours" != "$theirs" ] && [ "${COPY:-}" = 1 ]; then
+        copy_code "$1"
+        theirs="$(on "$1" "$DIGEST" 2> /dev/null)"
+    fi
     [ "$ours" = "$theirs" ] || fail 3 "rank $1: $host:$remote_dir holds other code (${theirs:-none})\
  than is here ($ours): bring both to the same commit, or copy it with COPY=1"
+    on "$1" "command -v $(printf %q "$python")" > /dev/null || fail 2 "rank $1: $host:$remote_dir\
+ has no $python: install the packages there, or name another interpreter with PYTHON"
 }
 
 start_rank() {  # prints the process id there, which is also that of the rank's process group
     local words
-    words="$(printf '%q ' env "RUN_COMMAND=$RUN_COMMAND" "${PYTHON:-.venv/bin/python}" \
+    words="$(printf '%q ' env "RUN_COMMAND=$RUN_COMMAND" "$python" \
         "$program" --master-ip "${addresses[0]}" --num-nodes ${#targets[@]} --rank "$1" "${flags[@]}")"
     # Without job control a background process leads no group, so setsid does not fork: $! is it.
     on "$1" "mkdir -p \$job && touch \$job/begun && export job && { setsid bash -c \
@@ -103,6 +124,7 @@ wait_for_all() {
                 status=$code
                 echo "rank $rank on ${targets[rank]} ended with exit code $code" >&2
                 tell_signal "$code" "rank $rank"
+                [ "$rank" -eq 0 ] || [ "$code" -gt 128 ] || on "$rank" "tail -n 1 \$job/out" >&2
             fi
         done
         [ "$left" -gt 0 ] || return 0
@@ -129,14 +151,15 @@ stop_all() {
     wait_for_all $((SECONDS + ${GRACE:-15})) || signal_all KILL
 }
 
-# Everything that was written since the start, without the checkpoints.
+# Everything that was written since the start, without the checkpoints, and without the folder that
+# this goes to, should it lie in there: .ended marks it.
 collect() {
     local rank
     for rank in "${!pids[@]}"; do
         mkdir -p "$logs/node$rank"
         on "$rank" "cat \$job/out" > "$logs/node$rank.out" 2> /dev/null
-        on "$rank" "cd $(printf %q "$output_dir") && find . -newer $(printf %q "$remote_dir")/\$job/begun \
-            -type f ! -path '*/checkpoints/*' ! -path './.ssh-*' -print0 | tar -c --null -T -" \
+        on "$rank" "cd $(printf %q "$output_dir") && find . -type d -exec test -e '{}/.ended' \; -prune -o \
+            -newer $(printf %q "$remote_dir")/\$job/begun -type f ! -path '*/checkpoints/*' ! -path './.ssh-*' -print0 | tar -c --null -T -" \
             2> /dev/null | tar -C "$logs/node$rank" -x 2> /dev/null
         on "$rank" "rm -rf outputs/.ssh-$run/rank$rank; rmdir outputs/.ssh-$run" 2> /dev/null
     done
@@ -149,12 +172,14 @@ finish() {
     wait "$follower" 2> /dev/null
     collect
     rm -f "$logs/.ended"
-    [ "$1" -eq 0 ] || echo "exit code $1; every node's output is in $logs" >&2
+    [ "$1" -eq 0 ] || echo "exit code $1" >&2
+    echo "every node's output is in $logs" >&2
     exit "$1"
 }
 
-[ $# -ge 2 ] || fail 2 "usage: scripts/ssh_cluster.sh HOSTFILE PartTwo|PartThree|PROGRAM.py [flags]"
 targets=() addresses=() pids=() codes=() status=0 follower=""
+trap close_connections EXIT
+[ $# -ge 2 ] || fail 2 "usage: scripts/ssh_cluster.sh HOSTFILE PartTwo|PartThree|PROGRAM.py [flags]"
 read_hosts "$1"
 program=$2
 [ ! -f "$ROOT/$program/main.py" ] || program="$program/main.py"
@@ -167,7 +192,7 @@ for index in "${!flags[@]}"; do
     [[ ${flags[index]} != --output-dir=* ]] || output_dir="${flags[index]#*=}"
 done
 for rank in "${!targets[@]}"; do
-    check_code "$rank"
+    check_node "$rank"
 done
 logs="${LOG_DIR:-$ROOT/outputs/ssh-$run}"
 mkdir -p "$logs" && : > "$logs/node0.out" || fail 2 "the log folder $logs cannot be written"

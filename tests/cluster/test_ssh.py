@@ -1,7 +1,8 @@
 """The ssh launcher against a real sshd: starts, follows, stops, collects; leaves nothing running.
 
-Mutations that turn this red: drop check_code; drop signal_all from stop_all; let `code_of` say 0
-for a rank that vanished; drop collect; drop the trap for TERM.
+Mutations that turn this red: drop check_node; drop signal_all from stop_all; let `code_of` say 0
+for a rank that vanished; drop collect; drop the trap for TERM; collect the folder of logs too; drop
+ControlMaster; drop the last line of the rank that failed.
 """
 
 import os
@@ -42,18 +43,19 @@ def program_in(folder: Path, text: str) -> Path:
     for name in ("common", "PartOne", "PartTwo", "PartThree", "scripts"):
         (folder / name).mkdir(parents=True)
     (folder / "PartTwo" / "main.py").write_text(f"import os, sys, time\nrank = sys.argv[6]\n{text}")
-    for script in ("ssh_cluster.sh", "run_command.sh"):
+    for script in ("ssh_cluster.sh", "run_command.sh", "exit_code.sh"):
         (folder / "scripts" / script).symlink_to(ROOT / "scripts" / script)
     return folder
 
 
-def launch_copy(ssh, copy: Path, folder: Path) -> subprocess.Popen:
+def launch_copy(ssh, copy: Path, folder: Path, **environment: str) -> subprocess.Popen:
     """Runs the launcher of a project folder of its own."""
     (folder / "hosts.txt").write_text("127.0.0.1\nlocalhost 127.0.0.1")
     return subprocess.Popen(
         [copy / "scripts" / "ssh_cluster.sh", folder / "hosts.txt", "PartTwo"],
         env={**os.environ, "SSH": ssh, "PYTHON": sys.executable, "LOG_DIR": str(folder / "logs"),
-             "GRACE": "2"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+             "GRACE": "2", **environment},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_code_is_copied_a_run_is_followed_and_its_results_come_back(ssh, tmp_path):
@@ -68,6 +70,30 @@ def test_code_is_copied_a_run_is_followed_and_its_results_come_back(ssh, tmp_pat
         assert not (results / "checkpoints").exists()
     assert (tmp_path / "there" / "outputs" / "PartTwo" / "all-reduce" / "checkpoints").exists()
     assert not list((tmp_path / "there" / "outputs").glob(".ssh-*"))
+
+
+def test_the_folder_of_logs_may_lie_among_the_results(ssh, tmp_path):
+    copy = program_in(tmp_path / "copy", "os.makedirs('outputs/PartTwo', exist_ok=True)\n"
+                      "open(f'outputs/PartTwo/rank{rank}', 'w').write('done')\ntime.sleep(0.5)\n")
+    logs, before = copy / "outputs/eight", connections(ssh)
+    launcher = launch_copy(ssh, copy, tmp_path, LOG_DIR=str(logs))
+    _, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 0 and f"every node's output is in {logs}" in errors
+    for rank in range(2):
+        assert (logs / f"node{rank}/PartTwo/rank0").read_text() == "done"
+        assert [path.name for path in (logs / f"node{rank}").iterdir()] == ["PartTwo"]
+    assert connections(ssh) - before <= 2  # one a node
+
+
+def connections(ssh: str) -> int:
+    """How often somebody has logged in."""
+    return (Path(ssh.split()[-1]).parent / "sshd.log").read_text().count("Accepted publickey")
+
+
+def test_a_node_without_an_interpreter_is_named(ssh, tmp_path):
+    launcher = launch(ssh, tmp_path, "PartTwo", PYTHON="no/python")
+    _, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 2 and f"rank 0: 127.0.0.1:{ROOT} has no no/python" in errors
 
 
 def test_other_code_on_a_node_is_refused(ssh, tmp_path):
@@ -90,7 +116,7 @@ def test_all_are_stopped_when_one_fails(ssh, tmp_path):
     launcher = launch_copy(ssh, copy, tmp_path)
     said, errors = launcher.communicate(timeout=60)
     assert launcher.returncode == 5 and said == "hello 0\n"
-    assert "rank 1 on localhost ended with exit code 5" in errors
+    assert "rank 1 on localhost ended with exit code 5\nhello 1\n" in errors
     assert (tmp_path / "logs" / "node1.out").read_text() == "hello 1\n"
     assert not any(is_running(tmp_path / f"pid{rank}") for rank in range(2))
 
