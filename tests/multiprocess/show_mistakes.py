@@ -21,7 +21,7 @@ RANKS = 3  # with two, a+b commutes and some mistakes hide
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         reference = create_reference(small_problem("float64"), Path(folder) / "reference.pt")
-        print(title(reference))
+        print(title(reference.problem))
         right = {"all-reduce": STRATEGIES["all-reduce"]}
         for case in judged(reference, {**right, **BROKEN}, [RANKS]):
             print(row(case))

@@ -1,7 +1,8 @@
 """A proof's first sentence and its curve: what the JSON says, failures too.
 
 Mutations that turn this red: `max` to `min` in claim; measured cases counted as judged; a failure
-passed over; the first table instead of the one in float64; zeros drawn; curves of one rank drawn.
+passed over; the first table instead of the one in float64; zeros drawn; curves of one rank drawn;
+the reference for its problem.
 """
 
 import copy
@@ -10,6 +11,8 @@ import pytest
 
 from common.reporting.figure_style import svg
 from common.reporting.proof_findings import best_table, by_step, claim
+from studies.proof.experiment import Reference
+from tests.multiprocess import show_mistakes
 
 
 def case(name, ranks, verdict, *gaps):
@@ -92,3 +95,12 @@ def test_zeros_leave_gaps_and_old_proofs_have_no_curve():
     for each in table["cases"]:
         del each["by_step"]
     assert by_step(table) is None
+
+
+def test_the_table_of_planted_mistakes_is_printed(monkeypatch, capsys):
+    """The whole of it is among the slow commands of docs/mistakes.md."""
+    monkeypatch.setattr(show_mistakes, "create_reference",
+                        lambda problem, path: Reference(problem, path, [], {}))
+    monkeypatch.setattr(show_mistakes, "judged", lambda *asked: [])
+    show_mistakes.main()
+    assert "| verdict |" in capsys.readouterr().out
