@@ -112,11 +112,12 @@ class Page:
         return "\n".join(textwrap.fill(sentence, TERMINAL) for sentence in self.learning)
 
     def timing_as_text(self) -> str:
-        """The timing table for a terminal."""
+        """The timing table for a terminal, and what its numbers are."""
         lines = [self.timing.head, *self.timing.rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join("  ".join(word.ljust(width) for word, width in
-                                   zip(line, widths, strict=True)).rstrip() for line in lines)
+        rows = ["  ".join(word.ljust(width) for word, width in
+                          zip(line, widths, strict=True)).rstrip() for line in lines]
+        return "\n".join([textwrap.fill(self.timing.caption, TERMINAL), *rows])
 
     def write(self, folder: Path, name: str, refresh: int = 0) -> None:
         """Writes `name`.html, which holds its figures, and `name`.md with a folder of figures.
