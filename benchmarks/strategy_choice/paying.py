@@ -24,6 +24,7 @@ from studies.prediction.tables import stops_paying
 
 SLOWDOWNS = (1.0, 1.25, 1.5)
 PARTS_OVERLAPPED = (0.0, 0.5, 1.0)
+ROUNDING = 1e-9  # of exp(log(4)), which is 4 hosts
 
 
 class Paying(NamedTuple):
@@ -52,9 +53,9 @@ def paying(name: str, cells: Sequence[Cell], made_on: dict[str, Any], latency: f
               for each in _splits(model(seen), name, seen[-1])]
              for seen in _by_round(cells, name)]
     lows, highs = list(map(min, found)), list(map(max, found))
-    low = exp(fmean(lows) - half_interval(lows))
-    high = exp(min(fmean(highs) + half_interval(highs), log(made_on["batch"])))
-    return Paying(hosts, speed, min(hosts, max(1, floor(low + 1e-9))), max(hosts, ceil(high - 1e-9)))
+    low = exp(fmean(lows) - half_interval(lows)) + ROUNDING
+    high = exp(min(fmean(highs) + half_interval(highs), log(made_on["batch"]))) - ROUNDING
+    return Paying(hosts, speed, min(hosts, max(1, floor(low))), max(hosts, ceil(high)))
 
 
 def _by_round(cells: Sequence[Cell], name: str) -> Iterator[list[Cell]]:
