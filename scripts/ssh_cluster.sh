@@ -154,12 +154,14 @@ stop_all() {
 # Everything that was written since the start, without the checkpoints, and without the folder that
 # this goes to, should it lie in there: .ended marks it.
 collect() {
-    local rank
+    local rank begun
+    begun="$(printf %q "$remote_dir")/\$job/begun"
     for rank in "${!pids[@]}"; do
         mkdir -p "$logs/node$rank"
         on "$rank" "cat \$job/out" > "$logs/node$rank.out" 2> /dev/null
-        on "$rank" "cd $(printf %q "$output_dir") && find . -type d -exec test -e '{}/.ended' \; -prune -o \
-            -newer $(printf %q "$remote_dir")/\$job/begun -type f ! -path '*/checkpoints/*' ! -path './.ssh-*' -print0 | tar -c --null -T -" \
+        on "$rank" "cd $(printf %q "$output_dir") &&
+            find . -type d -exec test -e '{}/.ended' \; -prune -o -newer $begun -type f \
+                ! -path '*/checkpoints/*' ! -path './.ssh-*' -print0 | tar -c --null -T -" \
             2> /dev/null | tar -C "$logs/node$rank" -x 2> /dev/null
         on "$rank" "rm -rf outputs/.ssh-$run/rank$rank; rmdir outputs/.ssh-$run" 2> /dev/null
     done
