@@ -90,7 +90,7 @@ class LearningSettings(Rows):
         details=" after every epoch; X:N or X:N:GAIN stops early, after N epochs without a "
         "validation loss lower by more than GAIN (default: 0)", parse=types.Validation.parse,
         metavar="X[:...]", learned=True, compared=lambda plain: plain.split(":")[0],
-        banner="validation on {} of the training set", common=True)
+        banner="validation on {0.in_words}", common=True)
     accumulate: int = setting(
         1, "accumulate gradients over K micro-batches in each step, which saves memory (default: "
         "1)", LEARN, parse=types.count, metavar="K", banner="{} micro-batches a step, each with "

@@ -157,6 +157,13 @@ class Validation:
     def __str__(self) -> str:
         return ":".join(_written(self, _VALIDATION)) or "0"
 
+    @property
+    def in_words(self) -> str:
+        """For the banner: "10 % of the training set, early stopping after 3 epochs"."""
+        gain = f" without a loss lower by {self.gain:g}" if self.gain else ""
+        stops = f", early stopping after {self.patience} epochs{gain}" if self.patience else ""
+        return f"{100 * self.fraction:.3g} % of the training set{stops}"
+
 
 @dataclass(frozen=True)
 class Interval:

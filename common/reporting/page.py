@@ -109,7 +109,8 @@ class Page:
 
     def first_sentences(self) -> str:
         """What was proved, if anything, and whether the runs learn the same: for a terminal."""
-        return "\n".join(textwrap.fill(sentence, TERMINAL) for sentence in self.learning)
+        return "\n".join(textwrap.fill(sentence, TERMINAL, break_on_hyphens=False)
+                         for sentence in self.learning)  # a flag stays whole
 
     def timing_as_text(self) -> str:
         """The timing table for a terminal, and what its numbers are."""

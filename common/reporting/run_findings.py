@@ -118,7 +118,7 @@ def bytes_moved(runs: Sequence[RecordedRun]) -> str:
             by_amount.setdefault(amount(most), []).append(short(run.name) + root)
     if not by_amount:
         return ""
-    several = sum(map(len, by_amount.values())) > 1
+    several = sum(run.ranks > 1 for run in runs) > 1  # of which some may not count their bytes
     return "each iteration the busiest rank sends " + ", ".join(
         words + f" in {join(names)}" * several for words, names in by_amount.items())
 

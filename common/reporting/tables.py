@@ -38,12 +38,16 @@ def timing(runs: Runs) -> Table:
     base = base_of(runs)
     return Table(
         "Seconds an iteration, of its slowest rank: mean ± standard deviation, the first excluded. "
-        "Speed is against one rank.",
+        "Speed is against one rank. MB sent: - where none were counted.",
         ("run", "ranks", "seconds an iteration", "median", "n", "samples/s", "speed",
          "MB sent, busiest rank", f"test {_metric(runs)}"),
         [(run.name, str(run.ranks), *_times(run, base),
-          f"{max(run.bytes_sent.values()) / MEGABYTE:.1f}", _test_score(run))
-         for run in runs])
+          _megabytes_sent(run), _test_score(run)) for run in runs])
+
+
+def _megabytes_sent(run: RecordedRun) -> str:
+    most = max(run.bytes_sent.values())
+    return f"{most / MEGABYTE:.1f}" if most or run.ranks == 1 else "-"
 
 
 def _times(run: RecordedRun, base: RecordedRun | None) -> tuple[str, ...]:

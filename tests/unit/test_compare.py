@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import html5lib
 import pytest
@@ -65,6 +66,12 @@ def test_a_failed_proof_is_the_first_sentence(tmp_path):
     page = Page.of(find_runs([tmp_path]), [tmp_path / "proof.json"])
     assert page.summary[0].startswith("The proof FAILED: all-reduce | flat on two ranks does not")
     assert page.first_sentences().startswith("The proof FAILED")
+
+
+def test_a_flag_is_not_divided_at_the_end_of_a_line(tmp_path):
+    page = Page.of(find_runs([write_course(tmp_path)]), [])
+    long = replace(page, learning=[f"{'word ' * 18} --weight-decay and others"])
+    assert "--weight-decay" in long.first_sentences()
 
 
 def test_runs_with_other_classes_stand_beside_each_other(tmp_path):

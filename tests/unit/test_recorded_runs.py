@@ -21,6 +21,7 @@ from hypothesis import strategies as some
 from common.core.failures import DataError
 from common.core.progress import PHASES
 from common.reporting import run_findings as findings
+from common.reporting import tables
 from common.reporting.recorded_run import RecordedRun, capital, find_runs, short
 from common.reporting.run_findings import speed_up, strategies
 from tests.recorded import write_course, write_run
@@ -64,6 +65,17 @@ def test_a_folder_without_a_step_is_an_error(tmp_path):
     write_run(tmp_path / "PartOne", steps=0, ended=False)
     with pytest.raises(DataError, match="no run"):
         find_runs([tmp_path])
+
+
+def test_bytes_that_a_strategy_does_not_count_are_not_shown_as_none_sent(tmp_path):
+    write_run(tmp_path / "PartTwo" / "my_sync.Mine", 4, sync=1.0, root_sends=0)
+    write_run(tmp_path / "PartTwo" / "all-reduce", 4, sync=1.0, root_sends=1.5)
+    runs = find_runs([tmp_path])
+    shown = tables.timing([*runs, *find_runs([write_run(tmp_path / "PartOne")])])
+    assert [row[shown.head.index("MB sent, busiest rank")] for row in shown.rows] == [
+        "1.5", "-", "0.0"]
+    assert findings.bytes_moved(runs) == \
+        "each iteration the busiest rank sends 1.5 MB in all-reduce"
 
 
 def test_the_summary_says_what_the_figures_say(course):

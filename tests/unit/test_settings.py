@@ -16,7 +16,7 @@ from common.cluster.rank_info import RankInfo, require_one_run
 from common.core.failures import RanksDisagree, UsageError
 from common.core.learning_settings import LEARN
 from common.core.setting_row import setting
-from common.core.setting_types import whole
+from common.core.setting_types import Validation, whole
 from common.core.settings import GROUPS, Settings
 from common.core.world import World
 from common.options import command_line
@@ -90,6 +90,15 @@ def test_the_banner_says_it_where_it_is_not_the_default(told, capsys):
     assert "  darkened by 3 percent\n" in capsys.readouterr().out
     announce("PartOne", replace(told, darkness=0), NODE)
     assert "darkened" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("0.17647058823529413:3:0.01", "17.6 % of the training set, early stopping after 3 epochs "
+     "without a loss lower by 0.01"),
+    ("0.1:5", "10 % of the training set, early stopping after 5 epochs"),
+    ("0.1", "10 % of the training set")])
+def test_the_banner_says_in_words_what_is_held_out(text, words):
+    assert Settings(validation=Validation.parse(text)).said() == [f"validation on {words}"]
 
 
 def test_what_the_augmentation_uses_stands_in_two_files():
