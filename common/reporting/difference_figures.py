@@ -50,4 +50,4 @@ def _title(first: RecordedRun, curves: list[tuple[RecordedRun, dict[int, float]]
         return (f"all losses are equal to {short(first.name)}'s, bit for bit, in "
                 f"{max(len(gaps) for _, gaps in curves)} iterations")
     return f"losses differ from {short(first.name)}'s by at most " + ", ".join(
-        f"{gap:.0e} in {name}" if gap else f"0 in {name}" for name, gap in largest.items())
+        f"{gap:.1g} in {name}" for name, gap in largest.items())

@@ -8,6 +8,8 @@ bars keep their light faces and dark edges.
 
 import io
 import textwrap
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import matplotlib
@@ -88,6 +90,17 @@ def unlisted(name: str) -> str:
 def wrapped(name: str) -> str:
     """A name that stands beside an axis, in lines that leave room for the axis."""
     return textwrap.fill(name, NAME_LETTERS)
+
+
+def rows_of_ranks(axes: Axes, ranks: Sequence[tuple[str, int]]) -> list[float]:
+    """A row for each (run's name, rank), from the top, named beside the axis: their places."""
+    gaps = (1.0 if one == other else 1.6 for (one, _), (other, _) in pairwise(ranks))
+    places = list(accumulate(gaps, initial=1.0))
+    names = [f"{name}, rank {rank}" for name, rank in ranks]
+    names = [name if len(name) <= NAME_LETTERS else "…" + name[1 - NAME_LETTERS:] for name in names]
+    axes.set_yticks(places, names, fontsize=9)
+    axes.set_ylim(places[-1] + 0.7, places[0] - 0.7)
+    return places
 
 
 def legend_below(figure: Figure, axes: Axes, columns: int = 3) -> None:

@@ -7,7 +7,6 @@ Titles are conclusions (common/reporting/run_findings.py), looks are in figure_s
 """
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
 from statistics import fmean
 
 from matplotlib.axes import Axes
@@ -19,13 +18,12 @@ from common.core.spread import times_as_fast
 from common.reporting import run_findings as findings
 from common.reporting.figure_style import (
     BAR_EDGE,
-    INK,
-    NAME_LETTERS,
     PHASES,
     legend_below,
     line,
     mark,
     new_figure,
+    rows_of_ranks,
     unlisted,
     wrapped,
 )
@@ -83,18 +81,13 @@ def phases(runs: Runs) -> Figure | None:
     if not bars:
         return None
     figure, (axes,) = new_figure(findings.where_time_goes(runs), 1.7 + 0.24 * len(bars))
-    gaps = (1.0 if one is other else 1.6 for (one, _, _), (other, _, _) in pairwise(bars))
-    places = list(accumulate(gaps, initial=1.0))
+    places = rows_of_ranks(axes, [(short(run.name), rank) for run, rank, _ in bars])
     start = [0.0] * len(bars)
     for phase, look in PHASES.items():
         widths = [MILLISECONDS * seconds[phase] for _, _, seconds in bars]
         axes.barh(places, widths, left=start, label=phase, edgecolor=BAR_EDGE, linewidth=0.5,
                   **look)
         start = [before + width for before, width in zip(start, widths, strict=True)]
-    names = [f"{short(run.name)}, rank {rank}" for run, rank, _ in bars]
-    names = [name if len(name) <= NAME_LETTERS else "…" + name[1 - NAME_LETTERS:] for name in names]
-    axes.set_yticks(places, names, fontsize=9)
-    axes.set_ylim(places[-1] + 0.7, -0.7 + places[0])
     axes.set_xlabel("ms an iteration (mean, the first excluded)")
     legend_below(figure, axes)
     return figure
@@ -126,22 +119,6 @@ def speed_up(runs: Runs) -> Figure | None:
 def _kind(run: RecordedRun) -> str:
     """What averages: runs of one kind on several numbers of ranks make one line."""
     return short(run.name).rsplit("/", 1)[-1]
-
-
-def skew(runs: Runs) -> Figure | None:
-    """How far apart the ranks' own work is, each iteration: a box a run, in milliseconds."""
-    several = [run for run in findings.repeated(runs) if len(run.phases) > 1]
-    if not several:
-        return None
-    figure, (axes,) = new_figure(findings.straggling(runs), 1.7 + 0.45 * len(several))
-    values = [[MILLISECONDS * seconds for seconds in findings.skew(run)] for run in several]
-    axes.boxplot(values, orientation="horizontal", widths=0.5, medianprops={"color": INK})
-    names = [wrapped(label(run)) for run in several]
-    axes.set_yticks(range(1, len(several) + 1), names, fontsize=9)
-    axes.invert_yaxis()
-    axes.set_xlim(left=0)
-    axes.set_xlabel("slowest minus fastest rank,\nms of own work (line: median)")
-    return figure
 
 
 def bytes_sent(runs: Runs) -> Figure | None:
@@ -203,4 +180,4 @@ def _fastest_workers(swept: Runs) -> str:
 
 FIGURES: dict[str, Callable[[Runs], Figure | None]] = {
     "learning": learning, "phases": phases, "speed-up": speed_up, "bytes": bytes_sent,
-    "skew": skew, "worker-sweep": worker_sweep}
+    "worker-sweep": worker_sweep}

@@ -16,6 +16,7 @@ from common.reporting.run_state import state_of
 
 PAUSE = 5.0  # seconds between two looks, at least
 SHARE = 0.25  # of a core is spent on them, at most: training may need it
+NICE = 10  # at 19, four ranks on two cores leave so little that the page is minutes old
 QUIET = 60.0  # seconds after the last run's end, in which another one may begin
 
 
@@ -26,7 +27,7 @@ def watch(folders: Sequence[Path], draw: Callable[[list[RecordedRun], int], obje
     It does so whenever their logs have grown, and returns when no run has gone on for `quiet`
     seconds. What is not there yet is waited for, and said. This process gives way to all others.
     """
-    os.nice(19)
+    os.nice(NICE)
     drawn: object = None
     last, told, wait = time.monotonic(), "", pause
     while True:

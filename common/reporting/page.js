@@ -2,6 +2,7 @@
 "use strict";
 
 const NEAR = 40;        // pixels from the pointer to a value that is shown
+const UNKNOWN = "-";    // what a table has for it
 const kept = { open: {}, sorted: {}, paused: false, ...history.state };  // over a renewal
 const keep = () => history.replaceState(kept, "");
 
@@ -23,14 +24,16 @@ function value(cell) {
 
 function compare(one, other) {
   if (typeof one === typeof other)
-    return typeof one === "number" ? one - other : one.localeCompare(other);
+    return typeof one === "number" ? one - other
+                                   : one.localeCompare(other, "en", { numeric: true });
   return typeof one === "number" ? -1 : 1;
 }
 
 function sort(table, column, order) {
   const body = table.tBodies[0], sign = order === "ascending" ? 1 : -1;
   const rows = [...body.rows].map(row => [value(row.cells[column]), row]);
-  rows.sort(([one], [other]) => sign * compare(one, other));
+  rows.sort(([one], [other]) => (one === UNKNOWN) - (other === UNKNOWN)  // comes last
+                                || sign * compare(one, other));
   body.append(...rows.map(([, row]) => row));
   all("thead th", table).forEach((head, place) =>
     place === column ? head.setAttribute("aria-sort", order) : head.removeAttribute("aria-sort"));
@@ -38,7 +41,7 @@ function sort(table, column, order) {
 
 function makeSortable(table) {
   const name = table.getAttribute("aria-labelledby");
-  if (kept.sorted[name])
+  if (kept.sorted[name]?.[0] < table.tHead.rows[0].cells.length)
     sort(table, ...kept.sorted[name]);
   all("thead th", table).forEach((head, column) => {
     const button = element("button", { type: "button", title: "sort by this column" },
@@ -138,31 +141,54 @@ function makeEnlargeable(figure) {
 // While runs go on the page is written anew, and loads itself again where the reader was.
 
 const focusable = () => all("a, button, summary, [tabindex]");
+const isRead = () => document.querySelector("dialog, .value:not([hidden])") || `${getSelection()}`;
+
+function age() {
+  const drawn = Date.parse(document.querySelector("footer time").dateTime);
+  const seconds = Math.max(0, Math.round((Date.now() - drawn) / 1000));
+  return seconds < 120 ? `${seconds} s` : `${Math.round(seconds / 60)} min`;
+}
 
 function refresh(seconds) {
-  const button = element("button", { type: "button" });
-  const say = () => { button.textContent = kept.paused ? "go on renewing" : "pause"; };
+  const words = element("span"), button = element("button", { type: "button" });
+  const bar = element("div", { className: "live" }, words, " ", button);
+  const say = () => {
+    const what = kept.paused ? "Paused" : isRead() ? "Waiting while you read"
+                             : "This page renews itself while runs go on";
+    words.textContent = `${what}: drawn ${age()} ago.`;
+    button.textContent = kept.paused ? "go on renewing" : "pause";
+  };
   button.onclick = () => { kept.paused = !kept.paused; keep(); say(); };
-  say();
-  const bar = element("div", { className: "live" }, "Runs go on: this page renews itself. ",
-                      button);
   bar.setAttribute("role", "region");
   bar.setAttribute("aria-label", "renewal");
   document.body.prepend(bar);
+  say();
+  let left = seconds;
   setInterval(() => {
-    const isRead = document.querySelector("dialog, .value:not([hidden])") || `${getSelection()}`;
-    if (kept.paused || document.hidden || isRead)
-      return;
-    Object.assign(kept, { again: true, scroll: scrollY,
-                          focus: focusable().indexOf(document.activeElement) });
-    keep();
-    location.reload();
-  }, 1000 * seconds);
+    say();
+    left -= 1;
+    if (left <= 0 && !kept.paused && !document.hidden && !isRead())
+      leaveForAgain();
+  }, 1000);
+}
+
+const topOf = section => section.getBoundingClientRect().top;
+
+function leaveForAgain() {
+  const section = all("section").findLast(each => topOf(each) < innerHeight / 2);
+  Object.assign(kept, { again: true, scroll: scrollY, section: section?.id,
+                        top: section && topOf(section),
+                        focus: focusable().indexOf(document.activeElement) });
+  keep();
+  history.scrollRestoration = "manual";
+  location.reload();
 }
 
 function returnToPlace() {
   focusable()[kept.focus]?.focus({ preventScroll: true });
-  scrollTo(0, kept.scroll);
+  const section = kept.section && document.getElementById(kept.section);
+  scrollTo(0, section ? scrollY + topOf(section) - kept.top : kept.scroll);
+  history.scrollRestoration = "auto";
   kept.again = false;
   keep();
 }

@@ -5,15 +5,15 @@ import hashlib
 import os
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from common.core.trace_file import unpack_trace
 from common.reporting import (
@@ -22,13 +22,13 @@ from common.reporting import (
     figures,
     proof_findings,
     tables,
+    waiting,
     what_ran,
 )
-from common.reporting.figure_style import svg
-from common.reporting.hover import Spot, spots
+from common.reporting.picture import Picture, pictures_of
 from common.reporting.recorded_run import RecordedRun
 from common.reporting.run_findings import as_sentences, causes_of_differences, short, summary
-from common.reporting.run_state import State, state_of
+from common.reporting.run_state import State, state_of, tally
 from common.reporting.tables import Proof, Runs, Table
 from common.reporting.timeline import timeline
 from common.reporting.travel import figure as travel_figure
@@ -39,34 +39,9 @@ TERMINAL = 100  # columns
 HERE = Path(__file__).parent
 FIGURES = {**figures.FIGURES, "loss-differences": difference_figures.loss_differences,
            "confusion": confusion_figures.confusion,
-           "confusion-differences": confusion_figures.differences}
+           "confusion-differences": confusion_figures.differences, "waiting": waiting.figure}
 # Nothing is fetched, and no script runs but ours, whatever the logs hold.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'"
-
-
-class Picture(NamedTuple):
-    """A figure as SVG. `name` is a file's, `words` its title, its text alternative.
-
-    `spots` are its values, for page.js; `width` and `height` are points.
-    """
-
-    name: str
-    words: str
-    svg: str
-    spots: list[Spot]
-    width: int
-    height: int
-
-    @classmethod
-    def of(cls, name: str, figure: Figure) -> "Picture":
-        text = svg(figure)
-        width, height = (round(72 * inches) for inches in figure.get_size_inches())
-        return cls(name, " ".join(figure.get_suptitle().split()), text,
-                   spots(figure), width, height)
-
-    @property
-    def data_uri(self) -> str:
-        return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
 
 
 class Section(NamedTuple):
@@ -87,7 +62,7 @@ class Page:
     """All there is to say about some runs. `progress` is of those that are not finished."""
 
     title: str
-    made: str
+    made: datetime
     learning: list[str]
     summary: list[str]
     sections: list[Section]
@@ -99,13 +74,13 @@ class Page:
         """The page of these runs and of the proofs in these JSON files, which come first."""
         proofs = [tables.read_proof(path) for path in files]
         workloads = ", ".join(dict.fromkeys(run.settings["workload"] for run in runs))
-        made = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+        made = datetime.now(timezone.utc).replace(microsecond=0)
         sections = [section for section in _sections(runs, proofs) if any(section[1:])]
         learned = [proof.claim for proof in proofs] + as_sentences(causes_of_differences(runs))
-        return cls(f"{len(runs)} run{'s' * (len(runs) > 1)} of {workloads}", made, learned,
-                   learned + summary(runs), sections, tables.timing(runs),
-                   [state for run in runs
-                    if not (state := state_of(run, time.time())).is_finished])
+        states = [state_of(run, time.time()) for run in runs]
+        title = f"{len(runs)} run{'s' * (len(runs) > 1)} of {workloads}: {tally(states)}"
+        return cls(title, made, learned, learned + summary(runs), sections, tables.timing(runs),
+                   [state for state in states if not state.is_finished])
 
     def first_sentences(self) -> str:
         """What was proved, if anything, and whether the runs learn the same: for a terminal."""
@@ -156,11 +131,11 @@ def _replace(path: Path, text: str) -> None:
 
 def _sections(runs: Runs, proofs: list[Proof]) -> Iterator[Section]:
     yield Section("Proof", [table for proof in proofs for table in proof.tables],
-                  _pictures((f"proof-{number}", proof_findings.by_step(proof.best))
+                  pictures_of((f"proof-{number}", proof_findings.by_step(proof.best))
                             for number, proof in enumerate(proofs, 1)))
     yield Section("Time", [tables.timing(runs)], _drawn(runs, "speed-up", "bytes", "worker-sweep"))
     yield Section("Where the time went", _with_rows(tables.phases(runs), tables.waiting(runs)),
-                  _drawn(runs, "phases", "skew"))
+                  _drawn(runs, "phases", "waiting"))
     yield _traces(runs)
     yield Section("What was learned", _with_rows(tables.learned(runs), tables.by_class(runs)),
                   _drawn(runs, "learning", "loss-differences", "confusion",
@@ -175,11 +150,7 @@ def _with_rows(*found: Table) -> list[Table]:
 
 
 def _drawn(runs: Runs, *names: str) -> list[Picture]:
-    return _pictures((name, FIGURES[name](runs)) for name in names)
-
-
-def _pictures(drawn: Iterable[tuple[str, Figure | None]]) -> list[Picture]:
-    return [Picture.of(name, figure) for name, figure in drawn if figure]
+    return pictures_of((name, FIGURES[name](runs)) for name in names)
 
 
 def _traces(runs: Runs) -> Section:
@@ -187,10 +158,19 @@ def _traces(runs: Runs) -> Section:
     found, pictures = _with_rows(tables.operators(runs)), []
     for run in runs:
         for path in sorted((run.folder / "traces").glob("trace_all*.json.gz"))[-1:]:
-            trace, name = unpack_trace(path.read_bytes()), short(run.name)
-            place = f"{run.name.replace('/', '-').lower()}-{run.ranks}"
-            pictures.append((f"trace-{place}", timeline(trace, name)))
-            if intervals := travel(trace):
-                found.append(tables.travel(intervals, name))
-                pictures.append((f"travel-{place}", travel_figure(intervals, name)))
-    return Section("Traces", found, _pictures(pictures))
+            table, drawn = _trace(path, path.stat().st_mtime_ns, short(run.name),
+                                  f"{run.name.replace('/', '-').lower()}-{run.ranks}")
+            found += table
+            pictures += drawn
+    return Section("Traces", found, pictures)
+
+
+@lru_cache
+def _trace(path: Path, changed: int, name: str, place: str) -> tuple[list[Table], list[Picture]]:
+    """Of one run. A trace takes a second to read and draw, so it is done once until it changes."""
+    trace = unpack_trace(path.read_bytes())
+    drawn = [(f"trace-{place}", timeline(trace, name))]
+    intervals = travel(trace)
+    if intervals:
+        drawn.append((f"travel-{place}", travel_figure(intervals, name)))
+    return [tables.travel(intervals, name)] if intervals else [], pictures_of(drawn)

@@ -10,7 +10,7 @@ from common.core.progress import slowest_phase
 from common.core.spread import times_as_fast
 from common.reporting import causes
 from common.reporting.causes import EARLY, Learned, join
-from common.reporting.merged_steps import own_work, straggler
+from common.reporting.merged_steps import straggler
 from common.reporting.recorded_run import RecordedRun, capital, short
 
 MEGABYTE = 1e6
@@ -126,13 +126,6 @@ def bytes_moved(runs: Sequence[RecordedRun]) -> str:
 def amount(sent: float) -> str:
     """Bytes in MB, or in kB below 0.1 MB."""
     return f"{sent / MEGABYTE:.1f} MB" if sent >= MEGABYTE / 10 else f"{sent / 1000:.1f} kB"
-
-
-def skew(run: RecordedRun) -> list[float]:
-    """Each iteration's own work of the slowest rank minus the fastest's, in seconds."""
-    work = [[own_work(step, row.values()) for step in row.values()]
-            for row in list(run.steps.values())[1:]]
-    return [max(each) - min(each) for each in work]
 
 
 def straggling(runs: Sequence[RecordedRun]) -> str:

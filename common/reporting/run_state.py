@@ -3,6 +3,8 @@
     python3 scripts/status.py outputs
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from math import inf
 from statistics import fmean, median
 from typing import NamedTuple
@@ -36,6 +38,11 @@ class State(NamedTuple):
         return not (self.is_running or self.code)
 
     @property
+    def condition(self) -> str:
+        """In a word: running, finished, failed or silent."""
+        return self.words.partition(" ")[0].rstrip(",")
+
+    @property
     def percent(self) -> str:
         return f"{100 * self.done / self.last:.0f} %"
 
@@ -53,6 +60,13 @@ def state_of(run: RecordedRun, now: float) -> State:
     return State(f"{run.name} on {run.ranks} rank{'s' * (run.ranks > 1)}", words, code, is_running,
                  f"epoch {place['epoch']} of {run.settings['epochs']}, iteration {done} of {last} "
                  f"({100 * done / last:.0f} %){left}", done, last, _speed(run, recent, usual))
+
+
+def tally(states: Iterable[State]) -> str:
+    """How many runs are in which condition: "3 finished, 1 running"; just "finished" if all are."""
+    counts = Counter(state.condition for state in states)
+    return next(iter(counts)) if len(counts) == 1 else ", ".join(
+        f"{count} {condition}" for condition, count in counts.items())
 
 
 def _life(run: RecordedRun, now: float, usual: float) -> tuple[str, int, bool]:

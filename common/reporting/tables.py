@@ -131,9 +131,8 @@ def waiting(runs: Runs) -> Table:
     for run in runs:
         for rank, found in waits(run).items():
             host = f" ({run.hosts[rank]})" if run.hosts.get(rank) else ""
-            whom = f"rank {found.rank} ({found.times} of {found.iterations})"
             rows.append((f"{short(run.name)}, rank {rank}{host}", f"{1000 * found.own:.1f}",
-                         f"{1000 * found.waits:.1f}", whom if found.times else "-"))
+                         f"{1000 * found.waits:.1f}", found.whom))
     return Table("Who waits for whom in an iteration, mean of the last ones: milliseconds of a "
                  "rank's own work, how long it waits at least because another rank's takes longer, "
                  "and the rank whose took longest most often",

@@ -8,13 +8,25 @@ averaging goes on during backward (Part Three) only data and forward are a rank'
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from matplotlib.figure import Figure
+
+from common.reporting.figure_style import (
+    BAR_EDGE,
+    PHASES,
+    legend_below,
+    new_figure,
+    rows_of_ranks,
+)
 from common.reporting.merged_steps import own_work
-from common.reporting.recorded_run import RecordedRun
+from common.reporting.recorded_run import RecordedRun, short
+from common.reporting.run_findings import straggling
 
 RECENT = 20  # iterations
+MILLISECONDS = 1000
 
 
 class Waits(NamedTuple):
@@ -28,6 +40,11 @@ class Waits(NamedTuple):
     rank: int
     times: int
     iterations: int
+
+    @property
+    def whom(self) -> str:
+        """The rank it mostly waits for, and how often; "-" for none."""
+        return f"rank {self.rank} ({self.times} of {self.iterations})" if self.times else "-"
 
 
 def waits(run: RecordedRun) -> dict[int, Waits]:
@@ -46,3 +63,24 @@ def _of(rank: int, work: list[dict[int, float]], slowest: list[int]) -> Waits:
     most, times = others.most_common(1)[0] if others else (rank, 0)
     return Waits(fmean(row[rank] for row in work),
                  fmean(max(row.values()) - row[rank] for row in work), most, times, len(work))
+
+
+def figure(runs: Sequence[RecordedRun]) -> Figure | None:
+    """A bar a rank: its own work, how long it waits at least, and for whom; in milliseconds."""
+    bars = [(short(run.name), rank, found) for run in runs for rank, found in waits(run).items()]
+    if not bars:
+        return None
+    drawn, (axes,) = new_figure(straggling(runs), 1.7 + 0.24 * len(bars))
+    places = rows_of_ranks(axes, [(name, rank) for name, rank, _ in bars])
+    own, waited = ([MILLISECONDS * getattr(found, kind) for *_, found in bars]
+                   for kind in ("own", "waits"))
+    axes.barh(places, own, label="own work", edgecolor=BAR_EDGE, linewidth=0.5,
+              **PHASES["backward"])
+    drawn_waits = axes.barh(places, waited, left=own, label="waits at least",
+                            edgecolor=BAR_EDGE, linewidth=0.5, **PHASES["sync"])
+    axes.bar_label(drawn_waits, [found.whom for *_, found in bars], padding=3, fontsize=9)
+    axes.margins(x=0.35)
+    axes.set_xlabel("ms an iteration (mean of the last ones;\n"
+                    "beside a bar: whom it mostly waits for)")
+    legend_below(drawn, axes)
+    return drawn

@@ -3,6 +3,7 @@
     python3 scripts/compare.py outputs
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -16,7 +17,8 @@ from common.reporting.run_findings import MEGABYTE
 from common.reporting.tables import Table
 
 NODE_SETTINGS = ("data_dir", "output_dir", "resume", "dry_run")
-RESUME, AGAIN = "--resume auto", "--output-dir outputs/again"
+RESUME, AGAIN = " --resume auto", " --output-dir outputs/again"
+OUTPUT_DIR = r" --output-dir[ =](?:'[^']*'|\S+)"
 UNKNOWN = "-"
 
 
@@ -92,13 +94,18 @@ class Commands(NamedTuple):
     settings: Path | None
 
 
+def _again(resume: str) -> str:
+    """The command that goes on with a run, as one that starts it anew in another folder."""
+    return re.sub(f"{OUTPUT_DIR}|{RESUME}", "", resume) + AGAIN
+
+
 def commands(runs: Runs) -> list[Commands]:
     """One for each command that the logs tell of, which may have started several runs."""
     started: dict[str, list[RecordedRun]] = {}
     for run in runs:
         if "resume" in run.start:
             started.setdefault(run.start["resume"], []).append(run)
-    return [Commands(join(list(map(label, several))), resume.replace(RESUME, AGAIN), resume,
+    return [Commands(join(list(map(label, several))), _again(resume), resume,
                      next((file for run in several
                            if (file := run.folder / "settings.json").exists()), None))
             for resume, several in started.items()]

@@ -42,7 +42,7 @@ class Tracker:
 class LivePage(Tracker):
     """The page of scripts/compare.py in `folder`, renewed by a process of its own.
 
-    That reads the run's logs at the lowest priority, outlives the run by a minute, in which it
+    That reads the run's logs at a low priority, outlives the run by a minute, in which it
     draws the end, and then ends by itself.
     """
 

@@ -5,7 +5,8 @@ autoescape off; a differing flag among the common ones; the standard deviation l
 escaped in Markdown; `min` for `max` in the picture's width (the page would scroll sideways);
 `nowrap` for the cells or the narrow screen's rules left out (numbers would be cut off); the page's
 or the figures' rules for dark readers left out; a label of one line in place of two; the proof
-behind the rest; `len(found) == 1` left out of have_one_digest; compare.py always ending with 0.
+behind the rest; what is unknown sorted first; the place in a section not kept over a renewal;
+`len(found) == 1` left out of have_one_digest; compare.py always ending with 0.
 """
 
 import base64
@@ -95,7 +96,7 @@ def test_the_page_is_valid_and_complete(written):
                      "abacus; prove.py --steps 3", "1.900 ± 0.000", "50.0 %", "--batch-size",
                      "5eed1234", "1 library, 2 winograd-4", "500 to 503 MB",
                      "python3 PartThree/main.py --output-dir outputs/again",
-                     "Losses differ from PartOne's by at most 2e+00 in gather-scatter"):
+                     "Losses differ from PartOne's by at most 2 in gather-scatter"):
         assert expected in words
     pictures = list(document.iter("img"))
     assert len(pictures) >= FIGURES and all(picture.get("alt") for picture in pictures)
@@ -270,12 +271,15 @@ USE = """<script>addEventListener("load", () => {
   const before = names();
   button.click();
   const sorted = names(), head = button.parentNode.ariaSort;
+  table.tBodies[0].rows[1].cells[2].textContent = "-";
+  button.click();
+  const unknown = names().pop();
   const plot = within(".plot[data-spots]");
   plot.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}));
   const words = within(".value:not([hidden])", plot).textContent;
   within("figure > button").click();
   document.title = JSON.stringify({before, sorted, head, words,
-    open: within("dialog").open, kept: history.state.sorted["time-1"]});
+    open: within("dialog").open, kept: history.state.sorted["time-1"], unknown});
 });</script>"""
 
 
@@ -290,7 +294,30 @@ def test_a_browser_sorts_tables_tells_values_and_enlarges_figures(written, tmp_p
                               "PartThree"]
     assert told["sorted"] == ["PartThree", "PartTwo/all-reduce", "PartTwo/gather-scatter",
                               "PartOne"]  # by seconds an iteration
-    assert told["head"] == "ascending" and told["kept"] == [2, "ascending"]
+    assert told["head"] == "ascending" and told["kept"] == [2, "descending"]
+    assert told["unknown"] == "PartTwo/all-reduce"
     assert told["words"] == ("all-reduce | flat, two ranks, float64: largest difference of any "
                              "weight 1e-16, step 1")
     assert told["open"]
+
+
+RETURN = """<script>
+history.replaceState({again: true, section: "environment", top: 100,
+                      sorted: {"time-1": [99, "ascending"]}}, "");
+addEventListener("load", () => {
+  document.title = JSON.stringify({
+    top: Math.round(document.getElementById("environment").getBoundingClientRect().top),
+    bar: document.querySelector(".live").textContent});
+});</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (scripts/test.sh does it)")
+def test_a_renewed_page_is_where_the_reader_was(written, tmp_path):
+    """Also where a column is gone by which a table was sorted."""
+    page = tmp_path / "page.html"
+    page.write_text(without_policy(written[0] / "comparison.html").replace(
+        "</head>", RETURN + "</head>").replace("<body>", '<body data-refresh="1000">'))
+    title = re.search("<title>(.*?)</title>", dump(page, tmp_path, dark=False))[1]
+    told = json.loads(html.unescape(title))
+    assert told["top"] == 100
+    assert told["bar"].startswith("This page renews itself while runs go on: drawn ")

@@ -48,7 +48,7 @@ def words(figure) -> str:
 @pytest.mark.parametrize("name, units", [
     ("learning", ["iteration", "loss", "accuracy in %"]),
     ("phases", ["ms an iteration"]), ("speed-up", ["nodes (ranks)", "times one rank's"]),
-    ("bytes", ["MB"]), ("skew", ["ms of own work"])])
+    ("bytes", ["MB"])])
 def test_a_figure_says_what_to_conclude_in_which_units(course, name, units):
     figure = figures.FIGURES[name](course)
     assert len(figure.get_suptitle()) > 15

@@ -5,8 +5,9 @@ waiting; the median of ranks for the slowest; the first backward's gradients for
 of a transfer counted whole in each interval; elements for bytes; what follows the last gradient
 counted as computation; a linear scale; the resume command to repeat a run; a finished run among
 those in progress; drawing again although no log has grown; an end while a run goes on; an
-iteration that a rank has not logged yet; marks of epochs that have not ended; write_text in place
-of a file replaced; no refresh, or one that stays.
+iteration that a rank has not logged yet; a trace read for each drawing; marks of epochs that have
+not ended; write_text in place of a file replaced; no refresh, or one that stays; a run's own folder
+kept in the command that repeats it.
 """
 
 import json
@@ -14,7 +15,9 @@ import os
 
 import pytest
 
+from common.core.trace_file import pack_trace
 from common.reporting import difference_figures, live
+from common.reporting import page as page_module
 from common.reporting.confusion_figures import confusion
 from common.reporting.figures import learning, phases
 from common.reporting.hover import spots
@@ -23,6 +26,7 @@ from common.reporting.recorded_run import find_runs
 from common.reporting.timeline import timeline
 from common.reporting.travel import BEFORE, EXPOSED, UPDATE, in_words, travel
 from common.reporting.travel import figure as travel_figure
+from common.reporting.waiting import figure as waiting_figure
 from common.reporting.waiting import waits
 from common.reporting.what_ran import commands, environment
 from tests.recorded import write_course, write_run
@@ -73,8 +77,15 @@ def test_who_waits_for_whom(tmp_path):
     assert found[2].own == 1.5 and found[2].times == 0
     assert {(each.rank, each.times, each.iterations) for rank, each in found.items()
             if rank != 2} == {(2, 3, 3)}
+    drawn = laid_out(waiting_figure([alone, several]))
+    assert {"DDP, rank 0: own work 1000 ms an iteration",
+            "DDP, rank 0: waits at least 500 ms an iteration",
+            "DDP, rank 2: own work 1500 ms an iteration"} <= {spot.words for spot in spots(drawn)}
+    assert [text.get_text() for text in drawn.axes[0].texts] == [
+        "rank 2 (3 of 3)", "rank 2 (3 of 3)", "-", "rank 2 (3 of 3)"]
     (tmp_path / "PartThree/metrics_rank3.jsonl").unlink()
-    assert waits(find_runs([tmp_path / "PartThree"])[0]) == {}  # nobody knows
+    runs = find_runs([tmp_path / "PartThree"])
+    assert waits(runs[0]) == {} and waiting_figure(runs) is None  # nobody knows
 
 
 def span(name: str, start: float, end: float, *shapes: list[int], track: int = 1, rank: int = 0,
@@ -140,6 +151,21 @@ def test_a_timeline_has_values_for_every_rank():
         spot.words for spot in spots(laid_out(timeline(trace, "DDP")))]
 
 
+def test_a_trace_is_read_once_until_it_changes(tmp_path, monkeypatch):
+    runs, read = find_runs([write_run(tmp_path / "PartOne")]), []
+    path = tmp_path / "PartOne/traces/trace_all_epoch1.json.gz"
+    path.parent.mkdir()
+    path.write_bytes(pack_trace(step()))
+    unpack = page_module.unpack_trace
+    monkeypatch.setattr(page_module, "unpack_trace",
+                        lambda packed: read.append(packed) or unpack(packed))
+    pages = [Page.of(runs, []) for _ in range(2)]
+    assert len(read) == 1 and pages[0].sections == pages[1].sections
+    os.utime(path, (1, 1))
+    Page.of(runs, [])
+    assert len(read) == 2
+
+
 def test_differences_are_on_a_scale_of_orders_that_ends_in_zero(tmp_path):
     for name, loss in (("PartOne", 2.0), ("PartThree", 2.0), ("PartTwo/all-reduce", 2.002)):
         write_run(tmp_path / name, loss=loss)
@@ -149,7 +175,7 @@ def test_differences_are_on_a_scale_of_orders_that_ends_in_zero(tmp_path):
     assert [list(line.get_ydata()) for line in axes.lines] == [
         pytest.approx([0.002, 0.001, 0.002 / 3, 0.0005]), [0, 0, 0, 0]]
     assert " ".join(figure.get_suptitle().split()) == (
-        "Losses differ from PartOne's by at most 2e-03 in all-reduce, 0 in DDP")
+        "Losses differ from PartOne's by at most 0.002 in all-reduce, 0 in DDP")
     alone = find_runs([tmp_path / "PartOne"])
     assert difference_figures.loss_differences(alone) is None
     same = find_runs([tmp_path / "PartOne", tmp_path / "PartThree"])
@@ -161,11 +187,12 @@ def test_one_command_is_told_once_for_all_its_runs(tmp_path):
     for name in ("PartTwo/gather-scatter", "PartTwo/all-reduce"):
         folder = write_run(tmp_path / name, 2)
         for path in folder.glob("metrics*"):
-            path.write_text(path.read_text().replace(f"python3 {folder.name}", "python3 PartTwo"))
+            path.write_text(path.read_text().replace(
+                f"python3 {folder.name}/main.py", "python3 PartTwo/main.py --output-dir 'my runs'"))
     (tmp_path / "PartTwo/all-reduce/settings.json").write_text("{}")
     told, = commands(find_runs([tmp_path]))
     assert told.runs == "gather-scatter, 2 ranks and all-reduce, 2 ranks"
-    assert told.resume == "python3 PartTwo/main.py --resume auto"
+    assert told.resume == "python3 PartTwo/main.py --output-dir 'my runs' --resume auto"
     assert told.repeat == "python3 PartTwo/main.py --output-dir outputs/again"
     Page.of(find_runs([tmp_path]), []).write(tmp_path / "page", "it")
     assert 'href="../PartTwo/all-reduce/settings.json"' in (tmp_path / "page/it.html").read_text()
@@ -184,11 +211,13 @@ def test_a_page_of_runs_that_go_on_shows_how_far_they_are_and_renews_itself(tmp_
     page = Page.of(find_runs([tmp_path]), [])
     assert [(state.title, state.done, state.last) for state in page.progress] == [
         ("PartThree on 2 ranks", 3, 4)]
+    assert page.title == "2 runs of digits-vgg11: 1 finished, 1 running"
     for refresh, times in ((5, 1), (0, 0)):
         page.write(tmp_path, "page", refresh)
         text = (tmp_path / "page.html").read_text()
         assert text.count('data-refresh="5"') == times
-        assert text.count('<noscript><meta http-equiv="refresh" content="5"></noscript>') == times
+        assert text.count('<a href="">load this page again</a>') == times  # without JavaScript
+        assert 'http-equiv="refresh"' not in text  # takes a reader's place away: WCAG, F41
         assert '<progress max="4" value="3"' in text and "running, last heard" in text
     assert not list(tmp_path.rglob("*.partial"))
 

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from common.reporting.recorded_run import find_runs
-from common.reporting.run_state import describe, duration
+from common.reporting.run_state import describe, duration, state_of, tally
 from tests.ranks import ROOT
 from tests.recorded import write_run
 
@@ -57,6 +57,17 @@ def test_a_failed_run_says_why_until_it_is_resumed(tmp_path):
     assert code == 75 and "failed (exit code 75): rank 2 stopped answering" in text
     append(folder, **start)
     assert state(folder)[1] == 0 and "running" in state(folder)[0]
+
+
+def test_runs_are_counted_by_their_condition(tmp_path):
+    for name in ("a", "b"):
+        write_run(tmp_path / name)
+    append(write_run(tmp_path / "c", ended=False), event="failed", why="no", exit_code=4)
+    silent, running = (write_run(tmp_path / name, ended=False, epochs=3) for name in "de")
+    os.utime(silent / "metrics_rank0.jsonl", (time.time() - 9e4,) * 2)
+    states = [state_of(run, time.time()) for run in find_runs([tmp_path])]
+    assert tally(states) == "2 finished, 1 failed, 1 silent, 1 running"
+    assert tally(states[:2]) == "finished"
 
 
 @pytest.mark.parametrize("own, after, code", [(0.1, 59, 0), (0.1, 120, 75), (30, 120, 0),

@@ -1,0 +1,43 @@
+"""A figure as the page has it: an SVG, its title, and its values.
+
+    python3 scripts/compare.py outputs
+"""
+
+import base64
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from common.reporting.figure_style import svg
+from common.reporting.hover import Spot, spots
+
+
+class Picture(NamedTuple):
+    """A figure as SVG. `name` is a file's, `words` its title, its text alternative.
+
+    `spots` are its values, for page.js; `width` and `height` are points.
+    """
+
+    name: str
+    words: str
+    svg: str
+    spots: list[Spot]
+    width: int
+    height: int
+
+    @classmethod
+    def of(cls, name: str, figure: Figure) -> "Picture":
+        text = svg(figure)
+        width, height = (round(72 * inches) for inches in figure.get_size_inches())
+        return cls(name, " ".join(figure.get_suptitle().split()), text,
+                   spots(figure), width, height)
+
+    @property
+    def data_uri(self) -> str:
+        return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
+
+
+def pictures_of(drawn: Iterable[tuple[str, Figure | None]]) -> list[Picture]:
+    """Of figures by name, without those that have nothing to show."""
+    return [Picture.of(name, figure) for name, figure in drawn if figure]
