@@ -129,7 +129,8 @@ def explanation(rounds: list[dict[str, dict]], options: argparse.Namespace, flop
             f"{options.workload}, {here['threads']} threads. A step is {flop / 1e9:.1f} GFLOP; the "
             f"fastest matrix product of any library did {ceilings['float32']:.2f} TFLOP/s in "
             f"float32 and {ceilings['bf16']:.2f} in bf16. Speed and memory are ratios to "
-            f"{COURSE}. Peak memory counts the main process's resident set and the private pages of its workers. "
+            f"{COURSE}. Peak memory counts the main process's resident set and the private pages "
+            f"of its workers. "
             f"{conditions()}{libraries}.")
 
 
