@@ -8,7 +8,7 @@
 # From the environment:
 #   REMOTE_DIR  the project's folder there (default: the same path as here)
 #   PYTHON      the interpreter there, seen from that folder (default: .venv/bin/python)
-#   COPY=1      copy the code to every node that holds other code, instead of refusing it
+#   COPY=1      copy the code to every node first, instead of only comparing it
 #   LOG_DIR     where nodeR.out, and each node's results in nodeR/, go (default: outputs/ssh-TIME)
 #   GRACE       seconds that the ranks get to stop by themselves (default: 15)
 #   SSH         the ssh command (default: ssh); say SSH="ssh -F my_config"
@@ -62,24 +62,18 @@ read_hosts() {
     [ ${#targets[@]} -ge 1 ] || fail 2 "the hosts file $1 names no host"
 }
 
-copy_code() {
-    local folder
-    folder=$(printf %q "$remote_dir")
-    tar -C "$ROOT" --exclude=__pycache__ -cz $SOURCES requirements.txt requirements-dev.txt |
-        "${SSH_COMMAND[@]}" "${targets[$1]}" "mkdir -p $folder && tar -C $folder -xz" ||
-        fail 75 "rank $1: the code could not be copied to ${targets[$1]}:$remote_dir"
-}
-
 check_node() {
-    local host=${targets[$1]} theirs ours
+    local host=${targets[$1]} folder theirs ours
+    folder=$(printf %q "$remote_dir")
     "${SSH_COMMAND[@]}" -n "$host" true || fail 75 "rank $1: $host does not answer ssh without a\
  password: \"${SSH:-ssh} $host true\" must succeed here without a question"
+    if [ "${COPY:-}" = 1 ]; then
+        tar -C "$ROOT" --exclude=__pycache__ -cz $SOURCES requirements.txt requirements-dev.txt |
+            "${SSH_COMMAND[@]}" "$host" "mkdir -p $folder && tar -C $folder -xz" ||
+            fail 75 "rank $1: the code could not be copied to $host:$remote_dir"
+    fi
     ours="$(cd "$ROOT" && eval "$DIGEST")"
     theirs="$(on "$1" "$DIGEST" 2> /dev/null)"
-    if [ "$ours" != "$theirs" ] && [ "${COPY:-}" = 1 ]; then
-        copy_code "$1"
-        theirs="$(on "$1" "$DIGEST" 2> /dev/null)"
-    fi
     [ "$ours" = "$theirs" ] || fail 3 "rank $1: $host:$remote_dir holds other code (${theirs:-none})\
  than is here ($ours): bring both to the same commit, or copy it with COPY=1"
     on "$1" "command -v $(printf %q "$python")" > /dev/null || fail 2 "rank $1: $host:$remote_dir\
