@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from studies.proof.experiment import create_reference, judged
+from studies.proof.ranks import preload
 from studies.proof.report import row, title
 from studies.proof.strategies import STRATEGIES
 from tests.multiprocess.prove_cases import BROKEN, small_problem
@@ -21,11 +22,13 @@ RANKS = 3  # with two, a+b commutes and some mistakes hide
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         reference = create_reference(small_problem("float64"), Path(folder) / "reference.pt")
-        print(title(reference.problem))
+        print(title(reference.problem), flush=True)
         right = {"all-reduce": STRATEGIES["all-reduce"]}
         for case in judged(reference, {**right, **BROKEN}, [RANKS]):
-            print(row(case))
+            print(row(case), flush=True)
 
 
 if __name__ == "__main__":
+    # or each rank of each training would import them by itself
+    preload("torch._dynamo", "tests.multiprocess.prove_cases")
     main()
