@@ -134,7 +134,7 @@ def bytes_sent(runs: Runs) -> Figure | None:
                                        (0.2, others, "least busy rank", PHASES["forward"])):
         bars = axes.barh([place + offset for place in middle], values, height=0.4, label=name,
                          edgecolor=BAR_EDGE, linewidth=0.5, **look)
-        axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=9)
+        axes.bar_label(bars, fmt="%.4g", padding=3, fontsize=9)
     axes.set_yticks(middle, [wrapped(label(run)) for run in several], fontsize=9)
     axes.invert_yaxis()
     axes.margins(x=0.15)

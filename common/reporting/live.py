@@ -15,6 +15,7 @@ from common.reporting.recorded_run import RecordedRun, find_runs
 from common.reporting.run_state import state_of
 
 PAUSE = 5.0  # seconds between two looks, at least
+LONGEST = 15  # seconds until a browser looks: the first drawing, with all traces, takes longest
 SHARE = 0.25  # of a core is spent on them, at most: training may need it
 NICE = 10  # at 19, four ranks on two cores leave so little that the page is minutes old
 QUIET = 60.0  # seconds after the last run's end, in which another one may begin
@@ -22,7 +23,7 @@ QUIET = 60.0  # seconds after the last run's end, in which another one may begin
 
 def watch(folders: Sequence[Path], draw: Callable[[list[RecordedRun], int], object],
           say: Callable[[str], None], pause: float = PAUSE, quiet: float = QUIET) -> None:
-    """Calls `draw` with the runs in `folders` and the seconds until the next look.
+    """Calls `draw` with the runs in `folders` and after how many seconds to look again.
 
     It does so whenever their logs have grown, and returns when no run has gone on for `quiet`
     seconds. What is not there yet is waited for, and said. This process gives way to all others.
@@ -42,7 +43,7 @@ def watch(folders: Sequence[Path], draw: Callable[[list[RecordedRun], int], obje
         if begun - last > quiet:
             return
         if runs and now != drawn:
-            draw([_whole(run) for run in runs], ceil(wait))
+            draw([_whole(run) for run in runs], min(ceil(wait), LONGEST))
             drawn = now
         wait = max(pause, (time.process_time() - used) / SHARE)
         time.sleep(wait)
