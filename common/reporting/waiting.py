@@ -79,7 +79,7 @@ def figure(runs: Sequence[RecordedRun]) -> Figure | None:
     drawn_waits = axes.barh(places, waited, left=own, label="waits at least",
                             edgecolor=BAR_EDGE, linewidth=0.5, **PHASES["sync"])
     axes.bar_label(drawn_waits, [found.whom for *_, found in bars], padding=3, fontsize=9)
-    axes.margins(x=0.35)
+    axes.margins(x=0.5)
     axes.set_xlabel("ms an iteration (mean of the last ones;\n"
                     "beside a bar: whom it mostly waits for)")
     legend_below(drawn, axes)
