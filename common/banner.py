@@ -26,6 +26,7 @@ def announce(part: str, settings: Settings, node: Node, convolutions: str = "") 
     if not node.world.is_leader:
         return
     lines = [*_ranks(part, settings, node), *_numbers(settings, node),
+             *_shared_gpus(node),
              *_convolutions(convolutions or settings.convolutions, settings, node),
              *_not_the_default(settings, node),
              *_alternatives(settings, node), f"  output in {settings.output_dir / part}"]
@@ -51,6 +52,15 @@ def _numbers(settings: Settings, node: Node) -> list[str]:
             f"  global batch {size} = {each}, {settings.epochs} epochs, learning rate "
             f"{settings.learning_rate}, momentum {settings.momentum}, weight decay "
             f"{settings.weight_decay}, seed {settings.seed}"]
+
+
+def _shared_gpus(node: Node) -> list[str]:
+    """That ranks share GPUs, where they do."""
+    gpus = count_gpus() if node.device.type == "cuda" else 0
+    if not 0 < gpus < node.ranks_here:
+        return []
+    return [f"  {node.ranks_here} ranks share {gpus} GPU{'s' * (gpus > 1)} here: they learn the "
+            "same, and gain no time"]
 
 
 def _convolutions(how: str, settings: Settings, node: Node) -> list[str]:

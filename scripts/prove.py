@@ -115,7 +115,8 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Settings]:
     _require_virtual_nodes_for(options, settings.virtual_nodes)
     batch_norm = "local" if options.bits else options.batch_norm
     return options, replace(settings, epochs=options.steps, max_iterations=options.steps,
-                            batch_norm=batch_norm, device="cpu", resume="no",
+                            batch_norm=batch_norm, resume="no",
+                            device="cuda" if settings.device == "cuda" else "cpu",
                             checkpoint_every=Interval())
 
 

@@ -42,6 +42,7 @@ accuracy | data quiet hours | docs/recipe.md | benchmarks/time_to_accuracy.py $T
 detection | quiet | docs/faults.md README.md | benchmarks/detection.py common/cluster
 checkpoint_time | data quiet | docs/faults.md | benchmarks/checkpoint_time.py common/run
 control_plane | quiet | docs/many_ranks.md | benchmarks/control_plane.py common/cluster
+gpu | data gpu | docs/gpu.md docs/results/gpu_* | benchmarks/gpu_check.py benchmarks/gpu_checks $TRAINING
 END
 }
 
@@ -198,6 +199,10 @@ renew_control_plane() {
     "$PYTHON" benchmarks/control_plane.py
 }
 
+renew_gpu() {  # benchmarks/gpu_check.py
+    DATA="$IMAGES" scripts/gpu_check.sh
+}
+
 train() {  # PART FLAGS...
     "$PYTHON" "$1/main.py" --data-dir "$DATA" --resume replace "${@:2}"
 }
@@ -234,6 +239,8 @@ lacking() {  # NEEDS...: what of it is not here; nothing if all is
         case $need in
             data) [ -d "$IMAGES" ] || echo "the images: set DATA to their folder" ;;
             root) [ "$(id -u)" -eq 0 ] || echo "root, for network namespaces" ;;
+            gpu) "$PYTHON" -c "import sys, torch; sys.exit(not torch.cuda.device_count())" ||
+                echo "a GPU" ;;
             chromium) [ -n "$CHROMIUM" ] || echo "chromium, for pictures of the page" ;;
         esac
     done

@@ -1,7 +1,7 @@
 """What a turn of benchmarks/peers.py is given, and what it measures: step times and peak memory."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ WARM_UP = 2
 class Job:
     """One contestant's turn: `steps` timed training steps after two that warm up.
 
-    `precision` is "float32" or "bf16".
+    `precision` is "float32", "tf32" (float32 whose products a GPU rounds) or "bf16".
     """
 
     workload: str
@@ -20,6 +20,7 @@ class Job:
     batch_size: int
     steps: int
     precision: str = "float32"
+    device: str = "cpu"
 
     @property
     def ticks(self) -> int:
@@ -29,9 +30,13 @@ class Job:
 
 @dataclass
 class StepClock:
-    """Told when a step ends; after the last one it also looks at memory, while workers live."""
+    """Told when a step ends; after the last one it also looks at memory, while workers live.
+
+    Before the first timed step, and after the last, `wait` returns when the device has finished.
+    """
 
     job: Job
+    wait: Callable[[], None] = lambda: None
     ends: list[float] = field(default_factory=list)
     peak_bytes: int = 0
 
@@ -39,6 +44,8 @@ class StepClock:
         """A step has ended, all that belongs to it included. Ticks past the last are ignored."""
         if self.is_done:
             return
+        if len(self.ends) + 1 in (WARM_UP, self.job.ticks):
+            self.wait()
         self.ends.append(time.perf_counter())
         if self.is_done:
             self.peak_bytes = peak_memory()

@@ -4,25 +4,32 @@ Data, model and workers are the course's, for neither library brings its own.
 """
 
 import logging
+import os
 import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from benchmarks.peer_loops.job import Job, StepClock
 from benchmarks.peer_loops.textbook import WORKERS, textbook_loader, textbook_training
 from common.core.precision import Precision
 
-SETTINGS = f"channels_last, {WORKERS} workers"
+
+def library_loader(job: Job) -> tuple[DataLoader, str]:
+    """The course's loader and the settings in words; for a GPU with a worker on every core."""
+    workers = WORKERS if job.device == "cpu" else len(os.sched_getaffinity(0))
+    return textbook_loader(job, workers), f"channels_last, {workers} workers"
 
 
 def run_compiled(job: Job, clock: StepClock) -> str:
     """Trains a torch.compile'd model in a plain loop; the first step compiles. Its settings."""
     plain, criterion, optimizer = textbook_training(job)
     model = torch.compile(plain.to(memory_format=torch.channels_last))
-    precision = Precision(job.precision)
-    for images, labels in textbook_loader(job):
+    precision, (loader, settings) = Precision(job.precision), library_loader(job)
+    for batch in loader:
+        images, labels = (each.to(job.device, non_blocking=True) for each in batch)
         optimizer.zero_grad()
         with precision.autocast(images.device):
             scores = model(images.to(memory_format=torch.channels_last))
@@ -31,7 +38,7 @@ def run_compiled(job: Job, clock: StepClock) -> str:
         clock.tick()
         if clock.is_done:
             break
-    return f"{SETTINGS}, torch.compile, {job.precision}"
+    return f"{settings}, torch.compile, {job.precision}"
 
 
 def run_lightning(job: Job, clock: StepClock) -> str:
@@ -68,11 +75,13 @@ def _lightning(job: Job, clock: StepClock,
             return optimizer
 
     precision = "bf16-mixed" if job.precision == "bf16" else "32-true"
+    loader, settings = library_loader(job)
     # barebones leaves out all that costs: logging, checkpoints, bars, sanity checks
-    trainer = pytorch.Trainer(accelerator="cpu", devices=1, precision=precision, barebones=True,
-                              max_steps=job.ticks, max_epochs=-1)
-    trainer.fit(Module(), textbook_loader(job))
-    return f"{SETTINGS}, {precision}, barebones"
+    trainer = pytorch.Trainer(accelerator="cpu" if job.device == "cpu" else "gpu", devices=1,
+                              precision=precision, barebones=True, max_steps=job.ticks,
+                              max_epochs=-1)
+    trainer.fit(Module(), loader)
+    return f"{settings}, {precision}, barebones"
 
 
 def run_accelerate(job: Job, clock: StepClock) -> str:
@@ -83,7 +92,8 @@ def run_accelerate(job: Job, clock: StepClock) -> str:
     accelerator = Accelerator(cpu=True, mixed_precision=precision)
     plain, criterion, optimizer = textbook_training(job)
     plain.to(memory_format=torch.channels_last)
-    model, optimizer, loader = accelerator.prepare(plain, optimizer, textbook_loader(job))
+    batches, settings = library_loader(job)
+    model, optimizer, loader = accelerator.prepare(plain, optimizer, batches)
     model.train()
     for images, labels in loader:
         optimizer.zero_grad()
@@ -93,4 +103,4 @@ def run_accelerate(job: Job, clock: StepClock) -> str:
         clock.tick()
         if clock.is_done:
             break
-    return f"{SETTINGS}, mixed_precision={precision}"
+    return f"{settings}, mixed_precision={precision}"

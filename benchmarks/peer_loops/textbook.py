@@ -55,20 +55,25 @@ class ArrayImages(Dataset):
 
 
 def textbook_loader(job: Job, workers: int = WORKERS) -> DataLoader:
-    """The training set with the course's augmentation, in a DataLoader with worker processes."""
+    """The training set with the course's augmentation, in a DataLoader with worker processes.
+
+    For a GPU in pinned memory.
+    """
     row = find_workload(job.workload)
     found = row.load("train", job.data_dir)
     augment = transforms.Compose([
         transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(),
         transforms.ToTensor(), transforms.Normalize(row.mean, row.std)])
     images = ArrayImages(np.array(found.inputs), found.targets, augment)
-    return DataLoader(images, job.batch_size, shuffle=True, num_workers=workers, drop_last=True)
+    return DataLoader(images, job.batch_size, shuffle=True, num_workers=workers, drop_last=True,
+                      pin_memory=job.device != "cpu")
 
 
 def textbook_training(job: Job) -> tuple[nn.Module, nn.Module, torch.optim.Optimizer]:
-    """Model, criterion and optimiser with the course's numbers."""
+    """Model, on the job's device, criterion and optimiser with the course's numbers."""
     torch.manual_seed(1)
-    model = TextbookVGG11(len(find_workload(job.workload).load("train", job.data_dir).class_names))
+    classes = find_workload(job.workload).load("train", job.data_dir).class_names
+    model = TextbookVGG11(len(classes)).to(job.device)
     return model, nn.CrossEntropyLoss(), torch.optim.SGD(
         model.parameters(), RATE, MOMENTUM, weight_decay=DECAY)
 
@@ -78,6 +83,7 @@ def run_course(job: Job, clock: StepClock) -> str:
     model, criterion, optimizer = textbook_training(job)
     model.train()
     for images, labels in textbook_loader(job):
+        images, labels = images.to(job.device), labels.to(job.device)
         optimizer.zero_grad()
         loss = criterion(model(images), labels)
         loss.backward()

@@ -28,14 +28,19 @@ CEILING = "ceiling"
 
 def contestant(name: str) -> Callable[[Job, StepClock], str]:
     """The loop of a row of that name; imports only what it needs."""
-    modules = {"project": "project", "course": "textbook", "examples": "textbook"}
-    module = import_module(f"benchmarks.peer_loops.{modules.get(name, 'libraries')}")
+    modules = {"project": "project", "course": "textbook", "examples": "textbook",
+               "resident": "resident"}
+    module = import_module(
+        f"benchmarks.peer_loops.{modules.get(name.partition('_')[0], 'libraries')}")
     return getattr(module, f"run_{name}")
 
 
-def take_turn(row: str, job: Job) -> dict:
-    """Seconds of each timed step, peak bytes, and the settings, of one contestant's turn."""
-    clock = StepClock(job)
+def take_turn(row: str, job: Job, wait: Callable[[], None] = lambda: None) -> dict:
+    """Seconds of each timed step, peak bytes, and the settings, of one contestant's turn.
+
+    `wait` returns when the device has finished its queued work.
+    """
+    clock = StepClock(job, wait)
     settings = contestant(row.split("-")[0])(job, clock)
     if not clock.is_done:
         raise UsageError(f"{row} has ended after {len(clock.ends)} of {job.ticks} steps: an epoch "

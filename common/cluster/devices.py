@@ -22,19 +22,19 @@ def choose_device(wanted: str, index_on_host: int, gpus_suffice: bool) -> torch.
     """The device of the rank that is number `index_on_host` of those on its machine.
 
     `auto` gives every rank a GPU of its own, where they suffice, or all of them the CPU: ranks that
-    compute on different hardware round differently and drift apart. Raises UsageError when `cuda`
-    cannot be had.
+    compute on different hardware round differently and drift apart. With `cuda` ranks share GPUs
+    where there are fewer. Raises UsageError when `cuda` cannot be had.
     """
-    if wanted == "cuda" and index_on_host >= count_gpus():
-        raise UsageError(f"--device cuda, but {socket.gethostname()} has {count_gpus()} GPUs for "
-                         f"its {index_on_host + 1} or more ranks")
+    if wanted == "cuda" and not count_gpus():
+        raise UsageError(f"--device cuda, but {socket.gethostname()} has no GPU that torch can use")
     if wanted == "cpu" or (wanted == "auto" and not gpus_suffice):
         return torch.device("cpu")
-    torch.cuda.set_device(index_on_host)
+    index = index_on_host % count_gpus()
+    torch.cuda.set_device(index)
     torch.backends.cudnn.allow_tf32 = False  # float32 means float32
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
-    return torch.device("cuda", index_on_host)
+    return torch.device("cuda", index)
 
 
 def choose_backend(wanted: str, device: str, gpus_suffice: bool) -> str:

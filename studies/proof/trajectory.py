@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from common.cluster.devices import choose_device
 from common.cluster.process_group import Node
 from common.core.collectives import gather_bytes, world_size
 from common.core.events import read_events
@@ -112,14 +113,18 @@ class NoCheckpoints(Checkpoints):
 
 
 def trajectory(problem: Problem, strategy: Strategy, look: Look = look_away) -> Trajectory:
-    """Trains as `problem` and `strategy` say, and tells what was learned. On the CPU.
+    """Trains as `problem` and `strategy` say, and tells what was learned, on the CPU.
+
+    On a GPU where the settings ask for it, which all ranks here share.
 
     `look` is shown every weight after every step. Every rank of the process group must call it.
     Raises what training raises.
     """
     settings, dataset = problem.settings, problem.load()
     torch.set_num_threads(settings.threads or torch.get_num_threads())
-    node = Node(World(dist.get_rank(), world_size()), torch.device("cpu"), torch.get_num_threads())
+    node = Node(World(dist.get_rank(), world_size()),
+                choose_device(settings.device, dist.get_rank(), gpus_suffice=False),
+                torch.get_num_threads())
     loader = create_loader(settings, dataset, node)
     model, criterion, optimizer = create_training(settings, dataset, node)
     if settings.batch_norm == "frozen":
@@ -136,10 +141,11 @@ def trajectory(problem: Problem, strategy: Strategy, look: Look = look_away) -> 
             train(wiring.model, criterion, optimizer, wiring.loader, seam, run)
         losses = global_losses(run.log.metrics_path)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return {"loss": [losses], "first gradients": [recorder.first[p] for p in trained],
-            "last gradients": [recorder.last[p] for p in trained],
-            "weights": [parameter.detach() for parameter in model.parameters()],
-            "statistics": list(model.buffers()), "optimizer": _state_of(optimizer)}
+    learned = {"loss": [losses], "first gradients": [recorder.first[p] for p in trained],
+               "last gradients": [recorder.last[p] for p in trained],
+               "weights": [parameter.detach() for parameter in model.parameters()],
+               "statistics": list(model.buffers()), "optimizer": _state_of(optimizer)}
+    return {name: [tensor.cpu() for tensor in tensors] for name, tensors in learned.items()}
 
 
 def _state_of(optimizer: Optimizer) -> list[Tensor]:

@@ -1,0 +1,1 @@
+"""The rows of benchmarks/gpu_check.py and the programs that only they need. Read rows.py first."""

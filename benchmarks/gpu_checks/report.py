@@ -1,0 +1,75 @@
+"""The results of benchmarks/gpu_check.py as JSON and as Markdown."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.gpu_checks.running import Outcome
+from common.core.markdown import markdown_table
+from common.core.provenance import conditions
+
+BASE = "course-float32"
+
+
+def hardware() -> dict[str, str]:
+    """The GPUs, their driver, and the libraries' versions; or that there is no GPU."""
+    import torch
+
+    asked = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        gpus = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        gpus = ""
+    return {"gpus": gpus.replace("\n", "; ") or "none", "host": conditions(),
+            "cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
+
+
+def write(outcomes: Sequence[Outcome], path: Path, facts: dict[str, str]) -> str:
+    """Writes `path` as .json and as .md, and returns the latter's text."""
+    steps = [{"name": each.row.name, "command": " ".join(each.row.command), "how": each.how,
+              "seconds": round(each.seconds, 1), "last_line": each.last, "found": each.found}
+             for each in outcomes]
+    path.with_suffix(".json").write_text(json.dumps({"on": facts, "steps": steps}, indent=2) + "\n")
+    text = "\n\n".join(["; ".join(f"{name}: {fact}" for name, fact in facts.items()),
+                        _steps(outcomes), _speeds(outcomes), _runs(outcomes)]) + "\n"
+    path.with_suffix(".md").write_text(text)
+    return text
+
+
+def _steps(outcomes: Sequence[Outcome]) -> str:
+    return markdown_table(("step", "outcome", "last line", "seconds"), [
+        (each.row.name, each.how, each.last.replace("|", "/")[:100], f"{each.seconds:.0f}")
+        for each in outcomes], texts=3)
+
+
+def _speeds(outcomes: Sequence[Outcome]) -> str:
+    turns = {name: found for each in outcomes if each.row.name.startswith("speed")
+             for name, found in each.found.items()}
+    base = turns.get(BASE, {}).get("images_per_second")
+    rows = []
+    for name, found in turns.items():
+        speed, memory = found.get("images_per_second"), found.get("device_megabytes")
+        rows.append((name, found.get("settings") or f"failed: {found['failed']}",
+                     f"{speed:.0f}" if speed else "",
+                     f"{speed / base:.2f}" if speed and base else "",
+                     f"{memory:.0f}" if memory else ""))
+    return markdown_table(("loop", "settings", "images a second", f"to {BASE}", "GPU memory, MB"),
+                          rows, texts=2)
+
+
+def _runs(outcomes: Sequence[Outcome]) -> str:
+    rows = []
+    for each in outcomes:
+        for name, found in each.found.items():
+            if "phase_seconds" not in found:
+                continue
+            accuracy = found.get("mirrored_test_accuracy") or found.get("test_accuracy")
+            rows.append((each.row.name, name, f"{found.get('device')}, {found.get('backend')}",
+                         f"{found['images_per_second']:.0f}", f"{found['training_seconds']:.1f}",
+                         f"{1000 * found['phase_seconds']['sync']:.2f}",
+                         found.get("bytes_per_iteration", 0),
+                         "" if accuracy is None else f"{100 * accuracy:.2f}"))
+    return markdown_table(("step", "run", "on", "images a second", "training, s",
+                           "waiting for means, ms a step", "bytes a step", "test accuracy, %"),
+                          rows, texts=3)

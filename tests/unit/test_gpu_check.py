@@ -1,0 +1,71 @@
+"""scripts/gpu_check.sh runs every row of its table, whatever becomes of one of them.
+
+Mutations that turn this red: raise where a command fails; wait without a limit; leave out the
+deadline; kill the row's first process alone; run rows that need what is not here; misspell a flag
+in any row's command.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.gpu_check import check
+from benchmarks.gpu_checks.report import write
+from benchmarks.gpu_checks.rows import Machine, Row, rows
+from tests.ranks import ROOT
+
+
+def python(name: str, code: str, seconds: float = 60) -> Row:
+    return Row(name, (sys.executable, "-c", code), seconds)
+
+
+TABLE = [python("fails", "print('this went wrong'); raise SystemExit(3)"),
+         Row("is no program", ("no-such-program",), 60),
+         python("hangs", "import subprocess, sys; print('on the way', flush=True);"
+                "subprocess.run(['sleep', '7654'])", 1),
+         replace(python("cannot be", "raise SystemExit(4)"), lacking="no GPU"),
+         python("works", "print('well')")]
+
+
+def test_a_failure_and_a_time_out_are_written_down_and_the_rest_runs(tmp_path):
+    outcomes = check(TABLE, minutes=10)
+    assert [each.how for each in outcomes] == [
+        "failed (3)", "failed (No such file or directory)", "stopped after 1 s", "not here",
+        "passed"]
+    assert [each.last for each in outcomes] == ["this went wrong", "", "on the way", "no GPU",
+                                                "well"]
+    assert [each.is_fault for each in outcomes] == [True, True, True, False, False]
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")
+                if path.exists()]
+    assert b"sleep\x007654\x00" not in commands
+    text = write(outcomes, tmp_path / "gpu_x", {"gpus": "none"})
+    assert "| fails | failed (3) | this went wrong |" in text
+    assert len(json.loads((tmp_path / "gpu_x.json").read_text())["steps"]) == len(TABLE)
+
+
+def test_no_row_begins_past_the_deadline():
+    begun = time.monotonic()
+    outcomes = check([python("sleeps", "import time; time.sleep(60)", 6000), *TABLE[-1:]], 0.01)
+    assert [each.how for each in outcomes] == ["stopped after 1 s", "no time left"]
+    assert time.monotonic() - begun < 30
+
+
+def test_pretended_every_row_runs_to_its_end():
+    done = subprocess.run([ROOT / "scripts/gpu_check.sh", "--pretend"], capture_output=True,
+                          text=True)
+    path = Path(re.search(r"^written to (\S+\.json)", done.stderr, re.MULTILINE)[1])
+    steps = json.loads(path.read_text())["steps"]
+    assert ROOT not in path.parents
+    assert [step["name"] for step in steps] == [
+        row.name for row in rows(Machine(0, Path(), is_pretended=True))]
+    assert done.returncode == 0 and {step["how"] for step in steps} <= {"passed", "not here"}, (
+        done.stdout)
+    assert sum(step["how"] == "not here" for step in steps) <= 3  # NCCL twice, Lightning
+    turns = {name: turn for step in steps if step["name"].startswith("speed")
+             for name, turn in step["found"].items()}
+    assert {"course-float32", "project_graphed-float32", "resident_nchw-float32"} <= turns.keys()
+    assert any("test_accuracy" in run for step in steps for run in step["found"].values())
