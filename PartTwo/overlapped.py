@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from common.core.collectives import LEADER, gather_rows, ring_bytes, total_bytes, world_size
 from common.core.failures import RanksDisagree
-from common.step.gradient_check import require_finite
+from common.step.gradient_check import LateCheck
 from common.step.gradient_sync import GradientSync
 from PartTwo.buckets import Bucket, fill_buckets
 from PartTwo.strategies import SyncOptions
@@ -61,6 +61,7 @@ class OverlappedAllReduce(GradientSync):
         self._lanes: list[Any] = []
         self._is_held = False
         self._rows = 1
+        self._check = LateCheck()
         self._timeout = options.timeout
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
@@ -112,8 +113,7 @@ class OverlappedAllReduce(GradientSync):
         return [gradient.div_(world_size())]
 
     def _send(self, bucket: Bucket) -> None:
-        if not bucket.rows[0].is_cuda:
-            require_finite([p.grad for p in bucket.parameters if p.grad is not None])
+        self._check.look([p.grad for p in bucket.parameters if p.grad is not None])
         self._sent.append(self._start(len(self._sent), bucket))
 
     def _start(self, number: int, bucket: Bucket) -> InFlight:
@@ -139,6 +139,7 @@ class OverlappedAllReduce(GradientSync):
                 parameter.grad = torch.zeros_like(parameter)
                 bucket.take(parameter, self._to_send(parameter))
             self._send(bucket)
+        self._check.finish()
 
     def _receive(self, bucket: Bucket, sent: InFlight) -> None:
         sent.work.wait()

@@ -29,7 +29,7 @@ from common.run.sentinel import Sentinel
 from common.run.state import State, Totals
 from common.run.tracing import Tracer
 from common.step.gradient_sync import GradientSync
-from common.step.phase_timer import PhaseTimer
+from common.step.phase_timer import PhaseTimer, moments_of
 from common.step.schedules import create_schedule
 
 
@@ -61,7 +61,7 @@ class Run:
                                  self.settings.check_every if self.plan else 0,
                                  self.settings.virtual_nodes)
         self.tracer = Tracer(range(0), self.folder, "", self.node, self.log)
-        self.timer = PhaseTimer(self.node.progress, self.node.wait_for_device,
+        self.timer = PhaseTimer(self.node.progress, moments_of(self.node.device),
                                 lambda phase: self.tracer.mark(phase))
         self.gradient_sync.waiting = partial(self.timer, "sync")
 

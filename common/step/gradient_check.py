@@ -7,6 +7,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
@@ -34,6 +35,37 @@ def require_finite(tensors: Sequence[Tensor], what: str = "the gradient of",
     for tensor, parameter in zip(tensors, parameters or tensors, strict=True):
         if not bool(tensor.isfinite().all()):
             raise NotFinite(what, parameter)
+
+
+class LateCheck:
+    """require_finite where gradients leave during backward: at once, but on a GPU later.
+
+    There a look at the result would wait for all that is queued: looks are queued too, and
+    `finish` reads them together. Until then a gradient that is not finite may have been sent.
+    """
+
+    def __init__(self) -> None:
+        self._queued: list[tuple[Tensor, Sequence[Tensor]]] = []
+
+    def look(self, tensors: Sequence[Tensor]) -> None:
+        """Raises NotFinite now, or in `finish`."""
+        if tensors and is_queued(tensors[0]):
+            self._queued.append((get_total_norm(tensors).isfinite(), tensors))
+        else:
+            require_finite(tensors)
+
+    def finish(self) -> None:
+        """Raises NotFinite for the first tensor of those looked at that was not finite."""
+        queued, self._queued = self._queued, []
+        if queued and not bool(torch.stack([finite for finite, _ in queued]).all()):
+            for finite, tensors in queued:
+                if not bool(finite):
+                    require_finite(tensors)
+
+
+def is_queued(tensor: Tensor) -> bool:
+    """Whether its values may still have to be computed, by a GPU."""
+    return tensor.is_cuda
 
 
 @contextmanager

@@ -7,30 +7,61 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
 
 from common.core.progress import PHASES, Progress
+
+
+class HostMoment:
+    """Now, by the clock of the host."""
+
+    def __init__(self) -> None:
+        self._seconds = time.perf_counter()
+
+    def until(self, end: Any) -> float:
+        """Seconds to a later one."""
+        return end._seconds - self._seconds
+
+
+class GpuMoment:
+    """When the GPU of this process comes to what is queued next; nothing waits for it here."""
+
+    def __init__(self) -> None:
+        self._event = torch.cuda.Event(enable_timing=True)
+        self._event.record()
+
+    def until(self, end: Any) -> float:
+        """Seconds to a later one, when the GPU has come to it: waits for that."""
+        end._event.synchronize()
+        return self._event.elapsed_time(end._event) / 1000
+
+
+def moments_of(device: torch.device) -> type[HostMoment] | type[GpuMoment]:
+    """What a phase begins and ends with, where the work is done by `device`."""
+    return GpuMoment if device.type == "cuda" else HostMoment
 
 
 class PhaseTimer:
     """Adds up wall seconds per named phase of one step, and tells `progress` which phase runs.
 
-    A block within another counts as its own phase, and not as the outer one's. On a GPU a phase
-    ends when the host has queued its work, unless `synchronize` waits for the device: then phases
-    are true, and the step is a little slower. `mark` names a block for others, such as a profiler.
+    A block within another counts as its own phase, and not as the outer one's. A phase lies between
+    two `moment`s, which only `take` reads: a GPU is waited for once, at the step's end. `mark`
+    names a block for others, such as a profiler.
     """
 
-    def __init__(self, progress: Progress | None = None,
-                 synchronize: Callable[[], None] = lambda: None,
+    def __init__(self, progress: Progress | None = None, moment: Callable[[], Any] = HostMoment,
                  mark: Callable[[str], AbstractContextManager] = nullcontext) -> None:
         self._progress = progress or Progress()
-        self._synchronize = synchronize
+        self._moment = moment
         self._mark = mark
         self._running: str | None = None
         self.begin()
 
     def begin(self) -> None:
         """A step begins: all seconds count from now."""
-        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self._blocks: list[tuple[str, str | None, Any, Any]] = []
         self._begun = time.perf_counter()
 
     @contextmanager
@@ -38,21 +69,22 @@ class PhaseTimer:
         """Times the block as `phase`; also when the block raises."""
         outer, shown = self._running, self._progress.phase
         self._progress.phase = self._running = phase
-        start = time.perf_counter()
+        start = self._moment()
         try:
             with self._mark(phase) if outer is None else nullcontext():
                 yield
-                if outer is None:
-                    self._synchronize()
         finally:
-            seconds = time.perf_counter() - start
-            self.seconds[phase] += seconds
-            if outer is not None:
-                self.seconds[outer] -= seconds
+            self._blocks.append((phase, outer, start, self._moment()))
             self._progress.phase = f"after {phase}" if outer is None else shown
             self._running = outer
 
     def take(self) -> tuple[float, dict[str, float]]:
         """The seconds of the step so far: in all, and of each phase; rounded to microseconds."""
+        found = dict.fromkeys(PHASES, 0.0)
+        for phase, outer, start, end in self._blocks:
+            seconds = start.until(end)
+            found[phase] += seconds
+            if outer is not None:
+                found[outer] -= seconds
         duration = time.perf_counter() - self._begun
-        return duration, {phase: round(each, 6) for phase, each in self.seconds.items()}
+        return duration, {phase: round(each, 6) for phase, each in found.items()}
