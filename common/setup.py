@@ -19,6 +19,7 @@ from common.core.settings import Settings
 from common.data.dataset import Dataset, as_dataset
 from common.data.epoch_plan import EpochPlan, share_of, validation_split
 from common.data.loaders import InMemoryLoader, WorkerLoader
+from common.data.resident import on_device
 from common.evaluation import EVALUATION_BATCH
 from common.model import whitening
 from common.model.batch_norm import synchronize_batch_norm
@@ -92,9 +93,10 @@ def create_loader(settings: Settings, dataset: Dataset,
     share = share_of(node.world.rank, node.world.size, settings.virtual_nodes)
     _require_a_sample_for_each(plan, share.of,
                                "virtual nodes" if settings.virtual_nodes else "ranks")
-    loader = InMemoryLoader(dataset, plan, create_augment(settings), share, node.device)
-    choice = settings.loader
-    return loader if choice.name == "memory" else WorkerLoader(loader, choice.workers)
+    choice, augment = settings.loader, create_augment(settings)
+    if choice.name == "memory":
+        return InMemoryLoader(on_device(dataset, node.device), plan, augment, share, node.device)
+    return WorkerLoader(InMemoryLoader(dataset, plan, augment, share, node.device), choice.workers)
 
 
 def _require_a_sample_for_each(plan: EpochPlan, nodes: int, kind: str) -> None:

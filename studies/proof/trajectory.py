@@ -71,7 +71,7 @@ class Recorder:
         for place, parameter in enumerate(parameters):
             if parameter in self._given:
                 self._steps[parameter] += 1
-                self._look(self._steps[parameter], place, parameter.detach())
+                self._look(self._steps[parameter], place, parameter.detach().cpu())
 
 
 Trajectory = dict[str, list[Tensor]]

@@ -1,0 +1,144 @@
+"""What is done otherwise for a GPU, on pretended ones: clocks, resident images, shared GPUs.
+
+Mutations that turn this red: wait for the device at the end of each phase; read the first event of
+a phase as its last; take from the host in ResidentDataset.take; hand an image to the device for
+each batch; give rank 1 a GPU that is not there; say nothing of ranks that share one; leave
+LateCheck.finish out of OverlappedAllReduce.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from common import banner
+from common.cluster import devices
+from common.cluster.process_group import Node
+from common.core.failures import UsageError
+from common.core.settings import Settings
+from common.core.world import World
+from common.data.dataset import ArrayDataset
+from common.data.loaders import InMemoryLoader
+from common.data.resident import on_device
+from common.setup import create_loader
+from common.step import gradient_check
+from common.step.gradient_check import LateCheck, NotFinite
+from common.step.phase_timer import GpuMoment, HostMoment, PhaseTimer, moments_of
+from tests.ranks import run_ranks
+from tests.small import small_dataset, small_loader
+
+GPU = torch.device("cuda", 0)
+
+
+class Event:
+    """torch.cuda.Event of a GPU that comes to each event a second after the one before."""
+
+    waits = recorded = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        Event.recorded += 1
+        self.at = Event.recorded
+
+    def synchronize(self) -> None:
+        Event.waits += 1
+
+    def elapsed_time(self, end: "Event") -> float:
+        return 1000.0 * (end.at - self.at)
+
+
+def test_phases_on_a_gpu_are_read_when_the_step_is_over(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    timer = PhaseTimer(moment=moments_of(GPU))
+    with timer("forward"), timer("sync"):
+        pass
+    with timer("update"):
+        pass
+    assert Event.waits == 0
+    seconds = timer.take()[1]
+    assert (seconds["forward"], seconds["sync"], seconds["update"]) == (2.0, 1.0, 1.0)
+    assert Event.waits > 0 and moments_of(GPU) is GpuMoment
+    assert moments_of(torch.device("cpu")) is HostMoment
+
+
+def test_images_are_kept_on_a_device_and_taken_there():
+    kept = on_device(small_dataset(), torch.device("meta"))
+    assert kept.take([0, 3])[0].device.type == "meta" and kept.digest == "small"
+    assert kept.take(np.array([5]))[0].shape == (1, 8, 8, 3)
+    host = small_dataset()
+    assert on_device(host, torch.device("cpu")) is host
+
+
+def test_what_is_kept_on_a_device_gives_the_same_batches(monkeypatch):
+    """On the CPU, pretended to be a device: all of the loader's work is done on the copy."""
+    loader = small_loader(rank=1, world_size=3)
+    kept = on_device(loader.dataset, torch.device("meta"))
+    copy = tuple(torch.tensor(each) for each in (kept.inputs, kept.targets))
+    there = replace(kept, there=copy)
+    monkeypatch.setattr(ArrayDataset, "take", None)
+    batches = list(replace(loader, dataset=there).batches(1))
+    monkeypatch.undo()
+    for ours, theirs in zip(batches, loader.batches(1), strict=True):
+        assert torch.equal(ours.inputs, theirs.inputs)
+        assert torch.equal(ours.targets, theirs.targets)
+
+
+@pytest.mark.parametrize("bytes_allowed, device", [(2**31, "meta"), (100, "cpu")])
+def test_the_memory_loader_keeps_them_where_there_is_room(bytes_allowed, device, monkeypatch):
+    monkeypatch.setattr("common.data.resident.MOST_BYTES", bytes_allowed)
+    settings = Settings(workload="digits-vgg11", batch_size=5)
+    loader = create_loader(settings, small_dataset(), Node(World(), torch.device("meta"), 1))
+    assert isinstance(loader, InMemoryLoader)
+    assert loader.dataset.take([0])[0].device.type == device
+
+
+def test_ranks_share_gpus_where_there_are_fewer_and_are_told(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+    for module in (devices, banner):
+        monkeypatch.setattr(module, "count_gpus", lambda: 2)
+    assert [devices.choose_device("cuda", rank, False).index for rank in range(4)] == [0, 1, 0, 1]
+    assert devices.choose_device("auto", 1, False).type == "cpu"
+    node = Node(World(), GPU, threads=1, ranks_here=3)
+    assert "3 ranks share 2 GPUs" in banner._shared_gpus(node)[0]
+    assert not banner._shared_gpus(replace(node, ranks_here=2))
+    assert not banner._shared_gpus(replace(node, device=torch.device("cpu")))
+    monkeypatch.setattr(devices, "count_gpus", lambda: 0)
+    with pytest.raises(UsageError, match="has no GPU"):
+        devices.choose_device("cuda", 0, False)
+
+
+def test_gradients_of_a_gpu_are_looked_at_without_waiting(monkeypatch):
+    monkeypatch.setattr(gradient_check, "is_queued", lambda tensor: True)
+    check, good, bad = LateCheck(), torch.ones(3), torch.tensor([1.0, float("nan")])
+    check.look([good])
+    check.look([good, bad])
+    with pytest.raises(NotFinite) as raised:
+        check.finish()
+    assert raised.value.tensor is bad
+    check.look([good])
+    check.finish()
+
+
+def found_in_the_seam(name: str) -> list[str]:
+    """Where a bad gradient is found by a strategy that sends during backward, on a GPU."""
+    from PartTwo.strategies import create_strategy
+
+    gradient_check.is_queued = lambda tensor: True
+    model, seen = torch.nn.Linear(2, 2), []
+    seam = create_strategy(name)
+    seam.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
+    (model(torch.ones(1, 2)) * float("nan")).sum().backward()
+    seen.append("backward has ended")
+    try:
+        seam.average([parameter.grad for parameter in model.parameters()])
+    except NotFinite:
+        seen.append("found")
+    return seen
+
+
+@pytest.mark.parametrize("name", ["overlapped-all-reduce", "cross-step-all-reduce"])
+def test_a_bad_gradient_of_a_gpu_is_found_before_the_update(name):
+    assert run_ranks(1, found_in_the_seam, name) == [["backward has ended", "found"]]
