@@ -16,6 +16,8 @@ for word in "$@"; do
         *) flags+=(--minutes "$word") ;;
     esac
 done
-"$PYTHON" -c "import torch, pytest" 2> /dev/null || use_environment requirements.txt
+"$PYTHON" -c 'import sys, importlib.util as packages
+sys.exit(not all(packages.find_spec(name) for name in ("torch", "pytest")))' 2> /dev/null ||
+    use_environment requirements.txt
 cd "$ROOT"
 exec "$PYTHON" benchmarks/gpu_check.py "${flags[@]}"

@@ -17,6 +17,7 @@ KEPT=docs/results/renewed.txt
 NEW=outputs/renewed
 TRAINING="common/training.py common/data common/model common/step PartTwo PartThree"
 SYNC="benchmarks/sync.py benchmarks/sync_benchmark"
+GPU="benchmarks/gpu_check.py benchmarks/gpu_checks"
 EXAMPLE="docs/example/comparison* docs/example/page_* docs/example/trace_*"
 
 # name | what it needs | what shows it | its sources: what decides what is shown
@@ -42,7 +43,7 @@ accuracy | data quiet hours | docs/recipe.md | benchmarks/time_to_accuracy.py $T
 detection | quiet | docs/faults.md README.md | benchmarks/detection.py common/cluster
 checkpoint_time | data quiet | docs/faults.md | benchmarks/checkpoint_time.py common/run
 control_plane | quiet | docs/many_ranks.md | benchmarks/control_plane.py common/cluster
-gpu | data gpu | docs/gpu.md docs/results/gpu_* | benchmarks/gpu_check.py benchmarks/gpu_checks $TRAINING
+gpu | data gpu | docs/gpu.md docs/results/gpu_* | $GPU $TRAINING
 END
 }
 

@@ -1,6 +1,7 @@
 """What benchmarks/gpu_check.py runs: a row a step, each a command with a time limit of its own."""
 
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,7 +58,8 @@ class Machine:
 
 def rows(machine: Machine) -> list[Row]:
     """All steps, the longest last: too few minutes cut off the end."""
-    return [Row("tests/cuda", (sys.executable, "-m", "pytest", "-q", "-rs", "tests/cuda"), 60),
+    return [Row("tests/cuda", (sys.executable, "-m", "pytest", "-q", "-rs", "-p",
+                              "no:cacheprovider", "tests/cuda"), 60),
             *_speeds(machine), *_proofs(machine), *_ranks(machine), *_recipes(machine)]
 
 
@@ -66,7 +68,7 @@ def _speeds(machine: Machine) -> list[Row]:
     sizes = (("--workload", "digits-vgg11", "--batch-size", "2", "--steps", "1")
              if machine.is_pretended else
              ("--workload", workload, "--data-dir", str(machine.data_dir), "--batch-size", "256",
-              "--steps", "60" if machine.has_images else "3"))
+              "--steps", "60" if machine.has_images else "2"))
     no_lightning = "" if importlib.util.find_spec("lightning") else "Lightning is not installed"
     return [Row(name, (sys.executable, "benchmarks/gpu_checks/speeds.py", "--device",
                        machine.device, *sizes, "--output", f"{FOLDER}/speeds.json", "--turns",
@@ -100,7 +102,8 @@ def _ranks(machine: Machine) -> list[Row]:
     lacking = "" if machine.gpus > 1 else f"NCCL needs two GPUs, and there are {machine.gpus}"
     cluster = ("scripts/local_cluster.sh", "2")
     flags = (*machine.flags(40), "--output-dir", FOLDER)
-    shared = ("env", "CUDA_VISIBLE_DEVICES=0", *cluster)
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+    shared = ("env", f"CUDA_VISIBLE_DEVICES={first}", *cluster)
     averaged = "gather-scatter,all-reduce"
     return [
         Row("2 ranks on one GPU: PartTwo", (*shared, "PartTwo", *flags, "--backend", "gloo",
