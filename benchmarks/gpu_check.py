@@ -44,8 +44,8 @@ def check(table: Sequence[Row], minutes: float, is_pretended: bool = False) -> l
     environment = {}
     if is_pretended:  # beside other work, and its speed says nothing
         environment, longer = PRETENDING, 60.0
-    with (tempfile.TemporaryDirectory() as folder,
-          ThreadPoolExecutor(2 if is_pretended else 1) as pool):
+    with tempfile.TemporaryDirectory() as folder, \
+            ThreadPoolExecutor(2 if is_pretended else 1) as pool:
         def run(numbered: tuple[int, Row]) -> Outcome:
             number, row = numbered
             outcome = run_row(row, Path(folder) / str(number), longer, deadline, environment)

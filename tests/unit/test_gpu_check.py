@@ -16,6 +16,8 @@ from pathlib import Path
 from benchmarks.gpu_check import check
 from benchmarks.gpu_checks.report import write
 from benchmarks.gpu_checks.rows import Machine, Row, rows
+from common.options.command_line import parse_command_line
+from scripts import prove
 from tests.ranks import ROOT
 
 
@@ -69,3 +71,20 @@ def test_pretended_every_row_runs_to_its_end():
              for name, turn in step["found"].items()}
     assert {"course-float32", "project_graphed-float32", "resident_nchw-float32"} <= turns.keys()
     assert any("test_accuracy" in run for step in steps for run in step["found"].values())
+
+
+def test_the_flags_of_a_gpus_rows_are_the_programs(tmp_path):
+    """Pretended rows have other flags, so a run on a CPU does not try these."""
+    parsed = []
+    for row in rows(Machine(2, tmp_path)):
+        words = [word.replace("{folder}", str(tmp_path)) for word in row.command]
+        for number, word in enumerate(words):
+            part, rest = word.removesuffix("/main.py"), words[number + 1:]
+            if part in ("PartOne", "PartTwo", "PartThree"):
+                world = ["--master-ip", "10.0.0.1", "--num-nodes", "2", "--rank", "0"]
+                parse_command_line(part, rest + world * (part != "PartOne"))
+                parsed.append(row.name)
+            if word == "scripts/prove.py":
+                prove.parse(rest)
+                parsed.append(row.name)
+    assert len(parsed) == 8, parsed
