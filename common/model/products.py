@@ -81,11 +81,11 @@ def times(tiles: Tensor, filters: Tensor) -> Tensor:
 def add_outer(sums: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
     """What `left` (P, K / w, rows, w) gives with `right` (P, C / w, rows, w), added to `sums`.
 
-    Returns (P, C / w, K, w), in place where there are sums; those of panels are float32.
+    Returns (P, C / w, K, w), in place where there are sums; those of several panels are float32.
     """
     products, panels, rows, width = right.shape
     outputs = left.shape[1] * left.shape[3]
-    if width != PANEL:
+    if panels == 1 == left.shape[1]:
         if sums is None:
             return torch.bmm(left[:, 0].mT, right[:, 0])[:, None]
         sums[:, 0].baddbmm_(left[:, 0].mT, right[:, 0])

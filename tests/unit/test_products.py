@@ -2,7 +2,7 @@
 
 Mutations that turn this red: `panel * left.panel_step` left out; `adds` always false; the second
 row of pairs of the last odd one not zero; `c / PER` for `c`; AMX, or the vendor, left out of
-`way_of`; `exchange<8>` left out.
+`way_of`; `exchange<8>` left out; `width != PANEL` for the number of panels.
 """
 
 import pytest
@@ -65,6 +65,19 @@ def test_which_processor_gets_which(sets, flags, of_float, of_bf16, monkeypatch)
     assert way_of(torch.float64, 64, 96) == Way(torch.float64)
     monkeypatch.setattr(products, "has", lambda name: False)
     assert way_of(FLOAT, 64, 96) == Way(FLOAT) and way_of(BF16, 64, 96).panel == 0
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(32, 64), (64, 32), (32, 32)])
+@pytest.mark.parametrize("panel", [0, PANEL])
+@needs_vectors
+def test_as_many_channels_as_a_panel_has(panel, inputs, outputs):
+    """One panel of all channels is torch's, also where that is as wide as one of ours."""
+    generator = torch.Generator().manual_seed(5)
+    left, right = (torch.randn(3, 7, sides, generator=generator) for sides in (outputs, inputs))
+    split = (lambda values: panels(values, FLOAT)) if panel else (lambda values: values[:, None])
+    found = add_outer(None, split(left), split(right))
+    torch.testing.assert_close(whole(found), whole(left.mT[:, None] @ right[:, None]),
+                               rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("sides", [(48, 32), (5, 3)])
