@@ -62,14 +62,14 @@ def by_rule(shape: Shape) -> str:
     """The algorithm for `shape` on this processor; docs/one_node.md has the times behind it.
 
     What no time was measured for stays with the library: processors without AVX2, maps larger than
-    16x16 and, where AMX multiplies bf16, than 4x4. So does all where nothing can be compiled.
+    16x16 and, where AMX multiplies bf16, than 8x8. So does all where nothing can be compiled.
     """
     sets = instruction_sets()
     if "AVX" not in sets or shape.size not in SIZES or kernels.why_not():
         return LIBRARY
     if shape.size == 2:
         return "toeplitz"
-    if shape.size > 4 and "AMX" in sets and shape.precision == "bf16":
+    if shape.size > 8 and "AMX" in sets and shape.precision == "bf16":
         return LIBRARY
     return "winograd-2" if shape.size == 4 and shape.samples < MANY_SAMPLES else "winograd-4"
 

@@ -51,7 +51,7 @@ static void spread(const From* maps, To* tiles, long samples, long channels, lon
 #pragma omp parallel for collapse(2) num_threads(threads) schedule(static)
     for (long first = 0; first < channels; first += panel)
         for (long each = 0; each < samples * across * across; ++each) {
-            const long sample = each / (across * across), tile = each % (across * across);
+            const long tile = each / samples, sample = each % samples;
             const long top = tile / across * TILE - BEFORE, left = tile % across * TILE - BEFORE;
             const From* map = maps + sample * size * size * channels + first;
             To* target = tiles + first * rows + (tile * samples + sample) * panel;
@@ -76,47 +76,58 @@ static void spread(const From* maps, To* tiles, long samples, long channels, lon
 }
 
 // The transposed way: M, on both axes, times the products of each tile, added up where the tiles
-// of M::ROWS positions overlap; plus `bias`, where there is one.
+// of M::ROWS positions overlap; plus `bias`, where there is one. Channels are the innermost loop:
+// a prefetcher follows the P * P streams of one tile, and not those of all tiles at once.
 template <const auto& M, int TILE, int BEFORE, class From, class To>
 static void gather(const From* tiles, To* maps, const float* bias, long samples, long channels,
                    long size, long panel, int threads) {
     using M_ = std::remove_cv_t<std::remove_reference_t<decltype(M)>>;
     constexpr int L = M_::ROWS, P = M_::COLUMNS;
-    const long across = size / TILE, rows = across * across * samples;
+    constexpr bool OVERLAP = L != TILE;
+    static_assert(OVERLAP || BEFORE == 0);
+    const long across = size / TILE, rows = across * across * samples, vectors = panel / LANES;
 #pragma omp parallel num_threads(threads)
     {
-        std::vector<Vector> sums(size * size);
+        std::vector<Vector> sums(OVERLAP ? size * size * vectors : 0);
 #pragma omp for collapse(2) schedule(static)
         for (long first = 0; first < channels; first += panel)
-            for (long each = 0; each < samples * (panel / LANES); ++each) {
-                const long sample = each / (panel / LANES), channel = each % (panel / LANES) * LANES;
+            for (long sample = 0; sample < samples; ++sample) {
+                const auto put = [=](long position, long vector, Vector sum) {
+                    const long at = first + vector * LANES;
+                    store(maps + (sample * size * size + position) * channels + at,
+                          bias ? sum + load(bias + at) : sum);
+                };
                 for (Vector& sum : sums) sum = Vector{};
                 for (long tile = 0; tile < across * across; ++tile) {
-                    const From* source =
-                        tiles + first * rows + (tile * samples + sample) * panel + channel;
+                    const From* source = tiles + first * rows + (tile * samples + sample) * panel;
                     const long top = tile / across * TILE - BEFORE;
                     const long left = tile % across * TILE - BEFORE;
-                    Vector in[P][P], half[L][P], out[L];
-                    for (int p = 0; p < P; ++p)
+                    for (long vector = 0; vector < vectors; ++vector) {
+                        Vector in[P][P], half[L][P], out[L];
+                        for (int p = 0; p < P; ++p)
+                            for (int q = 0; q < P; ++q)
+                                in[p][q] = load(source + (p * P + q) * rows * channels +
+                                                vector * LANES);
                         for (int q = 0; q < P; ++q)
-                            in[p][q] = load(source + (p * P + q) * rows * channels);
-                    for (int q = 0; q < P; ++q)
-                        times<M>(&in[0][q], P, &half[0][q], P,
-                                 std::make_integer_sequence<int, L>());
-                    for (int y = 0; y < L; ++y) {
-                        times<M>(&half[y][0], 1, out, 1, std::make_integer_sequence<int, L>());
-                        const long row = top + y;
-                        if (row < 0 || row >= size) continue;
-                        for (int x = 0; x < L; ++x)
-                            if (left + x >= 0 && left + x < size)
-                                sums[row * size + left + x] += out[x];
+                            times<M>(&in[0][q], P, &half[0][q], P,
+                                     std::make_integer_sequence<int, L>());
+                        for (int y = 0; y < L; ++y) {
+                            times<M>(&half[y][0], 1, out, 1, std::make_integer_sequence<int, L>());
+                            const long row = top + y;
+                            if (row < 0 || row >= size) continue;
+                            for (int x = 0; x < L; ++x) {
+                                const long column = left + x, position = row * size + column;
+                                if constexpr (!OVERLAP)
+                                    put(position, vector, Vector{} + out[x]);
+                                else if (column >= 0 && column < size)
+                                    sums[position * vectors + vector] += out[x];
+                            }
+                        }
                     }
                 }
-                To* map = maps + sample * size * size * channels + first + channel;
-                const Vector shift = bias ? load(bias + first + channel) : Vector{};
-                for (long position = 0; position < size * size; ++position)
-                    store(map + position * channels,
-                          bias ? sums[position] + shift : sums[position]);
+                if constexpr (OVERLAP)
+                    for (long each = 0; each < size * size * vectors; ++each)
+                        put(each / vectors, each % vectors, sums[each]);
             }
     }
 }
