@@ -5,9 +5,7 @@ in one pass or more, give local gradients; `gradient_sync` turns them into means
 batch; the optimizer takes its step; the run writes it down.
 """
 
-import math
 from contextlib import nullcontext
-from fractions import Fraction
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -15,10 +13,9 @@ from torch.optim import Optimizer
 from common.data.dataset import Dataset
 from common.data.loaders import Loader
 from common.evaluation import evaluate
+from common.run.readings import Readings
 from common.run.run import Run
-from common.run.state import Totals
 from common.step.accumulation import Part, micro_batches
-from common.step.gradient_check import NotFinite
 from common.step.gradient_sync import GradientSync
 from common.step.shard_scope import ShardScope
 
@@ -38,7 +35,7 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
         model.train()
         batches = loader.batches(epoch, run.position.iteration)
         for _ in run.iterations():
-            trained = Totals()
+            readings = Readings(run.metric)
             with timer("data"):
                 batch = next(batches)
             optimizer.zero_grad()
@@ -46,9 +43,10 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
                 with (scope.of(run.position, part),
                       nullcontext() if is_last else gradient_sync.no_sync()):
                     with timer("forward"):
-                        loss = forward(model, criterion, part, run, trained)
+                        loss = forward(model, criterion, part, run, readings)
                     with timer("backward"):
                         (loss * part.weight).backward()
+            trained = readings.totals()
             with timer("sync"):
                 gradient_sync.average([p.grad for p in model.parameters() if p.grad is not None])
             with timer("update"):
@@ -66,17 +64,13 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
 
 
 def forward(model: nn.Module, criterion: nn.Module, part: Part, run: Run,
-            trained: Totals) -> Tensor:
-    """The mean loss over the part's samples, a scalar; adds their sums to `trained`.
+            readings: Readings) -> Tensor:
+    """The mean loss over the part's samples, a scalar; `readings` are told of it.
 
-    Raises NotFinite where the loss is not finite.
+    Raises NotFinite where the loss is not finite; where a GPU computes it, `readings` does later.
     """
     with run.precision.autocast(part.inputs.device):
         outputs = model(part.inputs)
     loss = criterion(run.precision.widen(outputs), part.targets)
-    samples, mean = len(part.targets), loss.item()
-    if not math.isfinite(mean):
-        raise NotFinite("the loss")
-    trained.add(Totals(Fraction(mean) * samples, run.metric.sum(outputs, part.targets),
-                       samples))
+    readings.add(loss, outputs, part.targets)
     return loss

@@ -34,8 +34,8 @@ class _Convolve(torch.autograd.Function):
         result = torch.empty(len(x), len(weight), *x.shape[2:], dtype=x.dtype, device=x.device,
                              memory_format=torch.channels_last)
         for part in _chunks(x, algorithm):
-            products = times(spread(x[part], algorithm.inputs, *way), factors)
-            gather(products, algorithm.outputs, result[part], bias)
+            gather(times(spread(x[part], algorithm.inputs, *way), factors), algorithm.outputs,
+                   result[part], bias)
         ctx.save_for_backward(x, weight)
         ctx.algorithm, ctx.way, ctx.has_bias = algorithm, way, bias is not None
         return result
@@ -57,6 +57,7 @@ class _Convolve(torch.autograd.Function):
                                        spread(x[part], algorithm.inputs, *way))
             if of_x is not None:
                 gather(times(of_products, factors), algorithm.inputs, of_x[part])
+            del of_products  # so that the next chunk's lie where these did, in the cache
         of_weight = _of_weight(of_factors, weight, algorithm) if wants_weight else None
         of_bias = gradient.sum((0, 2, 3)) if ctx.has_bias else None
         return of_x, of_weight, of_bias, None

@@ -3,10 +3,13 @@
 Mutations that turn this red: wait for the device at the end of each phase; read the first event of
 a phase as its last; take from the host in ResidentDataset.take; hand an image to the device for
 each batch; give rank 1 a GPU that is not there; say nothing of ranks that share one; leave
-LateCheck.finish out of OverlappedAllReduce.
+LateCheck.finish out of OverlappedAllReduce; read the loss of a GPU in Readings.add, or leave out
+whether it is finite.
 """
 
 from dataclasses import replace
+from fractions import Fraction
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,11 +19,14 @@ from common import banner
 from common.cluster import devices
 from common.cluster.process_group import Node
 from common.core.failures import UsageError
+from common.core.metrics import ACCURACY
 from common.core.settings import Settings
 from common.core.world import World
 from common.data.dataset import ArrayDataset
 from common.data.loaders import InMemoryLoader
 from common.data.resident import on_device
+from common.run import readings
+from common.run.state import Totals
 from common.setup import create_loader
 from common.step import gradient_check
 from common.step.gradient_check import LateCheck, NotFinite
@@ -142,3 +148,18 @@ def found_in_the_seam(name: str) -> list[str]:
 @pytest.mark.parametrize("name", ["overlapped-all-reduce", "cross-step-all-reduce"])
 def test_a_bad_gradient_of_a_gpu_is_found_before_the_update(name):
     assert run_ranks(1, found_in_the_seam, name) == [["backward has ended", "found"]]
+
+
+def test_the_loss_on_a_gpu_is_read_after_backward(monkeypatch):
+    monkeypatch.setattr(readings, "is_queued", lambda tensor: True)
+    monkeypatch.setattr(torch.Tensor, "item", Mock(side_effect=AssertionError("waits")))
+    looks = readings.Readings(ACCURACY)
+    outputs, targets = torch.eye(3), torch.tensor([0, 1, 1])
+    looks.add(torch.tensor(0.5), outputs, targets)
+    looks.add(torch.tensor(float("inf")), outputs, targets)
+    monkeypatch.undo()
+    with pytest.raises(NotFinite, match="the loss"):
+        looks.totals()
+    looks = readings.Readings(ACCURACY)
+    looks.add(torch.tensor(0.5), outputs, targets)
+    assert looks.totals() == looks.totals() == Totals(Fraction(3, 2), Fraction(2), 3)

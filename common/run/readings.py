@@ -1,0 +1,47 @@
+"""What a step's passes tell: the loss and the metric of their samples.
+
+    readings = Readings(metric)
+    readings.add(loss, outputs, targets)
+    totals = readings.totals()
+"""
+
+import math
+from fractions import Fraction
+
+from torch import Tensor
+
+from common.core.metrics import Metric
+from common.run.state import Totals
+from common.step.gradient_check import NotFinite, is_queued
+
+
+class Readings:
+    """One step's, on this rank. What a GPU has yet to compute is read by `totals`, not before.
+
+    To read a number is to wait for all that the GPU has queued; so it is done once, when backward
+    is queued too.
+    """
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric, self._totals = metric, Totals()
+        self._queued: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def add(self, loss: Tensor, outputs: Tensor, targets: Tensor) -> None:
+        """One pass: `loss` is the mean over its samples. Raises NotFinite, or `totals` does."""
+        self._queued.append((loss.detach(), outputs.detach(), targets))
+        if not is_queued(loss):
+            self._read()
+
+    def totals(self) -> Totals:
+        """The sums over the samples of all passes so far. Raises NotFinite."""
+        self._read()
+        return self._totals
+
+    def _read(self) -> None:
+        for loss, outputs, targets in self._queued:
+            mean = loss.item()
+            if not math.isfinite(mean):
+                raise NotFinite("the loss")
+            self._totals.add(Totals(Fraction(mean) * len(targets),
+                                    self._metric.sum(outputs, targets), len(targets)))
+        self._queued.clear()
