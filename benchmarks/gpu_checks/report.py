@@ -31,8 +31,10 @@ def write(outcomes: Sequence[Outcome], path: Path, facts: dict[str, str]) -> str
               "seconds": round(each.seconds, 1), "last_line": each.last, "found": each.found}
              for each in outcomes]
     path.with_suffix(".json").write_text(json.dumps({"on": facts, "steps": steps}, indent=2) + "\n")
+    turns = {name: found for each in outcomes if each.row.name.startswith("speed")
+             for name, found in each.found.items()}
     text = "\n\n".join(["; ".join(f"{name}: {fact}" for name, fact in facts.items()),
-                        _steps(outcomes), _speeds(outcomes), _runs(outcomes)]) + "\n"
+                        _steps(outcomes), _speeds(turns), _ratios(turns), _runs(outcomes)]) + "\n"
     path.with_suffix(".md").write_text(text)
     return text
 
@@ -43,9 +45,7 @@ def _steps(outcomes: Sequence[Outcome]) -> str:
         for each in outcomes], texts=3)
 
 
-def _speeds(outcomes: Sequence[Outcome]) -> str:
-    turns = {name: found for each in outcomes if each.row.name.startswith("speed")
-             for name, found in each.found.items()}
+def _speeds(turns: dict[str, dict]) -> str:
     base = turns.get(BASE, {}).get("images_per_second")
     rows = []
     for name, found in turns.items():
@@ -56,6 +56,24 @@ def _speeds(outcomes: Sequence[Outcome]) -> str:
                      f"{memory:.0f}" if memory else ""))
     return markdown_table(("loop", "settings", "images a second", f"to {BASE}", "GPU memory, MB"),
                           rows, texts=2)
+
+
+def _ratios(turns: dict[str, dict]) -> str:
+    """By precision, Part One's fastest loop over the fastest others."""
+    def fastest(precision: str, *loops: str) -> float:
+        return max((found.get("images_per_second") or 0 for name, found in turns.items()
+                    if name.partition("-")[::2] in [(loop, precision) for loop in loops]),
+                   default=0)
+
+    rows = []
+    for precision in ("float32", "tf32", "bf16"):
+        ours = fastest(precision, "project", "project_compiled", "project_graphed")
+        peers = (fastest(precision, "lightning", "lightning_compiled"),
+                 fastest(precision, "compiled", "resident_compiled"))
+        rows.append((precision, *(f"{ours / peer:.2f}" if ours and peer else ""
+                                  for peer in peers)))
+    return markdown_table(("Part One's fastest", "over Lightning's", "over torch.compile alone"),
+                          rows)
 
 
 def _runs(outcomes: Sequence[Outcome]) -> str:

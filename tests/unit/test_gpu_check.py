@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks.gpu_check import check
 from benchmarks.gpu_checks.report import write
 from benchmarks.gpu_checks.rows import Machine, Row, rows
+from benchmarks.gpu_checks.running import Outcome
 from common.options.command_line import parse_command_line
 from scripts import prove
 from tests.ranks import ROOT
@@ -47,6 +48,18 @@ def test_a_failure_and_a_time_out_are_written_down_and_the_rest_runs(tmp_path):
     text = write(outcomes, tmp_path / "gpu_x", {"gpus": "none"})
     assert "| fails | failed (3) | this went wrong |" in text
     assert len(json.loads((tmp_path / "gpu_x.json").read_text())["steps"]) == len(TABLE)
+
+
+def test_the_fastest_of_each_precision_are_compared(tmp_path):
+    speeds = {"course-float32": 9000, "project-float32": 200, "project_graphed-float32": 300,
+              "lightning-float32": 250, "resident_compiled-float32": 400, "project-bf16": 500,
+              "lightning-tf32": 800}
+    found = {name: {"images_per_second": speed, "settings": "eager"} for name, speed in speeds.items()}
+    found["lightning-bf16"] = {"failed": "no memory"}
+    text = write([Outcome(replace(TABLE[-1], name="speed"), "passed", 1, "", found)],
+                 tmp_path / "gpu_x", {})
+    assert "| float32 | 1.20 | 0.75 |" in text
+    assert "| tf32 |  |  |" in text and "| bf16 |  |  |" in text
 
 
 def test_no_row_begins_past_the_deadline():
