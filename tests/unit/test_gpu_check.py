@@ -54,7 +54,8 @@ def test_the_fastest_of_each_precision_are_compared(tmp_path):
     speeds = {"course-float32": 9000, "project-float32": 200, "project_graphed-float32": 300,
               "lightning-float32": 250, "resident_compiled-float32": 400, "project-bf16": 500,
               "lightning-tf32": 800}
-    found = {name: {"images_per_second": speed, "settings": "eager"} for name, speed in speeds.items()}
+    found = {name: {"images_per_second": speed, "settings": "eager"}
+             for name, speed in speeds.items()}
     found["lightning-bf16"] = {"failed": "no memory"}
     text = write([Outcome(replace(TABLE[-1], name="speed"), "passed", 1, "", found)],
                  tmp_path / "gpu_x", {})
