@@ -41,8 +41,15 @@ def repeated(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     return [run for run in runs if len(run.durations) > 1]
 
 
+def train_the_same(runs: Sequence[RecordedRun]) -> bool:
+    """Whether an iteration of all of them is the same work but for its precision and its ranks."""
+    return len({(run.settings.get("workload"), run.settings.get("batch_size")) for run in runs}) < 2
+
+
 def base_of(runs: Sequence[RecordedRun]) -> RecordedRun | None:
-    """The run that speed-up is measured against: the fastest on one rank."""
+    """The run that speed-up is measured against: the fastest on one rank, if all train the same."""
+    if not train_the_same(runs):
+        return None
     alone = [run for run in timed(runs) if run.ranks == 1]
     return min(alone, key=lambda run: run.mean or 0, default=None)
 
@@ -64,8 +71,13 @@ def speed_up(runs: Sequence[RecordedRun]) -> str:
 
 
 def strategies(runs: Sequence[RecordedRun]) -> list[str]:
-    """For each number of ranks, every run's speed against gather/scatter's, or the slowest's."""
+    """For each number of ranks, every run's speed against gather/scatter's, or the slowest's.
+
+    Nothing where they train different things.
+    """
     known = repeated(runs)
+    if not train_the_same(known):
+        return []
     groups = [[run for run in known if run.ranks == ranks]
               for ranks in sorted({run.ranks for run in known})]
     return [_against(group) for group in groups if len(group) > 1]

@@ -6,7 +6,7 @@ do; base on the slowest run of one rank; drop `node` folders' merging; the least
 in bytes_moved; the last step's bytes in bytes_sent;
 `fmean(ahead) > 0` for a straggler; a ratio upside down, or told although times_as_fast gives none;
 "there is no speed to be gained" whatever the ratio; `{values[0]}` and `{values[-1]}` without
-rounding.
+rounding; `train_the_same` left out of either.
 """
 
 import json
@@ -155,6 +155,20 @@ def test_a_difference_within_the_spread_is_no_ratio(ratio, spread):
     sentences = [speed_up(runs), *strategies(runs)]
     assert not re.search(r"times|slow", " ".join(sentences)) and len(sentences) == 2
     assert all("not differ" in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize("other", [{"workload": "digits-mlp"}, {"batch_size": 50}])
+def test_speeds_of_different_work_are_not_divided(other, tmp_path):
+    write_run(tmp_path / "PartOne", own=2.0)
+    write_run(tmp_path / "PartThree", 2, own=1.0)
+    write_run(tmp_path / "PartTwo/all-reduce", 2, own=1.5, sync=0.25)
+    same = find_runs([tmp_path])
+    assert "2.00" in [row[6] for row in tables.timing(same).rows]
+    assert speed_up(same) and strategies(same)
+    write_run(tmp_path / "PartOne", own=2.0, **other)
+    runs = find_runs([tmp_path])
+    assert {row[6] for row in tables.timing(runs).rows} == {"-"}
+    assert speed_up(runs) == "" and strategies(runs) == []
 
 
 def test_one_iteration_has_no_spread_and_says_nothing_of_speed():
