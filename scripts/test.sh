@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that CI runs: linter, type checker, tests. --slow adds the long tests; other arguments
-# go to pytest: scripts/test.sh -k strategy. Two files of tests run at a time, since most wait for
+# go to pytest: scripts/test.sh -k strategy. Three files of tests run at a time, since most wait for
 # ranks that they have started; -n 0 runs one after the other.
 set -euo pipefail
 . "$(dirname "$0")/environment.sh"
@@ -40,4 +40,4 @@ fi
 "$PYTHON" -c "from common.model.kernels import why_not; print(why_not() or 'compiled')"
 "$PYTHON" -m ruff check .
 "$PYTHON" -m mypy
-exec "$PYTHON" -m pytest -n 2 --dist loadfile "${markers[@]}" "$@"
+exec "$PYTHON" -m pytest -n 3 --dist loadfile "${markers[@]}" "$@"

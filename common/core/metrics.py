@@ -32,14 +32,17 @@ class Metric:
 
     def sum(self, outputs: Any, targets: Any) -> Fraction:
         """The sum over these samples. Raises UsageError where it is not one number a sample."""
+        return Fraction(self.unread_sum(outputs, targets).item())
+
+    def unread_sum(self, outputs: Any, targets: Any) -> Any:
+        """The same as a scalar tensor, float64 or of integers, which a GPU may yet compute."""
         assert self.of_samples is not None
         values = self.of_samples(outputs, targets)
         if values.shape != targets.shape[:1]:
             raise UsageError(f"the metric {self.name!r} gives numbers of shape "
                              f"{tuple(values.shape)} for {len(targets)} samples: it must give one "
                              "for each, (n,)")
-        return Fraction(values.double().sum().item() if values.is_floating_point()
-                        else int(values.sum()))
+        return values.double().sum() if values.is_floating_point() else values.sum()
 
     def shown(self, mean: float, digits: int = 2) -> str:
         """A mean with its unit; of shares, with so many digits after the point."""

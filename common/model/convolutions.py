@@ -61,8 +61,8 @@ Choose = Callable[[Shape], str]
 def by_rule(shape: Shape) -> str:
     """The algorithm for `shape` on this processor; docs/one_node.md has the times behind it.
 
-    What no time was measured for stays with the library: processors without AVX2, maps larger than
-    16x16 and, where AMX multiplies bf16, than 8x8. So does all where nothing can be compiled.
+    With the library stay what no time was measured for (processors without AVX2, maps larger than
+    16x16), maps of 16x16 where AMX multiplies bf16, and all where nothing can be compiled.
     """
     sets = instruction_sets()
     if "AVX" not in sets or shape.size not in SIZES or kernels.why_not():

@@ -14,6 +14,7 @@ from common.reporting.merged_steps import straggler
 from common.reporting.recorded_run import RecordedRun, capital, short
 
 MEGABYTE = 1e6
+WORK = ("workload", "model", "image_size", "batch_size")  # settings: what an iteration computes
 
 
 def learning(runs: Sequence[RecordedRun]) -> str:
@@ -43,12 +44,12 @@ def repeated(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
 
 def train_the_same(runs: Sequence[RecordedRun]) -> bool:
     """Whether an iteration of all of them is the same work but for its precision and its ranks."""
-    return len({(run.settings.get("workload"), run.settings.get("batch_size")) for run in runs}) < 2
+    return len({tuple(run.settings.get(name) for name in WORK) for run in runs}) < 2
 
 
 def base_of(runs: Sequence[RecordedRun]) -> RecordedRun | None:
     """The run that speed-up is measured against: the fastest on one rank, if all train the same."""
-    if not train_the_same(runs):
+    if not train_the_same(timed(runs)):
         return None
     alone = [run for run in timed(runs) if run.ranks == 1]
     return min(alone, key=lambda run: run.mean or 0, default=None)

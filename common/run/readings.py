@@ -8,6 +8,7 @@
 import math
 from fractions import Fraction
 
+import torch
 from torch import Tensor
 
 from common.core.metrics import Metric
@@ -18,17 +19,18 @@ from common.step.gradient_check import NotFinite, is_queued
 class Readings:
     """One step's, on this rank. What a GPU has yet to compute is read by `totals`, not before.
 
-    To read a number is to wait for all that the GPU has queued; so it is done once, when backward
-    is queued too.
+    To read a number is to wait for all that the GPU has queued; so all are read at once, when
+    backward is queued too.
     """
 
     def __init__(self, metric: Metric) -> None:
         self._metric, self._totals = metric, Totals()
-        self._queued: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._queued: list[tuple[Tensor, Tensor, int]] = []
 
     def add(self, loss: Tensor, outputs: Tensor, targets: Tensor) -> None:
         """One pass: `loss` is the mean over its samples. Raises NotFinite, or `totals` does."""
-        self._queued.append((loss.detach(), outputs.detach(), targets))
+        sum_of_metric = self._metric.unread_sum(outputs.detach(), targets)
+        self._queued.append((loss.detach(), sum_of_metric, len(targets)))
         if not is_queued(loss):
             self._read()
 
@@ -38,10 +40,12 @@ class Readings:
         return self._totals
 
     def _read(self) -> None:
-        for loss, outputs, targets in self._queued:
-            mean = loss.item()
+        queued, self._queued = self._queued, []
+        if not queued:
+            return
+        numbers = torch.stack([torch.stack([loss.double(), of_metric.to(loss.device).double()])
+                               for loss, of_metric, _ in queued]).tolist()
+        for (mean, of_metric), (_, _, samples) in zip(numbers, queued, strict=True):
             if not math.isfinite(mean):
                 raise NotFinite("the loss")
-            self._totals.add(Totals(Fraction(mean) * len(targets),
-                                    self._metric.sum(outputs, targets), len(targets)))
-        self._queued.clear()
+            self._totals.add(Totals(Fraction(mean) * samples, Fraction(of_metric), samples))

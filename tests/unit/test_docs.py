@@ -118,7 +118,7 @@ def plant_data(home: Path) -> None:
     """What ~/cifar10, ~/pets and ~/mnist hold, in small."""
     for split, count in (("train", 60), ("test", 6)):
         write_image_folder(home / "cifar10" / split, count, names=CIFAR10)
-        write_image_folder(home / "pets" / split, count, size=40)
+        write_image_folder(home / "pets" / split, count // 2, size=40)
     digits_as_mnist(home / "mnist")
 
 

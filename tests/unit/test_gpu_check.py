@@ -51,7 +51,7 @@ def test_a_failure_and_a_time_out_are_written_down_and_the_rest_runs(tmp_path):
 
 
 def test_the_fastest_of_each_precision_are_compared(tmp_path):
-    speeds = {"course-float32": 9000, "project-float32": 200, "project_graphed-float32": 300,
+    speeds = {"course-float32": 9000, "project-float32": 200, "project_compiled-float32": 300,
               "lightning-float32": 250, "resident_compiled-float32": 400, "project-bf16": 500,
               "lightning-tf32": 800}
     found = {name: {"images_per_second": speed, "settings": "eager"}

@@ -152,7 +152,8 @@ def test_a_bad_gradient_of_a_gpu_is_found_before_the_update(name):
 
 def test_the_loss_on_a_gpu_is_read_after_backward(monkeypatch):
     monkeypatch.setattr(readings, "is_queued", lambda tensor: True)
-    monkeypatch.setattr(torch.Tensor, "item", Mock(side_effect=AssertionError("waits")))
+    for reads in ("item", "tolist", "__int__", "__bool__"):
+        monkeypatch.setattr(torch.Tensor, reads, Mock(side_effect=AssertionError("waits")))
     looks = readings.Readings(ACCURACY)
     outputs, targets = torch.eye(3), torch.tensor([0, 1, 1])
     looks.add(torch.tensor(0.5), outputs, targets)

@@ -157,7 +157,8 @@ def test_a_difference_within_the_spread_is_no_ratio(ratio, spread):
     assert all("not differ" in sentence for sentence in sentences)
 
 
-@pytest.mark.parametrize("other", [{"workload": "digits-mlp"}, {"batch_size": 50}])
+@pytest.mark.parametrize("other", [{"workload": "digits-mlp"}, {"batch_size": 50},
+                                   {"model": "resnet18"}, {"image_size": 96}])
 def test_speeds_of_different_work_are_not_divided(other, tmp_path):
     write_run(tmp_path / "PartOne", own=2.0)
     write_run(tmp_path / "PartThree", 2, own=1.0)

@@ -5,7 +5,8 @@
 // a * b + c.
 //
 // Maps are (samples, size, size, channels) in memory, tiles (products, channels / panel, rows,
-// panel), where a row is a tile of a sample. Channels are a multiple of panel, panel of LANES.
+// panel), where a row is a tile of a sample. Channels are a multiple of panel, panel of LANES, size of
+// the tiling's TILE.
 
 template <int ROWS_, int COLUMNS_>
 struct Matrix {
@@ -85,12 +86,15 @@ static void gather(const From* tiles, To* maps, const float* bias, long samples,
     constexpr int L = M_::ROWS, P = M_::COLUMNS;
     constexpr bool OVERLAP = L != TILE;
     static_assert(OVERLAP || BEFORE == 0);
-    const long across = size / TILE, rows = across * across * samples, vectors = panel / LANES;
+    const long across = size / TILE, rows = across * across * samples;
+    long wide = panel;  // channels of a sample that one thread takes
+    while (wide % (2 * LANES) == 0 && channels / wide * samples < threads) wide /= 2;
+    const long vectors = wide / LANES;
 #pragma omp parallel num_threads(threads)
     {
         std::vector<Vector> sums(OVERLAP ? size * size * vectors : 0);
 #pragma omp for collapse(2) schedule(static)
-        for (long first = 0; first < channels; first += panel)
+        for (long first = 0; first < channels; first += wide)
             for (long sample = 0; sample < samples; ++sample) {
                 const auto put = [=](long position, long vector, Vector sum) {
                     const long at = first + vector * LANES;
@@ -99,7 +103,8 @@ static void gather(const From* tiles, To* maps, const float* bias, long samples,
                 };
                 for (Vector& sum : sums) sum = Vector{};
                 for (long tile = 0; tile < across * across; ++tile) {
-                    const From* source = tiles + first * rows + (tile * samples + sample) * panel;
+                    const From* source = tiles + first / panel * panel * rows +
+                                         (tile * samples + sample) * panel + first % panel;
                     const long top = tile / across * TILE - BEFORE;
                     const long left = tile % across * TILE - BEFORE;
                     for (long vector = 0; vector < vectors; ++vector) {
