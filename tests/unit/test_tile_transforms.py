@@ -54,6 +54,17 @@ def test_compiled_and_torchs_have_the_same_bits(name, size, kind, dtype, of_tile
     assert_same_bits(getattr(ALGORITHMS[name], kind), maps(size, dtype), of_tiles, monkeypatch)
 
 
+@pytest.mark.parametrize("kind", ["inputs", "outputs"])
+def test_few_samples_are_split_by_channels_among_many_threads(kind, monkeypatch):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(7)
+    try:
+        assert_same_bits(getattr(ALGORITHMS["winograd-4"], kind),
+                         maps(8, FLOAT, samples=1, channels=96), FLOAT, monkeypatch)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_panels_hold_their_channels():
     x, tiling = maps(4, FLOAT), ALGORITHMS["winograd-4"].inputs
     tiles, halves = spread(x, tiling, FLOAT), spread(x, tiling, FLOAT, 16)
