@@ -29,6 +29,8 @@ class Readings:
 
     def add(self, loss: Tensor, outputs: Tensor, targets: Tensor) -> None:
         """One pass: `loss` is the mean over its samples. Raises NotFinite, or `totals` does."""
+        if not is_queued(loss):
+            _require_finite(loss.item())  # before a metric sees what it may not be made for
         sum_of_metric = self._metric.unread_sum(outputs.detach(), targets)
         self._queued.append((loss.detach(), sum_of_metric, len(targets)))
         if not is_queued(loss):
@@ -46,6 +48,10 @@ class Readings:
         numbers = torch.stack([torch.stack([loss.double(), of_metric.to(loss.device).double()])
                                for loss, of_metric, _ in queued]).tolist()
         for (mean, of_metric), (_, _, samples) in zip(numbers, queued, strict=True):
-            if not math.isfinite(mean):
-                raise NotFinite("the loss")
+            _require_finite(mean)
             self._totals.add(Totals(Fraction(mean) * samples, Fraction(of_metric), samples))
+
+
+def _require_finite(mean: float) -> None:
+    if not math.isfinite(mean):
+        raise NotFinite("the loss")

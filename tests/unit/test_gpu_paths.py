@@ -4,7 +4,7 @@ Mutations that turn this red: wait for the device at the end of each phase; read
 a phase as its last; take from the host in ResidentDataset.take; hand an image to the device for
 each batch; give rank 1 a GPU that is not there; say nothing of ranks that share one; leave
 LateCheck.finish out of OverlappedAllReduce; read the loss of a GPU in Readings.add, or leave out
-whether it is finite.
+whether it is finite; the metric before the loss.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ from common import banner
 from common.cluster import devices
 from common.cluster.process_group import Node
 from common.core.failures import UsageError
-from common.core.metrics import ACCURACY
+from common.core.metrics import ACCURACY, Metric
 from common.core.settings import Settings
 from common.core.world import World
 from common.data.dataset import ArrayDataset
@@ -148,6 +148,12 @@ def found_in_the_seam(name: str) -> list[str]:
 @pytest.mark.parametrize("name", ["overlapped-all-reduce", "cross-step-all-reduce"])
 def test_a_bad_gradient_of_a_gpu_is_found_before_the_update(name):
     assert run_ranks(1, found_in_the_seam, name) == [["backward has ended", "found"]]
+
+
+def test_a_metric_never_sees_what_gave_a_bad_loss():
+    metric = Metric("mine", Mock(side_effect=AssertionError("cannot be of these")))
+    with pytest.raises(NotFinite, match="the loss"):
+        readings.Readings(metric).add(torch.tensor(float("nan")), torch.eye(3), torch.zeros(3))
 
 
 def test_the_loss_on_a_gpu_is_read_after_backward(monkeypatch):

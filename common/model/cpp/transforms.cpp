@@ -5,8 +5,8 @@
 // a * b + c.
 //
 // Maps are (samples, size, size, channels) in memory, tiles (products, channels / panel, rows,
-// panel), where a row is a tile of a sample. Channels are a multiple of panel, panel of LANES, size of
-// the tiling's TILE.
+// panel), where a row is a tile of a sample. Channels are a multiple of panel, panel of LANES, size
+// of the tiling's TILE.
 
 template <int ROWS_, int COLUMNS_>
 struct Matrix {
