@@ -62,7 +62,7 @@ def by_rule(shape: Shape) -> str:
 
     With the library stay what no time was measured for (processors without AVX2, maps larger than
     16x16), and all where nothing can be compiled. Where AMX multiplies tiles of bf16 the rule takes
-    what rounds little: winograd-4 has cost a quarter of a point of accuracy there.
+    what rounds little: winograd-4 cost perhaps a quarter of a point of accuracy there.
     """
     sets = instruction_sets()
     if "AVX" not in sets or shape.size not in SIZES or kernels.why_not():
