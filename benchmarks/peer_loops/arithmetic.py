@@ -9,7 +9,7 @@ from torch import nn
 from common.model.bilinear import ALGORITHMS
 from common.model.fast_convolution import FastConv2d
 from common.model.kernels import NAMES, has
-from common.model.products import PANEL, times
+from common.model.products import times
 from common.model.vgg11 import LAYOUT
 
 SIZES = (1024, 2048, 4096)
@@ -51,8 +51,7 @@ def _products(size: int, dtype: torch.dtype) -> Iterator[Callable[[], object]]:
     yield lambda: torch.mm(left, right, out=out)  # MKL's in float32, oneDNN's in bf16
     yield lambda: torch.ops.mkldnn._linear_pointwise(left, right, None, "none", [], "")
     if has(f"times_{NAMES[dtype]}"):
-        panels = left.view(1, size, -1, PANEL).transpose(1, 2).contiguous()
-        yield lambda: times(panels, panels)
+        yield lambda: times(left[None], right[None], ours=True)
 
 
 def _speed(size: int, multiply: Callable[[], object]) -> float:

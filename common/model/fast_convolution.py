@@ -34,8 +34,8 @@ class _Convolve(torch.autograd.Function):
         result = torch.empty(len(x), len(weight), *x.shape[2:], dtype=x.dtype, device=x.device,
                              memory_format=torch.channels_last)
         for part in _chunks(x, algorithm):
-            gather(times(spread(x[part], algorithm.inputs, *way), factors), algorithm.outputs,
-                   result[part], bias)
+            gather(times(spread(x[part], algorithm.inputs, way.dtype), factors, way.ours),
+                   algorithm.outputs, result[part], bias)
         ctx.save_for_backward(x, weight)
         ctx.algorithm, ctx.way, ctx.has_bias = algorithm, way, bias is not None
         return result
@@ -51,12 +51,12 @@ class _Convolve(torch.autograd.Function):
             of_x = torch.empty_like(x)
             factors = filters(_channels_last(weight), algorithm.filters, way, transposed=False)
         for part in _chunks(x, algorithm):
-            of_products = spread(gradient[part], algorithm.outputs, *way)
+            of_products = spread(gradient[part], algorithm.outputs, way.dtype)
             if wants_weight:
                 of_factors = add_outer(of_factors, of_products,
-                                       spread(x[part], algorithm.inputs, *way))
+                                       spread(x[part], algorithm.inputs, way.dtype), way.ours)
             if of_x is not None:
-                gather(times(of_products, factors), algorithm.inputs, of_x[part])
+                gather(times(of_products, factors, way.ours), algorithm.inputs, of_x[part])
             del of_products  # so that the next chunk's lie where these did, in the cache
         of_weight = _of_weight(of_factors, weight, algorithm) if wants_weight else None
         of_bias = gradient.sum((0, 2, 3)) if ctx.has_bias else None

@@ -1,4 +1,4 @@
-"""The matrix products of a fast convolution: ours on tiles in panels, or torch's on whole rows.
+"""The matrix products of a fast convolution: torch's, or ours where those are slow.
 
 torch's float32 products run at half the speed of AMD's processors with AVX-512; cpp/products.cpp
 does not. A `Way` is chosen by the processor alone: docs/one_node.md has the times behind it.
@@ -16,17 +16,17 @@ from common.model.bilinear import Tiling
 from common.model.kernels import NAMES, can_read, has, run
 from common.model.tile_transforms import spread
 
-PANEL = 32  # channels: two vectors of AVX-512
+PANEL = 32  # ours take so many channels at once: two vectors of AVX-512
 
 
 class Way(NamedTuple):
-    """The dtype of tiles, and the channels in a panel of them; 0: all, for torch's products."""
+    """The dtype of tiles, and whether our products multiply them."""
 
     dtype: torch.dtype
-    panel: int = 0
+    ours: bool = False
 
     def __str__(self) -> str:
-        return f"{str(self.dtype).removeprefix('torch.')}, {'ours' if self.panel else 'by torch'}"
+        return f"{str(self.dtype).removeprefix('torch.')}, {'ours' if self.ours else 'by torch'}"
 
 
 def way_of(dtype: torch.dtype, *channels: int) -> Way:
@@ -42,17 +42,18 @@ def way_of(dtype: torch.dtype, *channels: int) -> Way:
     pairs = "AMX" in sets or (is_amd and "avx512_bf16" in flags)
     ours = is_amd and "AVX512" in sets and not any(each % PANEL for each in channels)
     of_tiles = dtype if pairs else torch.float32
-    return Way(of_tiles, PANEL if ours and has(f"times_{NAMES[of_tiles]}") else 0)
+    return Way(of_tiles, ours and has(f"times_{NAMES[of_tiles]}"))
 
 
 def filters(weight: Tensor, tiling: Tiling, way: Way, transposed: bool) -> Tensor:
-    """The transformed filters as `times` wants them: (P, J, rows, w).
+    """The transformed filters of `weight` (K, C, 3, 3), channels_last: (P, K, C).
 
-    `weight` (K, C, 3, 3), channels_last, has rows of C numbers; `transposed`: rows of K numbers.
+    `transposed`: (P, C, K), for ours with rows of K numbers in memory.
     """
-    if not way.panel and transposed:
-        return spread(weight, tiling, way.dtype).mT
-    return spread(_transposed(weight) if transposed else weight, tiling, way.dtype, way.panel)
+    if not transposed:
+        return spread(weight, tiling, way.dtype)
+    return (spread(_transposed(weight), tiling, way.dtype) if way.ours
+            else spread(weight, tiling, way.dtype).mT)
 
 
 def _transposed(weight: Tensor) -> Tensor:
@@ -65,37 +66,33 @@ def _transposed(weight: Tensor) -> Tensor:
     return made
 
 
-def times(tiles: Tensor, filters: Tensor) -> Tensor:
-    """`tiles` (P, J, rows, w) times `filters` (P, K, J * w, v), product by product.
+def times(tiles: Tensor, factors: Tensor, ours: bool) -> Tensor:
+    """`tiles` (P, rows, C) times `factors` (P, C, K): (P, rows, K) of their dtype.
 
-    Returns (P, K, rows, v) of their dtype. J and K are 1, or w and v are PANEL.
+    For ours both are contiguous, and C and K multiples of PANEL.
     """
-    products, inner, rows, width = tiles.shape
-    if inner == 1 == filters.shape[1]:
-        return torch.bmm(tiles[:, 0], filters[:, 0])[:, None]
-    out = tiles.new_empty(products, filters.shape[1], rows, PANEL)
-    _run("times", (tiles, filters, out), (products, rows, inner * width, out.shape[1] * PANEL))
-    return out
-
-
-def add_outer(sums: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
-    """What `left` (P, K / w, rows, w) gives with `right` (P, C / w, rows, w), added to `sums`.
-
-    Returns (P, C / w, K, w), in place where there are sums; those of several panels are float32.
-    """
-    products, panels, rows, width = right.shape
-    outputs = left.shape[1] * left.shape[3]
-    if panels == 1 == left.shape[1]:
-        if sums is None:
-            return torch.bmm(left[:, 0].mT, right[:, 0])[:, None]
-        sums[:, 0].baddbmm_(left[:, 0].mT, right[:, 0])
-        return sums
-    made = sums if sums is not None else right.new_empty(products, panels, outputs, width,
-                                                         dtype=torch.float32)
-    _run("outer", (left, right, made),
-         (products, rows, panels * width, outputs, sums is not None))
+    if not ours:
+        return torch.bmm(tiles, factors)
+    products, rows, inputs = tiles.shape
+    made = tiles.new_empty(products, rows, factors.shape[-1])
+    _run("times", (tiles, factors, made), (products, rows, inputs, made.shape[-1]))
     return made
 
 
+def add_outer(sums: Tensor | None, left: Tensor, right: Tensor, ours: bool) -> Tensor:
+    """`left` (P, rows, K), transposed, times `right` (P, rows, C), added to `sums` (P, K, C).
+
+    In place, where there are sums. Ours are float32, and want what they want of `times`.
+    """
+    if ours:
+        products, rows, inputs = right.shape
+        made = sums if sums is not None else right.new_empty(
+            products, left.shape[-1], inputs, dtype=torch.float32)
+        _run("outer", (left, right, made), (products, rows, inputs, left.shape[-1],
+                                            sums is not None))
+        return made
+    return torch.bmm(left.mT, right) if sums is None else sums.baddbmm_(left.mT, right)
+
+
 def _run(name: str, tensors: tuple[Tensor, ...], sizes: tuple[int, ...]) -> None:
-    assert run(f"{name}_{NAMES[tensors[0].dtype]}", tensors, sizes), "way() lets nobody get here"
+    assert run(f"{name}_{NAMES[tensors[0].dtype]}", tensors, sizes), "way_of() lets nobody get here"

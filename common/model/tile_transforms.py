@@ -15,34 +15,31 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from common.model.bilinear import Tiling
-from common.model.kernels import LANES, NAMES, can_read, run
+from common.model.kernels import NAMES, can_read, run
 
 
-def spread(maps: Tensor, tiling: Tiling, dtype: torch.dtype, panel: int = 0) -> Tensor:
+def spread(maps: Tensor, tiling: Tiling, dtype: torch.dtype) -> Tensor:
     """The matrix of `tiling` on both axes of each tile of `maps` (n, C, S, S), channels_last.
 
-    Returns (products², C / panel, tiles * n, panel) of `dtype`; 0 is a panel of all channels. Sums
-    are made in float32, or in the dtype of wider maps.
+    Returns (products², tiles * n, C) of `dtype`. Sums are made in float32, or in the dtype of wider
+    maps.
     """
     samples, channels, size, _ = maps.shape
-    rows, panel = (size // tiling.tile) ** 2 * samples, panel or channels
-    tiles = maps.new_empty(len(tiling.matrix) ** 2, channels // panel, rows, panel, dtype=dtype)
+    rows = (size // tiling.tile) ** 2 * samples
+    tiles = maps.new_empty(len(tiling.matrix) ** 2, rows, channels, dtype=dtype)
     if not _run("spread", tiling, maps, tiles):
-        made = _spread_by_torch(maps.to(_wide(maps)), tiling)
-        tiles.copy_(made.view(len(tiles), rows, -1, panel).transpose(1, 2))
+        tiles.copy_(_spread_by_torch(maps.to(_wide(maps)), tiling).view_as(tiles))
     return tiles
 
 
 def gather(tiles: Tensor, tiling: Tiling, maps: Tensor, bias: Tensor | None = None) -> None:
     """The transposed way: writes into `maps` (n, C, S, S), channels_last, what `tiles` add up to.
 
-    `tiles` (products², C / panel, tiles * n, panel) are as `spread` returns them; `bias` (C,) is
-    added.
+    `tiles` (products², tiles * n, C) are as `spread` returns them; `bias` (C,) is added.
     """
     shift = None if bias is None else bias.to(_wide(tiles))
     if not _run("gather", tiling, maps, tiles, shift):
-        whole = tiles.to(_wide(tiles)).transpose(1, 2).flatten(2)
-        sums = _gather_by_torch(whole, tiling, len(maps), maps.shape[-1])
+        sums = _gather_by_torch(tiles.to(_wide(tiles)), tiling, len(maps), maps.shape[-1])
         maps.permute(2, 3, 0, 1).copy_(sums if shift is None else sums + shift)
 
 
@@ -52,11 +49,10 @@ def _wide(values: Tensor) -> torch.dtype:
 
 def _run(way: str, tiling: Tiling, maps: Tensor, tiles: Tensor, *more: Tensor | None) -> bool:
     """Whether the compiled form could do it, and has."""
-    panel = tiles.shape[-1]
-    if not (can_read(maps) and tiles.is_contiguous() and panel % LANES == 0):
+    if not (can_read(maps) and tiles.is_contiguous()):
         return False
     kinds = "_".join(NAMES.get(each.dtype, "none") for each in (maps, tiles))
-    return run(f"{way}_{tiling.name}_{kinds}", (maps, tiles, *more), (*maps.shape, panel))
+    return run(f"{way}_{tiling.name}_{kinds}", (maps, tiles, *more), maps.shape[:3])
 
 
 def _spread_by_torch(maps: Tensor, tiling: Tiling) -> Tensor:

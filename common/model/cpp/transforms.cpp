@@ -4,9 +4,8 @@
 // same order with torch, so that both have the same bits: keep it so, without contraction of
 // a * b + c.
 //
-// Maps are (samples, size, size, channels) in memory, tiles (products, channels / panel, rows,
-// panel), where a row is a tile of a sample. Channels are a multiple of panel, panel of LANES, size
-// of the tiling's TILE.
+// Maps are (samples, size, size, channels) in memory, tiles (products, rows, channels), where a row
+// is a tile of a sample. Channels are a multiple of LANES, size of the tiling's TILE.
 
 template <int ROWS_, int COLUMNS_>
 struct Matrix {
@@ -45,35 +44,34 @@ static inline void times(const Vector* in, int in_step, Vector* out, int out_ste
 // of them BEFORE positions before the map, which is zero outside.
 template <const auto& M, int TILE, int BEFORE, class From, class To>
 static void spread(const From* maps, To* tiles, long samples, long channels, long size,
-                   long panel, int threads) {
+                   int threads) {
     using M_ = std::remove_cv_t<std::remove_reference_t<decltype(M)>>;
     constexpr int P = M_::ROWS, L = M_::COLUMNS;
     const long across = size / TILE, rows = across * across * samples;
-#pragma omp parallel for collapse(2) num_threads(threads) schedule(static)
-    for (long first = 0; first < channels; first += panel)
-        for (long each = 0; each < samples * across * across; ++each) {
-            const long tile = each / samples, sample = each % samples;
-            const long top = tile / across * TILE - BEFORE, left = tile % across * TILE - BEFORE;
-            const From* map = maps + sample * size * size * channels + first;
-            To* target = tiles + first * rows + (tile * samples + sample) * panel;
-            for (long channel = 0; channel < panel; channel += LANES) {
-                Vector in[L][L], half[P][L], out[P];
-                for (int y = 0; y < L; ++y)
-                    for (int x = 0; x < L; ++x) {
-                        const long row = top + y, column = left + x;
-                        const bool inside = row >= 0 && row < size && column >= 0 && column < size;
-                        in[y][x] = inside ? load(map + (row * size + column) * channels + channel)
-                                          : Vector{};
-                    }
-                for (int x = 0; x < L; ++x)
-                    times<M>(&in[0][x], L, &half[0][x], L, std::make_integer_sequence<int, P>());
-                for (int p = 0; p < P; ++p) {
-                    times<M>(&half[p][0], 1, out, 1, std::make_integer_sequence<int, P>());
-                    for (int q = 0; q < P; ++q)
-                        store(target + (p * P + q) * rows * channels + channel, out[q]);
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (long each = 0; each < rows; ++each) {
+        const long tile = each / samples, sample = each % samples;
+        const long top = tile / across * TILE - BEFORE, left = tile % across * TILE - BEFORE;
+        const From* map = maps + sample * size * size * channels;
+        To* target = tiles + each * channels;
+        for (long channel = 0; channel < channels; channel += LANES) {
+            Vector in[L][L], half[P][L], out[P];
+            for (int y = 0; y < L; ++y)
+                for (int x = 0; x < L; ++x) {
+                    const long row = top + y, column = left + x;
+                    const bool inside = row >= 0 && row < size && column >= 0 && column < size;
+                    in[y][x] = inside ? load(map + (row * size + column) * channels + channel)
+                                      : Vector{};
                 }
+            for (int x = 0; x < L; ++x)
+                times<M>(&in[0][x], L, &half[0][x], L, std::make_integer_sequence<int, P>());
+            for (int p = 0; p < P; ++p) {
+                times<M>(&half[p][0], 1, out, 1, std::make_integer_sequence<int, P>());
+                for (int q = 0; q < P; ++q)
+                    store(target + (p * P + q) * rows * channels + channel, out[q]);
             }
         }
+    }
 }
 
 // The transposed way: M, on both axes, times the products of each tile, added up where the tiles
@@ -81,13 +79,13 @@ static void spread(const From* maps, To* tiles, long samples, long channels, lon
 // a prefetcher follows the P * P streams of one tile, and not those of all tiles at once.
 template <const auto& M, int TILE, int BEFORE, class From, class To>
 static void gather(const From* tiles, To* maps, const float* bias, long samples, long channels,
-                   long size, long panel, int threads) {
+                   long size, int threads) {
     using M_ = std::remove_cv_t<std::remove_reference_t<decltype(M)>>;
     constexpr int L = M_::ROWS, P = M_::COLUMNS;
     constexpr bool OVERLAP = L != TILE;
     static_assert(OVERLAP || BEFORE == 0);
     const long across = size / TILE, rows = across * across * samples;
-    long wide = panel;  // channels of a sample that one thread takes
+    long wide = channels;  // those of a sample that one thread takes
     while (wide % (2 * LANES) == 0 && channels / wide * samples < threads) wide /= 2;
     const long vectors = wide / LANES;
 #pragma omp parallel num_threads(threads)
@@ -103,8 +101,7 @@ static void gather(const From* tiles, To* maps, const float* bias, long samples,
                 };
                 for (Vector& sum : sums) sum = Vector{};
                 for (long tile = 0; tile < across * across; ++tile) {
-                    const From* source = tiles + first / panel * panel * rows +
-                                         (tile * samples + sample) * panel + first % panel;
+                    const From* source = tiles + (tile * samples + sample) * channels + first;
                     const long top = tile / across * TILE - BEFORE;
                     const long left = tile % across * TILE - BEFORE;
                     for (long vector = 0; vector < vectors; ++vector) {
@@ -177,13 +174,12 @@ extern "C" void transpose_float(const float* from, float* to, long samples, long
 #define FUNCTIONS(NAME, TILE, BEFORE, MAPS, TILES)                                                \
     extern "C" void spread_##NAME##_##MAPS##_##TILES(const MAPS* maps, TILES* tiles,              \
                                                      long samples, long channels, long size,      \
-                                                     long, long panel, int threads) {             \
-        spread<NAME, TILE, BEFORE>(maps, tiles, samples, channels, size, panel, threads);         \
+                                                     int threads) {                               \
+        spread<NAME, TILE, BEFORE>(maps, tiles, samples, channels, size, threads);                \
     }                                                                                             \
     extern "C" void gather_##NAME##_##MAPS##_##TILES(MAPS* maps, const TILES* tiles,              \
                                                      const float* bias, long samples,             \
-                                                     long channels, long size, long, long panel,  \
-                                                     int threads) {                               \
+                                                     long channels, long size, int threads) {     \
         gather<NAME##_transposed, TILE, BEFORE>(tiles, maps, bias, samples, channels, size,       \
-                                                panel, threads);                                  \
+                                                threads);                                         \
     }
