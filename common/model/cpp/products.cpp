@@ -69,54 +69,51 @@ static void multiply(Left left, long rows, const Number* right, To* to, long to_
     }
 }
 
-// A panel of `rows` rows that are `step` apart, packed into `space`: as it is, or each two rows of
-// it as a row of pairs.
-static void pack(const float* panel, long rows, long step, std::vector<Number>& space) {
-    space.resize(rows * PANEL);
+// Packs a panel of `rows` rows that are `step` apart: as it is, or each two rows as a row of pairs.
+static void pack(const float* panel, long rows, long step, Number* to) {
     for (long row = 0; row < rows; ++row)
-        std::memcpy(&space[row * PANEL], panel + row * step, PANEL * sizeof(Number));
+        std::memcpy(to + row * PANEL, panel + row * step, PANEL * sizeof(Number));
 }
 
-static void pack(const BFloat16* panel, long rows, long step, std::vector<Number>& space) {
+static void pack(const BFloat16* panel, long rows, long step, Number* to) {
     alignas(64) std::uint16_t order[2][PANEL];
     for (int each = 0; each < 2 * PANEL; ++each)
         order[each / PANEL][each % PANEL] = each / 2 + each % 2 * PANEL;
-    space.resize((rows + 1) / 2 * PANEL);
     for (long row = 0; row < rows; row += 2) {
         const __m512i one = _mm512_loadu_si512(panel + row * step);
         const __m512i other =
             row + 1 < rows ? _mm512_loadu_si512(panel + (row + 1) * step) : __m512i{};
         for (int half = 0; half < 2; ++half)
             _mm512_storeu_si512(
-                &space[row / 2 * PANEL + half * LANES],
+                to + row / 2 * PANEL + half * LANES,
                 _mm512_permutex2var_epi16(one, _mm512_load_si512(order[half]), other));
     }
 }
 
-// A panel's columns as the rows of a left side: floats where they are, pairs once packed.
-static Left transposed(const float* panel, long rows, long step, std::vector<Number>&) {
+// The columns of a panel as rows of a left side: floats where they are, pairs packed into `space`.
+static Left columns(const float* panel, long rows, long step, Number*) {
     return {reinterpret_cast<const Number*>(panel), step, 1, rows};
 }
 
-static Left transposed(const BFloat16* panel, long rows, long step, std::vector<Number>& space) {
+static Left columns(const BFloat16* panel, long rows, long step, Number* space) {
     pack(panel, rows, step, space);
-    return {space.data(), PANEL, 1, (rows + 1) / 2};
+    return {space, PANEL, 1, (rows + 1) / 2};
 }
 
 // to[p][row][k] = sum over c of tiles[p][row][c] * factors[p][c][k]
 template <class Arithmetic, class T>
 static void times(const T* tiles, const T* factors, T* to, long products, long rows, long inputs,
                   long outputs, int threads) {
-    constexpr long PER = sizeof(Number) / sizeof(T);
+    const long depth = inputs * sizeof(T) / sizeof(Number);
 #pragma omp parallel num_threads(threads)
     {
-        std::vector<Number> panel;
+        std::vector<Number> panel(depth * PANEL);
 #pragma omp for collapse(2) schedule(static)
         for (long p = 0; p < products; ++p)
             for (long k = 0; k < outputs; k += PANEL) {
-                pack(factors + p * inputs * outputs + k, inputs, outputs, panel);
+                pack(factors + p * inputs * outputs + k, inputs, outputs, panel.data());
                 const Left left{reinterpret_cast<const Number*>(tiles + p * rows * inputs), 1,
-                                inputs / PER, inputs / PER};
+                                depth, depth};
                 multiply<Arithmetic>(left, rows, panel.data(), to + p * rows * outputs + k,
                                      outputs, false, HEIGHTS());
             }
@@ -127,17 +124,25 @@ static void times(const T* tiles, const T* factors, T* to, long products, long r
 template <class Arithmetic, class T>
 static void outer(const T* left, const T* right, float* to, long products, long rows, long inputs,
                   long outputs, long adds, int threads) {
+    constexpr long PER = sizeof(Number) / sizeof(T);
+    const long depth = (rows + PER - 1) / PER;
 #pragma omp parallel num_threads(threads)
     {
-        std::vector<Number> of_left, panel;
+        std::vector<Number> panels(depth * inputs), space(depth * PANEL);
+        long packed = -1;  // whose right side is in `panels`
 #pragma omp for collapse(2) schedule(static)
         for (long p = 0; p < products; ++p)
-            for (long c = 0; c < inputs; c += PANEL) {
-                pack(right + p * rows * inputs + c, rows, inputs, panel);
-                for (long k = 0; k < outputs; k += PANEL)
-                    multiply<Arithmetic>(
-                        transposed(left + p * rows * outputs + k, rows, outputs, of_left), PANEL,
-                        panel.data(), to + (p * outputs + k) * inputs + c, inputs, adds, HEIGHTS());
+            for (long k = 0; k < outputs; k += PANEL) {
+                if (packed != p)
+                    for (long c = 0; c < inputs; c += PANEL)
+                        pack(right + p * rows * inputs + c, rows, inputs, &panels[c * depth]);
+                packed = p;
+                const Left of_left =
+                    columns(left + p * rows * outputs + k, rows, outputs, space.data());
+                for (long c = 0; c < inputs; c += PANEL)
+                    multiply<Arithmetic>(of_left, PANEL, &panels[c * depth],
+                                         to + (p * outputs + k) * inputs + c, inputs, adds,
+                                         HEIGHTS());
             }
     }
 }
