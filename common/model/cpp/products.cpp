@@ -24,6 +24,14 @@ struct Pairs {
 };
 #endif
 
+// Room for packed numbers, at the start of a cache line: a vector that lies in two is read twice.
+struct Numbers {
+    std::vector<Vector> vectors;
+    Number* at;
+    explicit Numbers(long count)
+        : vectors(count / LANES), at(reinterpret_cast<Number*>(vectors.data())) {}
+};
+
 // Where the numbers of the left side lie: `depth` of them in each row of the result.
 struct Left {
     const Number* at;
@@ -107,14 +115,14 @@ static void times(const T* tiles, const T* factors, T* to, long products, long r
     const long depth = inputs * sizeof(T) / sizeof(Number);
 #pragma omp parallel num_threads(threads)
     {
-        std::vector<Number> panel(depth * PANEL);
+        Numbers panel(depth * PANEL);
 #pragma omp for collapse(2) schedule(static)
         for (long p = 0; p < products; ++p)
             for (long k = 0; k < outputs; k += PANEL) {
-                pack(factors + p * inputs * outputs + k, inputs, outputs, panel.data());
+                pack(factors + p * inputs * outputs + k, inputs, outputs, panel.at);
                 const Left left{reinterpret_cast<const Number*>(tiles + p * rows * inputs), 1,
                                 depth, depth};
-                multiply<Arithmetic>(left, rows, panel.data(), to + p * rows * outputs + k,
+                multiply<Arithmetic>(left, rows, panel.at, to + p * rows * outputs + k,
                                      outputs, false, HEIGHTS());
             }
     }
@@ -128,19 +136,19 @@ static void outer(const T* left, const T* right, float* to, long products, long 
     const long depth = (rows + PER - 1) / PER;
 #pragma omp parallel num_threads(threads)
     {
-        std::vector<Number> panels(depth * inputs), space(depth * PANEL);
+        Numbers panels(depth * inputs), space(depth * PANEL);
         long packed = -1;  // whose right side is in `panels`
 #pragma omp for collapse(2) schedule(static)
         for (long p = 0; p < products; ++p)
             for (long k = 0; k < outputs; k += PANEL) {
                 if (packed != p)
                     for (long c = 0; c < inputs; c += PANEL)
-                        pack(right + p * rows * inputs + c, rows, inputs, &panels[c * depth]);
+                        pack(right + p * rows * inputs + c, rows, inputs, panels.at + c * depth);
                 packed = p;
                 const Left of_left =
-                    columns(left + p * rows * outputs + k, rows, outputs, space.data());
+                    columns(left + p * rows * outputs + k, rows, outputs, space.at);
                 for (long c = 0; c < inputs; c += PANEL)
-                    multiply<Arithmetic>(of_left, PANEL, &panels[c * depth],
+                    multiply<Arithmetic>(of_left, PANEL, panels.at + c * depth,
                                          to + (p * outputs + k) * inputs + c, inputs, adds,
                                          HEIGHTS());
             }
