@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from common.core.torch_private import change_class
 from common.model.bilinear import ALGORITHMS, Algorithm, fits
-from common.model.products import add_outer, filters, times, way_of
+from common.model.products import add_outer, times, way_of
 from common.model.tile_transforms import gather, spread
 
 # Tiles handled at a time: few enough that their products stay in the processor's cache, and enough
@@ -30,7 +30,7 @@ class _Convolve(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, name: str) -> Tensor:
         algorithm, x = ALGORITHMS[name], _channels_last(x)
         way = way_of(x.dtype, *weight.shape[:2])
-        factors = filters(_channels_last(weight), algorithm.filters, way, transposed=True)
+        factors = spread(_channels_last(weight), algorithm.filters, way.dtype).mT
         result = torch.empty(len(x), len(weight), *x.shape[2:], dtype=x.dtype, device=x.device,
                              memory_format=torch.channels_last)
         for part in _chunks(x, algorithm):
@@ -49,7 +49,7 @@ class _Convolve(torch.autograd.Function):
         of_x = of_factors = None
         if wants_x:
             of_x = torch.empty_like(x)
-            factors = filters(_channels_last(weight), algorithm.filters, way, transposed=False)
+            factors = spread(_channels_last(weight), algorithm.filters, way.dtype)
         for part in _chunks(x, algorithm):
             of_products = spread(gradient[part], algorithm.outputs, way.dtype)
             if wants_weight:

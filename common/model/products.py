@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from common.core.provenance import instruction_sets, processor_flags
-from common.model.bilinear import Tiling
-from common.model.kernels import NAMES, can_read, has, run
-from common.model.tile_transforms import spread
+from common.model.kernels import NAMES, has, run
 
 PANEL = 32  # ours take so many channels at once: two vectors of AVX-512
 
@@ -45,44 +43,25 @@ def way_of(dtype: torch.dtype, *channels: int) -> Way:
     return Way(of_tiles, ours and has(f"times_{NAMES[of_tiles]}"))
 
 
-def filters(weight: Tensor, tiling: Tiling, way: Way, transposed: bool) -> Tensor:
-    """The transformed filters of `weight` (K, C, 3, 3), channels_last: (P, K, C).
-
-    `transposed`: (P, C, K), for ours with rows of K numbers in memory.
-    """
-    if not transposed:
-        return spread(weight, tiling, way.dtype)
-    return (spread(_transposed(weight), tiling, way.dtype) if way.ours
-            else spread(weight, tiling, way.dtype).mT)
-
-
-def _transposed(weight: Tensor) -> Tensor:
-    """`weight` (K, C, 3, 3) as (C, K, 3, 3), channels_last: its tiles have rows of K numbers."""
-    outputs, inputs = weight.shape[:2]
-    made = torch.empty_like(weight.transpose(0, 1), memory_format=torch.channels_last)
-    fits = can_read(weight) and can_read(made) and weight.dtype == torch.float32
-    if not (fits and run("transpose_float", (weight, made), (outputs, 9, inputs))):
-        made.copy_(weight.transpose(0, 1))
-    return made
-
-
 def times(tiles: Tensor, factors: Tensor, ours: bool) -> Tensor:
     """`tiles` (P, rows, C) times `factors` (P, C, K): (P, rows, K) of their dtype.
 
-    For ours both are contiguous, and C and K multiples of PANEL.
+    For ours C and K are multiples of PANEL, `tiles` is contiguous, and `factors` or its transpose.
     """
     if not ours:
         return torch.bmm(tiles, factors)
     products, rows, inputs = tiles.shape
     made = tiles.new_empty(products, rows, factors.shape[-1])
-    _run("times", (tiles, factors, made), (products, rows, inputs, made.shape[-1]))
+    _run("times", (tiles, factors, made),
+         (products, rows, inputs, made.shape[-1], not factors.is_contiguous()))
     return made
 
 
 def add_outer(sums: Tensor | None, left: Tensor, right: Tensor, ours: bool) -> Tensor:
     """`left` (P, rows, K), transposed, times `right` (P, rows, C), added to `sums` (P, K, C).
 
-    In place, where there are sums. Ours are float32, and want what they want of `times`.
+    In place, where there are sums. Ours are float32, of contiguous sides; K and C are multiples of
+    PANEL.
     """
     if ours:
         products, rows, inputs = right.shape

@@ -1,17 +1,16 @@
 """Our matrix products against float64; and which processor gets which.
 
 Mutations that turn this red: `adds` always false; the second row of pairs of the last odd one not
-zero; `c / PER` for `c`; `to_step` for `left.row_step`; AMX, or the vendor, left out of `way_of`;
-`exchange<8>` left out; the filters of ours not transposed.
+zero; `inputs` for `depth`; `to_step` for `left.row_step`; `exchange<8>` left out; `transposed`
+always false; AMX, or the vendor, left out of `way_of`.
 """
 
 import pytest
 import torch
 
 from common.model import products
-from common.model.bilinear import ALGORITHMS
 from common.model.kernels import NAMES, has
-from common.model.products import Way, add_outer, filters, times, way_of
+from common.model.products import Way, add_outer, times, way_of
 
 FLOAT, BF16 = torch.float32, torch.bfloat16
 needs_vectors = pytest.mark.skipif(not has("times_float"), reason="a processor with AVX-512")
@@ -32,6 +31,7 @@ def test_both_products_in_float64(rows, inputs, outputs, dtype):
     factors = random(2, 3, inputs, outputs, dtype=dtype)
     of_products = random(3, 3, rows, outputs, dtype=dtype)
     found = times(tiles, factors, ours=True)
+    assert torch.equal(found, times(tiles, factors.mT.contiguous().mT, ours=True))
     alone = add_outer(None, of_products, tiles, ours=True)
     sums = add_outer(torch.ones(3, outputs, inputs), of_products, tiles, ours=True)
     assert found.dtype == dtype
@@ -58,13 +58,3 @@ def test_which_processor_gets_which(sets, flags, of_float, of_bf16, monkeypatch)
     assert way_of(torch.float64, 64, 96) == Way(torch.float64)
     monkeypatch.setattr(products, "has", lambda name: False)
     assert way_of(FLOAT, 64, 96) == Way(FLOAT) and not way_of(BF16, 64, 96).ours
-
-
-@pytest.mark.parametrize("ours", [False, True])
-@pytest.mark.parametrize("sides", [(48, 32), (5, 3)])
-def test_filters_with_rows_of_outputs(sides, ours):
-    weight = torch.randn(*sides, 3, 3).to(memory_format=torch.channels_last)
-    tiling = ALGORITHMS["winograd-2"].filters
-    found = filters(weight, tiling, Way(FLOAT, ours), transposed=True)
-    assert torch.equal(found, filters(weight, tiling, Way(FLOAT, ours), transposed=False).mT)
-    assert found.is_contiguous() == ours

@@ -74,7 +74,7 @@ def test_filters_have_the_same_bits(name, dtype, monkeypatch):
 
 @pytest.mark.parametrize("odd", [0.0, 1e-40, torch.nan])
 def test_rounds_as_torch_does(odd):
-    """1 + 2^-8 lies between two numbers of bfloat16, and so does 1 + 3 * 2^-8; 1e-40 is denormal."""
+    """1 + 2^-8 and 1 + 3 * 2^-8 lie between two numbers of bfloat16; 1e-40 is denormal."""
     x = torch.full((1, 16, 3, 3), 0.0)
     x[0, :, 0, 0] = torch.tensor([1 + 2.0 ** -8, 1 + 3 * 2.0 ** -8, -torch.inf, -odd] * 4)
     tiles = spread(x.contiguous(memory_format=torch.channels_last),

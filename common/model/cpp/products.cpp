@@ -98,6 +98,41 @@ static void pack(const BFloat16* panel, long rows, long step, Number* to) {
     }
 }
 
+// Where bit S of the lane is not set: a, and b's lanes moved up by S; or the other two quarters.
+template <int S, bool UPPER, int... LANE>
+static inline Vector mix(Vector a, Vector b, std::integer_sequence<int, LANE...>) {
+    return __builtin_shufflevector(
+        a, b, (LANE & S ? LANES + LANE - !UPPER * S : LANE + UPPER * S)...);
+}
+
+template <int S>
+static inline void exchange(Vector* rows) {
+    const auto lanes = std::make_integer_sequence<int, LANES>();
+    for (int row = 0; row < LANES; ++row)
+        if (!(row & S)) {
+            const Vector a = rows[row], b = rows[row + S];
+            rows[row] = mix<S, false>(a, b, lanes);
+            rows[row + S] = mix<S, true>(a, b, lanes);
+        }
+}
+
+// Packs the transpose of a panel: PANEL rows of `depth` numbers, side by side.
+static void pack_transposed(const Number* rows_of, long depth, Number* to) {
+    const float* from = reinterpret_cast<const float*>(rows_of);
+    for (long first = 0; first < depth; first += LANES)
+        for (int half = 0; half < 2; ++half) {
+            Vector rows[LANES];
+            for (int row = 0; row < LANES; ++row)
+                rows[row] = load(from + (half * LANES + row) * depth + first);
+            exchange<8>(rows);
+            exchange<4>(rows);
+            exchange<2>(rows);
+            exchange<1>(rows);
+            for (int row = 0; row < LANES; ++row)
+                std::memcpy(to + (first + row) * PANEL + half * LANES, &rows[row], sizeof(Vector));
+        }
+}
+
 // The columns of a panel as rows of a left side: floats where they are, pairs packed into `space`.
 static Left columns(const float* panel, long rows, long step, Number*) {
     return {reinterpret_cast<const Number*>(panel), step, 1, rows};
@@ -108,10 +143,11 @@ static Left columns(const BFloat16* panel, long rows, long step, Number* space) 
     return {space, PANEL, 1, (rows + 1) / 2};
 }
 
-// to[p][row][k] = sum over c of tiles[p][row][c] * factors[p][c][k]
+// to[p][row][k] = sum over c of tiles[p][row][c] * factors[p][c][k]; of factors[p][k][c] where they
+// are `transposed`.
 template <class Arithmetic, class T>
 static void times(const T* tiles, const T* factors, T* to, long products, long rows, long inputs,
-                  long outputs, int threads) {
+                  long outputs, long transposed, int threads) {
     const long depth = inputs * sizeof(T) / sizeof(Number);
 #pragma omp parallel num_threads(threads)
     {
@@ -119,7 +155,12 @@ static void times(const T* tiles, const T* factors, T* to, long products, long r
 #pragma omp for collapse(2) schedule(static)
         for (long p = 0; p < products; ++p)
             for (long k = 0; k < outputs; k += PANEL) {
-                pack(factors + p * inputs * outputs + k, inputs, outputs, panel.at);
+                const T* some = factors + p * inputs * outputs;
+                if (transposed)
+                    pack_transposed(reinterpret_cast<const Number*>(some + k * inputs), depth,
+                                    panel.at);
+                else
+                    pack(some + k, inputs, outputs, panel.at);
                 const Left left{reinterpret_cast<const Number*>(tiles + p * rows * inputs), 1,
                                 depth, depth};
                 multiply<Arithmetic>(left, rows, panel.at, to + p * rows * outputs + k,
@@ -157,8 +198,9 @@ static void outer(const T* left, const T* right, float* to, long products, long 
 
 #define PRODUCTS(ARITHMETIC, T)                                                                   \
     extern "C" void times_##T(const T* tiles, const T* factors, T* to, long products, long rows,  \
-                              long inputs, long outputs, int threads) {                           \
-        times<ARITHMETIC>(tiles, factors, to, products, rows, inputs, outputs, threads);          \
+                              long inputs, long outputs, long transposed, int threads) {          \
+        times<ARITHMETIC>(tiles, factors, to, products, rows, inputs, outputs, transposed,        \
+                          threads);                                                               \
     }                                                                                             \
     extern "C" void outer_##T(const T* left, const T* right, float* to, long products, long rows, \
                               long inputs, long outputs, long adds, int threads) {                \

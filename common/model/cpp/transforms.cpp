@@ -134,43 +134,6 @@ static void gather(const From* tiles, To* maps, const float* bias, long samples,
     }
 }
 
-// Where bit S of the lane is not set: a, and b's lanes moved up by S; or the other two quarters.
-template <int S, bool UPPER, int... LANE>
-static inline Vector mix(Vector a, Vector b, std::integer_sequence<int, LANE...>) {
-    return __builtin_shufflevector(
-        a, b, (LANE & S ? LANES + LANE - !UPPER * S : LANE + UPPER * S)...);
-}
-
-template <int S>
-static inline void exchange(Vector* rows) {
-    const auto lanes = std::make_integer_sequence<int, LANES>();
-    for (int row = 0; row < LANES; ++row)
-        if (!(row & S)) {
-            const Vector a = rows[row], b = rows[row + S];
-            rows[row] = mix<S, false>(a, b, lanes);
-            rows[row + S] = mix<S, true>(a, b, lanes);
-        }
-}
-
-// to (channels, taps, samples) = from (samples, taps, channels)
-extern "C" void transpose_float(const float* from, float* to, long samples, long taps,
-                                long channels, int threads) {
-#pragma omp parallel for collapse(2) num_threads(threads) schedule(static)
-    for (long sample = 0; sample < samples; sample += LANES)
-        for (long channel = 0; channel < channels; channel += LANES)
-            for (long tap = 0; tap < taps; ++tap) {
-                Vector rows[LANES];
-                for (int row = 0; row < LANES; ++row)
-                    rows[row] = load(from + ((sample + row) * taps + tap) * channels + channel);
-                exchange<8>(rows);
-                exchange<4>(rows);
-                exchange<2>(rows);
-                exchange<1>(rows);
-                for (int row = 0; row < LANES; ++row)
-                    store(to + ((channel + row) * taps + tap) * samples + sample, rows[row]);
-            }
-}
-
 #define FUNCTIONS(NAME, TILE, BEFORE, MAPS, TILES)                                                \
     extern "C" void spread_##NAME##_##MAPS##_##TILES(const MAPS* maps, TILES* tiles,              \
                                                      long samples, long channels, long size,      \
