@@ -133,16 +133,6 @@ static void pack_transposed(const Number* rows_of, long depth, Number* to) {
         }
 }
 
-// The columns of a panel as rows of a left side: floats where they are, pairs packed into `space`.
-static Left columns(const float* panel, long rows, long step, Number*) {
-    return {reinterpret_cast<const Number*>(panel), step, 1, rows};
-}
-
-static Left columns(const BFloat16* panel, long rows, long step, Number* space) {
-    pack(panel, rows, step, space);
-    return {space, PANEL, 1, (rows + 1) / 2};
-}
-
 // to[p][row][k] = sum over c of tiles[p][row][c] * factors[p][c][k]; of factors[p][k][c] where they
 // are `transposed`.
 template <class Arithmetic, class T>
@@ -177,7 +167,7 @@ static void outer(const T* left, const T* right, float* to, long products, long 
     const long depth = (rows + PER - 1) / PER;
 #pragma omp parallel num_threads(threads)
     {
-        Numbers panels(depth * inputs), space(depth * PANEL);
+        Numbers panels(depth * inputs), columns(depth * PANEL);
         long packed = -1;  // whose right side is in `panels`
 #pragma omp for collapse(2) schedule(static)
         for (long p = 0; p < products; ++p)
@@ -186,10 +176,10 @@ static void outer(const T* left, const T* right, float* to, long products, long 
                     for (long c = 0; c < inputs; c += PANEL)
                         pack(right + p * rows * inputs + c, rows, inputs, panels.at + c * depth);
                 packed = p;
-                const Left of_left =
-                    columns(left + p * rows * outputs + k, rows, outputs, space.at);
+                pack(left + p * rows * outputs + k, rows, outputs, columns.at);
                 for (long c = 0; c < inputs; c += PANEL)
-                    multiply<Arithmetic>(of_left, PANEL, panels.at + c * depth,
+                    multiply<Arithmetic>({columns.at, PANEL, 1, depth}, PANEL,
+                                         panels.at + c * depth,
                                          to + (p * outputs + k) * inputs + c, inputs, adds,
                                          HEIGHTS());
             }
