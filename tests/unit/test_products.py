@@ -2,14 +2,16 @@
 
 Mutations that turn this red: `adds` always false; the second row of pairs of the last odd one not
 zero; `inputs` for `depth`; `to_step` for `left.row_step`; `exchange<8>` left out; `transposed`
-always false; AMX, or the vendor, left out of `way_of`.
+always false; AMX, or the vendor, left out of `way_of`; torch's products, in a convolution, for any
+of ours; the filters of forward not transposed.
 """
 
 import pytest
 import torch
 
-from common.model import products
-from common.model.kernels import NAMES, has
+from common.model import fast_convolution, products
+from common.model.fast_convolution import FastConv2d
+from common.model.kernels import NAMES, has, run
 from common.model.products import Way, add_outer, times, way_of
 
 FLOAT, BF16 = torch.float32, torch.bfloat16
@@ -41,6 +43,28 @@ def test_both_products_in_float64(rows, inputs, outputs, dtype):
     torch.testing.assert_close(1 + alone, sums, rtol=many, atol=many * 8)
     torch.testing.assert_close(sums.double(), 1 + of_products.double().mT @ tiles.double(),
                                rtol=many, atol=many * 8)
+
+
+@needs_vectors
+@pytest.mark.parametrize(("dtype", "error"), [(FLOAT, 1e-5), (BF16, 3e-2)], ids=str)
+def test_a_convolution_by_our_products(dtype, error, monkeypatch):
+    if not has(f"times_{NAMES[dtype]}"):
+        pytest.skip("a processor that multiplies pairs of bfloat16")
+    ran: list[str] = []
+    monkeypatch.setattr(products, "run", lambda name, *more: ran.append(name) or run(name, *more))
+    monkeypatch.setattr(fast_convolution, "way_of", lambda *_: Way(dtype, ours=True))
+    monkeypatch.setattr(fast_convolution, "ROWS", 4)
+    generator = torch.Generator().manual_seed(4)
+    x, weight, gradient = (torch.randn(shape, generator=generator).to(dtype).requires_grad_()
+                           for shape in ((7, 64, 4, 4), (32, 64, 3, 3), (7, 32, 4, 4)))
+    fast = FastConv2d(64, 32, 3, padding=1, bias=False)
+    fast.algorithm, fast.weight = "winograd-4", torch.nn.Parameter(weight.float())
+    found = torch.autograd.grad(y := fast(x), (x, fast.weight), gradient)
+    exact = torch.nn.functional.conv2d(x.double(), weight.double(), padding=1)
+    wanted = torch.autograd.grad(exact, (x, weight), gradient.double())
+    for one, other in zip((y, *found), (exact, *wanted), strict=True):
+        assert (one - other).double().norm() < error * other.double().norm()
+    assert sorted(ran) == [f"outer_{NAMES[dtype]}"] * 2 + [f"times_{NAMES[dtype]}"] * 4
 
 
 @pytest.mark.parametrize(("sets", "flags", "of_float", "of_bf16"), [

@@ -1,9 +1,9 @@
 // The matrix products of the fast convolutions, with AVX-512. products.py is the caller.
 //
 // The inner loop keeps some rows of the result in registers, and reads two vectors of the right
-// side and one number of the left for each row. So the right side is packed: a panel of it, 32
-// channels of all its rows, lies side by side. A number is a float, or a pair of bfloat16 that one
-// instruction multiplies and adds up.
+// side and one number of the left for each row. So the right side is packed, and a left one that is
+// read by columns: a panel, 32 channels of all its rows, lies side by side. A number is a float, or
+// a pair of bfloat16 that one instruction multiplies and adds up.
 
 #ifdef __AVX512BW__
 #include <immintrin.h>
