@@ -53,7 +53,8 @@ class Muon(Optimizer):
             gradient = gradient.add(parameter, alpha=group["weight_decay"])
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(parameter)
-        momentum = state["momentum_buffer"].mul_(kept).add_(gradient)
+        momentum = state["momentum_buffer"]
+        torch.add(gradient, momentum, alpha=kept, out=momentum)
         direction = gradient.add(momentum, alpha=kept)
         if group["orthogonal"]:
             parameter.mul_(len(parameter) ** 0.5 / parameter.norm().clamp(min=SMALLEST))
@@ -73,12 +74,15 @@ def orthogonalised(matrix: Tensor, precision: torch.dtype) -> Tensor:
     """
     if len(matrix) > matrix.shape[1]:
         return orthogonalised(matrix.T, precision).T
-    unit = (matrix / matrix.norm().clamp(min=SMALLEST)).to(precision)
-    square, product = unit @ unit.T, None
+    rounded = matrix.to(precision)
+    square, product = rounded @ rounded.T, None
+    norm = square.diagonal().sum(dtype=matrix.dtype).sqrt().clamp(min=SMALLEST)
+    square /= norm ** 2
     for repetition in range(REPETITIONS):
         factor = torch.addmm(square, square, square, beta=CUBIC, alpha=QUINTIC)
         factor.diagonal().add_(LINEAR)
         product = factor if product is None else factor @ product
         if repetition < REPETITIONS - 1:
             square = factor @ (square @ factor)
-    return (product @ unit).to(matrix.dtype)
+    product /= norm
+    return (product @ rounded).to(matrix.dtype)
