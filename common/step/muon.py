@@ -75,14 +75,19 @@ def orthogonalised(matrix: Tensor, precision: torch.dtype) -> Tensor:
     if len(matrix) > matrix.shape[1]:
         return orthogonalised(matrix.T, precision).T
     rounded = matrix.to(precision)
-    square, product = rounded @ rounded.T, None
+    square = rounded @ rounded.T
     norm = square.diagonal().sum(dtype=matrix.dtype).sqrt().clamp(min=SMALLEST)
     square /= norm ** 2
-    for repetition in range(REPETITIONS):
-        factor = torch.addmm(square, square, square, beta=CUBIC, alpha=QUINTIC)
-        factor.diagonal().add_(LINEAR)
-        product = factor if product is None else factor @ product
-        if repetition < REPETITIONS - 1:
-            square = factor @ (square @ factor)
-    product /= norm
-    return (product @ rounded).to(matrix.dtype)
+    product = factor = _factor(square)
+    for _ in range(REPETITIONS - 1):
+        square = factor @ (square @ factor)
+        factor = _factor(square)
+        product = factor @ product
+    return (product / norm @ rounded).to(matrix.dtype)
+
+
+def _factor(square: Tensor) -> Tensor:
+    """The quintic of a matrix, divided by that matrix: a polynomial of its `square`, (m, m)."""
+    factor = torch.addmm(square, square, square, beta=CUBIC, alpha=QUINTIC)
+    factor.diagonal().add_(LINEAR)
+    return factor
