@@ -22,7 +22,6 @@ import argparse
 from statistics import median
 
 import torch
-from torch import nn
 
 from common.cluster.devices import keep_freed_memory
 from common.cluster.program import run_program
@@ -30,26 +29,25 @@ from common.core.markdown import markdown_table
 from common.core.precision import Precision
 from common.core.provenance import conditions
 from common.model.convolutions import LIBRARY, Shape
-from common.model.fast_convolution import compute_by
-from common.model.tuned import measure
+from common.model.tuned import layers_of, measure
 
-# Channels in and out, and map size, of those layers that have candidates.
-LAYERS = ((64, 128, 16), (128, 256, 8), (256, 256, 8), (256, 512, 4), (512, 512, 4), (512, 512, 2))
+# Channels in and out, and map size, of those layers that have candidates; the first with the batch
+# norm, pooling and ReLU after it.
+LAYERS = ((3, 64, 32), (64, 128, 16), (128, 256, 8), (256, 256, 8), (256, 512, 4), (512, 512, 4),
+          (512, 512, 2))
 
 
 def rounding(shape: Shape, name: str) -> float:
-    """The relative error of the outputs of 32 random maps, whose convolution is done in float64."""
-    precision = Precision(shape.precision)
-    layer = nn.Conv2d(shape.inputs, shape.outputs, 3, padding=1, dtype=precision.dtype)
+    """The relative error of the outputs of 32 random maps, against the same layers in float64."""
+    precision, layers = Precision(shape.precision), layers_of(shape, name)
     maps = torch.randn(32, shape.inputs, shape.size, shape.size, dtype=precision.dtype)
     if precision.name == "bf16":  # what a layer before this one would hand over
         maps = maps.bfloat16().float()
-    exact = nn.functional.conv2d(maps.double(), layer.weight.double(), layer.bias.double(),
-                                 padding=1)
-    if name != LIBRARY:
-        compute_by(name, layer)
     with torch.no_grad(), precision.autocast(maps.device):
-        return float((layer(maps).double() - exact).norm() / exact.norm())
+        found = layers(maps).double()
+    with torch.no_grad():
+        exact = layers.double()(maps.double())
+    return float((found - exact).norm() / exact.norm())
 
 
 def table(options: argparse.Namespace) -> str:

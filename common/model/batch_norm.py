@@ -17,7 +17,7 @@ from torch.nn.functional import batch_norm
 
 from common.core import torch_private
 from common.core.torch_private import AnyBatchNorm
-from common.model.pooling import PooledBatchNorm2d, max_pool
+from common.model.pooling import PooledBatchNorm2d, max_pool, track
 
 
 class _GlobalStatistics(AnyBatchNorm):
@@ -43,7 +43,7 @@ class _GlobalStatistics(AnyBatchNorm):
             if count < 2:
                 raise ValueError("Expected more than 1 value per channel when training, got "
                                  f"{count} over all ranks, input size {list(input.shape)} here")
-            self._track(count, mean, squares)
+            track(self, count, mean, squares)
             statistics = torch.stack([mean, squares / count])
         return self._finish(_Normalize.apply(input, self.weight, self.bias, statistics, count,
                                              self))
@@ -51,17 +51,6 @@ class _GlobalStatistics(AnyBatchNorm):
     def _finish(self, normalized: Tensor) -> Tensor:
         """What a layer that does more than batch norm does with the normalised maps."""
         return normalized
-
-    def _track(self, count: int, mean: Tensor, squares: Tensor) -> None:
-        """Moves the running buffers, if any; their variance is unbiased over the global count."""
-        if not self.track_running_stats:
-            return
-        assert self.running_mean is not None and self.running_var is not None
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked.add_(1)
-        momentum = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
-        self.running_mean.mul_(1 - momentum).add_(mean * momentum)
-        self.running_var.mul_(1 - momentum).add_(squares / (count - 1) * momentum)
 
 
 class SynchronizedBatchNorm1d(_GlobalStatistics, nn.BatchNorm1d):

@@ -19,14 +19,16 @@ from common.core.precision import Precision
 from common.core.provenance import instruction_sets
 from common.model import kernels
 from common.model.bilinear import fits
-from common.model.fast_convolution import compute_by
+from common.model.fast_convolution import compute_by, is_plain_3x3
+from common.model.first_block import CHANNELS, FUSED, first_blocks, fuse
 from common.model.products import way_of
 
 LIBRARY, AUTO = "library", "auto"
 # In bf16 torch's own convolution is 0.2 % of its outputs off, with tiles of bfloat16 winograd-2
 # 0.6 % and winograd-4 1.7 %, with tiles of float32 both 0.2 %: docs/recipe.md has the accuracies.
 CANDIDATES = ("toeplitz", "winograd-4", "winograd-2")
-SIZES = (2, 4, 8, 16)  # of maps for which times were measured
+# Of maps, and of images, for which times were measured.
+SIZES, IMAGES = (2, 4, 8, 16), 32
 # With fewer channels the transforms cost more than the products save.
 FEWEST_CHANNELS = 64
 # On maps of 4x4, winograd-4's transformed filters, four times the size of the filters, cost more
@@ -47,6 +49,8 @@ class Shape(NamedTuple):
     precision: str
 
     def candidates(self) -> list[str]:
+        if self.inputs in CHANNELS:
+            return [] if self.size % 2 else [FUSED]
         return [name for name in CANDIDATES if fits(name, self.size)]
 
     def __str__(self) -> str:
@@ -65,7 +69,11 @@ def by_rule(shape: Shape) -> str:
     what rounds little: winograd-4 cost perhaps a quarter of a point of accuracy there.
     """
     sets = instruction_sets()
-    if "AVX" not in sets or shape.size not in SIZES or kernels.why_not():
+    if "AVX" not in sets or kernels.why_not():
+        return LIBRARY
+    if shape.inputs in CHANNELS:
+        return FUSED if "AVX512" in sets and shape.size == IMAGES else LIBRARY
+    if shape.size not in SIZES:
         return LIBRARY
     if shape.size == 2:
         return "toeplitz"
@@ -79,6 +87,8 @@ def rule_in_words(precision: str, samples: int) -> str:
     chosen = {size: by_rule(Shape(FEWEST_CHANNELS, FEWEST_CHANNELS, size, samples, precision))
               for size in SIZES}
     chosen_here = [f"{name} on {size}x{size}" for size, name in chosen.items() if name != LIBRARY]
+    if by_rule(Shape(CHANNELS[0], FEWEST_CHANNELS, IMAGES, samples, precision)) == FUSED:
+        chosen_here.append("fused on images")
     return ", ".join([*chosen_here, "torch's elsewhere" if chosen_here else "torch's"]) + \
         f" (rule for {instruction_sets()})"
 
@@ -96,8 +106,11 @@ def use_fast_convolutions(model: nn.Module, image_shape: tuple[int, ...], sample
         return
     shapes = convolution_shapes(model, image_shape, samples, precision)
     names = _as_before(model, shapes, how) or _leaders_choice(list(shapes.values()), choose)
+    parts = first_blocks(model)
     for layer, name in zip(shapes, names, strict=True):
-        if name != LIBRARY:
+        if name == FUSED:
+            fuse(parts[layer])
+        elif name != LIBRARY:
             compute_by(name, layer)
     if set(names) - {LIBRARY}:
         kernels.library()  # the first run on a machine compiles it, and no step shall wait for that
@@ -137,7 +150,9 @@ def convolution_shapes(model: nn.Module, image_shape: tuple[int, ...], samples: 
                        precision: Precision) -> dict[nn.Conv2d, Shape]:
     """The layers for which there is a candidate. Runs `model` once, to see the maps' sizes."""
     found: dict[nn.Conv2d, Shape] = {}
-    layers = [layer for layer in model.modules() if _is_plain_3x3(layer)]
+    first = first_blocks(model)
+    layers = [layer for layer in model.modules()
+              if is_plain_3x3(layer) and (layer in first or _has_many_channels(layer))]
     if not layers:
         return found
 
@@ -159,7 +174,5 @@ def convolution_shapes(model: nn.Module, image_shape: tuple[int, ...], samples: 
     return found
 
 
-def _is_plain_3x3(layer: nn.Module) -> bool:
-    return type(layer) is nn.Conv2d and min(layer.in_channels, layer.out_channels) >= \
-        FEWEST_CHANNELS and (layer.kernel_size, layer.stride, layer.padding, layer.dilation) == (
-            (3, 3), (1, 1), (1, 1), (1, 1)) and (layer.groups, layer.padding_mode) == (1, "zeros")
+def _has_many_channels(layer: nn.Conv2d) -> bool:
+    return min(layer.in_channels, layer.out_channels) >= FEWEST_CHANNELS

@@ -3,7 +3,7 @@
     python3 benchmarks/convolutions.py
 """
 
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,7 @@ class _Convolve(torch.autograd.Function):
         algorithm, way, gradient = ctx.algorithm, ctx.way, _channels_last(gradient)
         wants_x, wants_weight, *_ = ctx.needs_input_grad
         of_x = of_factors = None
+        of_bias = weight.new_zeros(len(weight)) if ctx.has_bias else None
         if wants_x:
             of_x = torch.empty_like(x)
             factors = spread(_channels_last(weight), algorithm.filters, way.dtype)
@@ -57,9 +58,10 @@ class _Convolve(torch.autograd.Function):
                                        spread(x[part], algorithm.inputs, way.dtype), way.ours)
             if of_x is not None:
                 gather(times(of_products, factors, way.ours), algorithm.inputs, of_x[part])
+            if of_bias is not None:
+                of_bias += gradient[part].sum((0, 2, 3))
             del of_products  # so that the next chunk's lie where these did, in the cache
         of_weight = _of_weight(of_factors, weight, algorithm) if wants_weight else None
-        of_bias = gradient.sum((0, 2, 3)) if ctx.has_bias else None
         return of_x, of_weight, of_bias, None
 
 
@@ -96,6 +98,13 @@ class FastConv2d(nn.Conv2d):
             input = input.to(torch.get_autocast_dtype(kind))
         with torch.autocast(kind, enabled=False):
             return _Convolve.apply(input, self.weight, self.bias, self.algorithm)
+
+
+def is_plain_3x3(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Whether `layer` is an nn.Conv2d of 3x3, stride 1, padding 1, and nothing special."""
+    return type(layer) is nn.Conv2d and (
+        layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.groups,
+        layer.padding_mode) == ((3, 3), (1, 1), (1, 1), (1, 1), 1, "zeros")
 
 
 def compute_by(algorithm: str, layer: nn.Conv2d) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, max_unpool2d
 
-from common.core.torch_private import batch_norm_sums, batch_statistics
+from common.core.torch_private import AnyBatchNorm, batch_norm_sums, batch_statistics
 from common.model.kernels import NAMES, can_read, run
 
 
@@ -70,9 +70,8 @@ class _NormalizedMaxima(torch.autograd.Function):
                 layer: "PooledBatchNorm2d") -> Tensor:
         mean, variance = batch_statistics(maps, layer.running_mean, layer.running_var,
                                           layer.momentum)
-        factor = (variance + layer.eps).rsqrt() * weight
-        sign = torch.where(weight < 0, -1, 1).to(factor.dtype)
-        maxima, pooled, places = _pool(maps, layer.size, sign, factor, bias - mean * factor)
+        factor, shift, sign = line_of(mean, variance, weight, bias, layer.eps)
+        maxima, pooled, places = _pool(maps, layer.size, sign, factor, shift)
         ctx.save_for_backward(maps, maxima, places, factor, mean, variance)
         ctx.size, ctx.eps = layer.size, layer.eps
         return pooled
@@ -85,11 +84,27 @@ class _NormalizedMaxima(torch.autograd.Function):
         of_weight, of_bias = batch_norm_sums(gradient, maxima, mean, variance, ctx.eps)
         of_maps = None
         if ctx.needs_input_grad[0]:
-            count = maps.numel() // maps.shape[1]
-            slope = -factor * (variance + ctx.eps).rsqrt() * of_weight / count
-            shift = -factor * of_bias / count - slope * mean
+            slope, shift = line_of_gradient(of_weight, of_bias, mean, variance, factor, ctx.eps,
+                                            maps.numel() // maps.shape[1])
             of_maps = _unpool_to_line(maps, gradient, places, ctx.size, slope, shift, factor)
         return of_maps, of_weight, of_bias, None
+
+
+def line_of(mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor,
+            eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Batch norm as factor * x + shift; and the sign of factor, -1 or 1. All are (C,)."""
+    factor = (variance + eps).rsqrt() * weight
+    return factor, bias - mean * factor, torch.where(weight < 0, -1, 1).to(factor.dtype)
+
+
+def line_of_gradient(of_weight: Tensor, of_bias: Tensor, mean: Tensor, variance: Tensor,
+                     factor: Tensor, eps: float, count: int) -> tuple[Tensor, Tensor]:
+    """Slope and shift (C,): the gradient of the maps, of `count` values a channel, is a line too.
+
+    It is slope * maps + shift, and where the maxima were + factor * their gradient.
+    """
+    slope = -factor * (variance + eps).rsqrt() * of_weight / count
+    return slope, -factor * of_bias / count - slope * mean
 
 
 def _pool(maps: Tensor, size: int, sign: Tensor, factor: Tensor, shift: Tensor,
@@ -121,6 +136,21 @@ def _unpool_to_line(maps: Tensor, gradient: Tensor, places: Tensor, size: int, s
         return of_maps
     arrived = _unpool(gradient * factor.view(-1, 1, 1), places, size, maps.shape, _layout(maps))
     return (maps * slope.view(-1, 1, 1) + shift.view(-1, 1, 1) + arrived).to(maps.dtype)
+
+
+def track(layer: AnyBatchNorm, count: int, mean: Tensor, squares: Tensor) -> None:
+    """Moves the running buffers of `layer`, if any, towards the mean of `count` values a channel.
+
+    And towards their unbiased variance: `squares` is the sum of squares around the mean.
+    """
+    if not layer.track_running_stats:
+        return
+    assert layer.running_mean is not None and layer.running_var is not None
+    assert layer.num_batches_tracked is not None
+    layer.num_batches_tracked.add_(1)
+    momentum = 1 / int(layer.num_batches_tracked) if layer.momentum is None else layer.momentum
+    layer.running_mean.mul_(1 - momentum).add_(mean * momentum)
+    layer.running_var.mul_(1 - momentum).add_(squares / (count - 1) * momentum)
 
 
 class PooledBatchNorm2d(nn.BatchNorm2d):

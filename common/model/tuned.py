@@ -19,6 +19,8 @@ from common.core.precision import Precision
 from common.core.provenance import instruction_sets, processor
 from common.model.convolutions import LIBRARY, Shape
 from common.model.fast_convolution import compute_by
+from common.model.first_block import FUSED, fuse
+from common.model.pooling import PooledBatchNorm2d
 
 # The library keeps a layer unless another takes less than this share of its time.
 CLEARLY_FASTER = 0.95
@@ -98,20 +100,32 @@ def measure(shape: Shape, rounds: int) -> dict[str, list[float]]:
 
 def _turn(shape: Shape, name: str) -> Callable[[], float]:
     """A function that computes forward and both gradients, and returns its seconds."""
-    precision = Precision(shape.precision)
-    layer = nn.Conv2d(shape.inputs, shape.outputs, 3, padding=1, dtype=precision.dtype)
-    layer = layer.to(memory_format=torch.channels_last)
-    if name != LIBRARY:
-        compute_by(name, layer)
+    precision, layers = Precision(shape.precision), layers_of(shape, name)
     maps = torch.randn(shape.samples, shape.inputs, shape.size, shape.size,
                        dtype=precision.dtype)
-    maps = maps.contiguous(memory_format=torch.channels_last).requires_grad_()
-    return partial(_seconds, layer, maps, precision)
+    maps = maps.contiguous(memory_format=torch.channels_last)
+    return partial(_seconds, layers, maps.requires_grad_(FUSED not in shape.candidates()),
+                   precision)
 
 
-def _seconds(layer: nn.Module, maps: Tensor, precision: Precision) -> float:
+def layers_of(shape: Shape, name: str) -> nn.Sequential:
+    """A convolution as `name` computes it; that of images with what can be fused with it."""
+    dtype = Precision(shape.precision).dtype
+    layer = nn.Conv2d(shape.inputs, shape.outputs, 3, padding=1, dtype=dtype)
+    layers = nn.Sequential(layer).to(memory_format=torch.channels_last)
+    if FUSED in shape.candidates():
+        layers.append(PooledBatchNorm2d(shape.outputs).to(dtype)).append(nn.ReLU())
+    if name == FUSED:
+        fuse(layers)
+    elif name != LIBRARY:
+        compute_by(name, layer)
+    return layers
+
+
+def _seconds(layers: nn.Module, maps: Tensor, precision: Precision) -> float:
     begun = time.perf_counter()
     with precision.autocast(maps.device):
-        outputs = layer(maps)
-    torch.autograd.grad(outputs, [maps, *layer.parameters()], torch.ones_like(outputs))
+        outputs = layers(maps)
+    wanted = [each for each in (maps, *layers.parameters()) if each.requires_grad]
+    torch.autograd.grad(outputs, wanted, torch.ones_like(outputs))
     return time.perf_counter() - begun

@@ -34,8 +34,8 @@ from common.setup import create_training
 from tests.ranks import run_ranks
 
 IMAGE = (3, 32, 32)
-FAST_VGG11 = "library winograd-4 winograd-4 winograd-4 winograd-4 winograd-4 toeplitz toeplitz"
-FEW_VGG11 = "library winograd-4 winograd-4 winograd-4 winograd-2 winograd-2 toeplitz toeplitz"
+FAST_VGG11 = "fused winograd-4 winograd-4 winograd-4 winograd-4 winograd-4 toeplitz toeplitz"
+FEW_VGG11 = "fused winograd-4 winograd-4 winograd-4 winograd-2 winograd-2 toeplitz toeplitz"
 
 
 @pytest.fixture(autouse=True)
@@ -104,8 +104,8 @@ def test_the_rule(shape, sets, chosen, monkeypatch):
 
 def test_the_rule_in_words(monkeypatch):
     assert rule_in_words("float32", 64) == (
-        "toeplitz on 2x2, winograd-2 on 4x4, winograd-4 on 8x8, winograd-4 on 16x16, torch's "
-        "elsewhere (rule for AVX512)")
+        "toeplitz on 2x2, winograd-2 on 4x4, winograd-4 on 8x8, winograd-4 on 16x16, fused on "
+        "images, torch's elsewhere (rule for AVX512)")
     monkeypatch.setattr(convolutions, "instruction_sets", lambda: "DEFAULT")
     assert rule_in_words("float32", 64) == "torch's (rule for DEFAULT)"
 

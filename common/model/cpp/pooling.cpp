@@ -4,15 +4,23 @@
 // Maps are (samples, height, width, channels) in memory, both sides even; a place is 0 to 3, row by
 // row within the window.
 
-using Bytes = std::uint8_t __attribute__((vector_size(LANES)));
-
-static inline Vector choose(Words mask, Vector one, Vector other) {
-    Words chosen = (reinterpret_cast<Words&>(one) & mask) | (reinterpret_cast<Words&>(other) & ~mask);
-    return reinterpret_cast<Vector&>(chosen);
+// The largest of a window's four `values`, or the smallest where `sign` is -1, and its place; of
+// equal ones the first.
+static inline Vector largest(const Vector* values, Vector sign, Words& place) {
+    Vector best = values[0] * sign;
+    place = Words{};
+#pragma GCC unroll 3
+    for (int each = 1; each < 4; ++each) {
+        const Vector value = values[each] * sign;
+        const Words is_larger = reinterpret_cast<Words>((value > best) | (value != value));
+        best = choose(is_larger, value, best);
+        place = (place & ~is_larger) | (std::uint32_t(each) & is_larger);
+    }
+    return best * sign;
 }
 
-// maxima = the largest of each window, or the smallest where `sign` is -1; the first of equal ones;
-// pooled = maxima * factor + shift. `sign`, `factor` and `shift` are by channel.
+// maxima = the largest of each window; pooled = maxima * factor + shift. `sign`, `factor` and
+// `shift` are by channel.
 template <class T>
 static void pool(const T* maps, T* maxima, T* pooled, std::uint8_t* places, const float* sign,
                  const float* factor, const float* shift, long samples, long channels, long height,
@@ -24,21 +32,15 @@ static void pool(const T* maps, T* maxima, T* pooled, std::uint8_t* places, cons
             const T* window = maps + (2 * row * width + 2 * column) * channels;
             const long at = (row * across + column) * channels;
             for (long channel = 0; channel < channels; channel += LANES) {
-                const Vector signs = load(sign + channel);
-                Vector best = load(window + channel) * signs;
-                Words place{};
-                for (int each = 1; each < 4; ++each) {
-                    const long offset = (each / 2 * width + each % 2) * channels + channel;
-                    const Vector value = load(window + offset) * signs;
-                    const Words is_larger = reinterpret_cast<Words>((value > best) | (value != value));
-                    best = choose(is_larger, value, best);
-                    place = (place & ~is_larger) | (std::uint32_t(each) & is_larger);
-                }
-                best = best * signs;
+                Vector values[4];
+                for (int each = 0; each < 4; ++each)
+                    values[each] =
+                        load(window + (each / 2 * width + each % 2) * channels + channel);
+                Words place;
+                const Vector best = largest(values, load(sign + channel), place);
                 store(maxima + at + channel, best);
                 store(pooled + at + channel, best * load(factor + channel) + load(shift + channel));
-                const Bytes bytes = __builtin_convertvector(place, Bytes);
-                std::memcpy(places + at + channel, &bytes, sizeof bytes);
+                store(places + at + channel, place);
             }
         }
 }
@@ -55,9 +57,7 @@ static void unpool(const T* maps, const T* gradient, const std::uint8_t* places,
             const long start = (2 * row * width + 2 * column) * channels;
             const long at = (row * across + column) * channels;
             for (long channel = 0; channel < channels; channel += LANES) {
-                Bytes bytes;
-                std::memcpy(&bytes, places + at + channel, sizeof bytes);
-                const Words place = __builtin_convertvector(bytes, Words);
+                const Words place = load(places + at + channel);
                 const Vector arrived = load(gradient + at + channel) * load(factor + channel);
                 for (int each = 0; each < 4; ++each) {
                     const long offset = start + (each / 2 * width + each % 2) * channels + channel;

@@ -1,10 +1,11 @@
 // Sixteen channels at a time, as float; in memory as float or as bfloat16.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
 #include <vector>
-#ifdef __AVX512BF16__
+#ifdef __AVX512F__
 #include <immintrin.h>
 #endif
 
@@ -48,4 +49,38 @@ static inline void store(BFloat16* to, Vector values) {
 #endif
         halves = rounded(values);
     std::memcpy(to, &halves, sizeof halves);
+}
+
+static inline Vector all(float value) { return value - Vector{}; }
+
+// sum + a * b, rounded once where the processor can.
+static inline Vector add_product(Vector sum, Vector a, Vector b) {
+#ifdef __AVX512F__
+    return Vector(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(sum)));
+#else
+    return sum + a * b;
+#endif
+}
+
+static inline Words choose(Words mask, Words one, Words other) {
+    return (one & mask) | (other & ~mask);
+}
+
+static inline Vector choose(Words mask, Vector one, Vector other) {
+    return reinterpret_cast<Vector>(
+        choose(mask, reinterpret_cast<Words>(one), reinterpret_cast<Words>(other)));
+}
+
+// As many bytes, between numbers of four times their size.
+using Bytes = std::uint8_t __attribute__((vector_size(LANES)));
+
+static inline Words load(const std::uint8_t* from) {
+    Bytes bytes;
+    std::memcpy(&bytes, from, sizeof bytes);
+    return __builtin_convertvector(bytes, Words);
+}
+
+static inline void store(std::uint8_t* to, Words values) {
+    const Bytes bytes = __builtin_convertvector(values, Bytes);
+    std::memcpy(to, &bytes, sizeof bytes);
 }
