@@ -96,12 +96,14 @@ def test_the_gradient_of_a_bias_is_zero() -> None:
     assert not learned(layers, images())["0.bias"].any()
 
 
-def test_images_of_one_colour_have_no_variance() -> None:
-    """Rounding makes it a little less than nothing, whose root would be none."""
+@pytest.mark.parametrize("grey", [0.1, 0.3, 0.7, 0.9])
+def test_one_grey_has_no_variance(grey: float) -> None:
+    """Rounding could make it a little less than none."""
     layers = fused(block())
-    layers[0].weight.data.zero_()
-    found = learned(layers, images())
-    assert (found["1.running_var"] >= 0).all()
+    layers[0].weight.data[..., [0, 2]] = layers[0].weight.data[:, :, [0, 2]] = 0
+    layers[1].momentum = 1.0
+    found = learned(layers, torch.full((3, 3, 8, 8), grey))
+    assert (found["1.running_var"] >= 0).all() and (found["1.running_var"] < 1e-5).all()
     assert all(each.isfinite().all() for each in found.values())
 
 
@@ -110,7 +112,7 @@ def test_bits_are_the_same_with_any_number_of_threads() -> None:
     try:
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            found.append(learned(fused(block()), images(samples=7)))
+            found.append(learned(fused(block()), images(samples=300)))
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(each[name], found[0][name]) for each in found for name in each)
@@ -154,6 +156,12 @@ def test_elsewhere_it_is_its_layers(change) -> None:
     maps, same_maps = change(one), change(other)
     assert not is_one(one, maps)
     assert torch.equal(one(maps), other(same_maps))
+
+
+def test_images_in_bf16_are_for_its_layers() -> None:
+    layers, maps = fused(block()), images().bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not is_one(layers, maps)
 
 
 def test_odd_sides_are_pooled_by_its_layers() -> None:
