@@ -24,6 +24,12 @@ def change_class(layer: nn.Module, kind: type[nn.Module]) -> None:
     layer.__class__ = kind
 
 
+def has_hooks(layer: nn.Module) -> bool:
+    """Whether somebody watches `layer` by a hook of its own. Publicly: nothing."""
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+                or layer._backward_pre_hooks)
+
+
 def require_dimensions(layer: AnyBatchNorm, input: Tensor) -> None:
     """Raises ValueError for an input that a batch-norm layer cannot take. Publicly: input.dim()."""
     layer._check_input_dim(input)

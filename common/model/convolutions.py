@@ -20,7 +20,7 @@ from common.core.provenance import instruction_sets
 from common.model import kernels
 from common.model.bilinear import fits
 from common.model.fast_convolution import compute_by, is_plain_3x3
-from common.model.first_block import CHANNELS, FUSED, first_blocks, fuse
+from common.model.fused_layers import FUSED, fusable, fuse
 from common.model.products import way_of
 
 LIBRARY, AUTO = "library", "auto"
@@ -49,7 +49,7 @@ class Shape(NamedTuple):
     precision: str
 
     def candidates(self) -> list[str]:
-        if self.inputs in CHANNELS:
+        if self.inputs < FEWEST_CHANNELS:
             return [] if self.size % 2 else [FUSED]
         return [name for name in CANDIDATES if fits(name, self.size)]
 
@@ -71,7 +71,7 @@ def by_rule(shape: Shape) -> str:
     sets = instruction_sets()
     if "AVX" not in sets or kernels.why_not():
         return LIBRARY
-    if shape.inputs in CHANNELS:
+    if shape.inputs < FEWEST_CHANNELS:
         return FUSED if "AVX512" in sets and shape.size == IMAGES else LIBRARY
     if shape.size not in SIZES:
         return LIBRARY
@@ -87,7 +87,7 @@ def rule_in_words(precision: str, samples: int) -> str:
     chosen = {size: by_rule(Shape(FEWEST_CHANNELS, FEWEST_CHANNELS, size, samples, precision))
               for size in SIZES}
     chosen_here = [f"{name} on {size}x{size}" for size, name in chosen.items() if name != LIBRARY]
-    if by_rule(Shape(CHANNELS[0], FEWEST_CHANNELS, IMAGES, samples, precision)) == FUSED:
+    if by_rule(Shape(1, FEWEST_CHANNELS, IMAGES, samples, precision)) == FUSED:
         chosen_here.append("fused on images")
     return ", ".join([*chosen_here, "torch's elsewhere" if chosen_here else "torch's"]) + \
         f" (rule for {instruction_sets()})"
@@ -106,7 +106,7 @@ def use_fast_convolutions(model: nn.Module, image_shape: tuple[int, ...], sample
         return
     shapes = convolution_shapes(model, image_shape, samples, precision)
     names = _as_before(model, shapes, how) or _leaders_choice(list(shapes.values()), choose)
-    parts = first_blocks(model)
+    parts = fusable(model)
     for layer, name in zip(shapes, names, strict=True):
         if name == FUSED:
             fuse(parts[layer])
@@ -150,7 +150,7 @@ def convolution_shapes(model: nn.Module, image_shape: tuple[int, ...], samples: 
                        precision: Precision) -> dict[nn.Conv2d, Shape]:
     """The layers for which there is a candidate. Runs `model` once, to see the maps' sizes."""
     found: dict[nn.Conv2d, Shape] = {}
-    first = first_blocks(model)
+    first = fusable(model)
     layers = [layer for layer in model.modules()
               if is_plain_3x3(layer) and (layer in first or _has_many_channels(layer))]
     if not layers:

@@ -21,7 +21,7 @@ from common.core.torch_private import change_class
 from common.model.batch_norm import unsynchronize_batch_norm
 from common.model.dropout import SampleDropout
 from common.model.fast_convolution import FastConv2d
-from common.model.first_block import FirstBlock, unfuse
+from common.model.fused_layers import FusedLayers, unfuse
 from common.model.pooling import PooledBatchNorm2d
 
 CLASSES = "classes.json"
@@ -80,7 +80,7 @@ def in_plain_layers(model: nn.Module) -> nn.Module:
     model = unsynchronize_batch_norm(copy.deepcopy(model)).to(
         memory_format=torch.contiguous_format)
     for parent in list(model.modules()):
-        if isinstance(parent, FirstBlock):
+        if isinstance(parent, FusedLayers):
             unfuse(parent)
         for name, layer in parent.named_children():
             if isinstance(layer, FastConv2d):

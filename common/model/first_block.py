@@ -9,17 +9,15 @@ only what arrives at the maxima is not known from those moments.
     python3 -m pytest tests/unit/test_first_block.py
 """
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from common.core.torch_private import change_class
 from common.model.fast_convolution import is_plain_3x3
 from common.model.kernels import LANES, NAMES, has, run
 from common.model.pooling import PooledBatchNorm2d, line_of, line_of_gradient, track
 
-FUSED = "fused"  # with what comes after it: a convolution's algorithm
 CHANNELS = (1, 3)  # of images: grey or in colour
 SIDE = 32  # of the moments as cpp/first_block.cpp has them
 
@@ -95,66 +93,26 @@ def _arrived(images: Tensor, gradient: Tensor, places: Tensor) -> Tensor:
     return sums.sum(0, dtype=torch.float64)
 
 
-class FusedConv2d(nn.Conv2d):
-    """The convolution of a FirstBlock. Alone it is nn.Conv2d."""
-
-    algorithm = FUSED
-
-
-class FirstBlock(nn.Sequential):
-    """nn.Sequential of FusedConv2d, PooledBatchNorm2d, nn.ReLU, and more; they train as one.
-
-    They are layers of their own where nothing is compiled, where the input is no float32 images or
-    wants a gradient, and where a hook looks between them.
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        convolution, norm, relu, *others = self
-        kind = input.device.type
-        dtype = (torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind)
-                 else input.dtype)
-        if self._can_fuse(input, dtype):
-            with torch.autocast(kind, enabled=False):
-                maps = _FirstBlock.apply(input, convolution.weight, convolution.bias, norm.weight,
-                                         norm.bias, norm, dtype)
-        else:
-            maps = relu(norm(convolution(input)))
-        for layer in others:
-            maps = layer(maps)
-        return maps
-
-    def _can_fuse(self, images: Tensor, dtype: torch.dtype) -> bool:
-        convolution, norm, relu, *_ = self
-        watched = any(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
-                      or layer._backward_pre_hooks for layer in (convolution, norm, relu))
-        return (type(norm) is PooledBatchNorm2d and norm.training and not watched
-                and images.dtype == torch.float32 and not images.requires_grad
-                and images.dim() == 4 and images.device.type == "cpu" and images.numel() > 0
-                and images.shape[2] % 2 == images.shape[3] % 2 == 0
-                and has(f"convolve_pool_{images.shape[1]}_{NAMES.get(dtype)}"))
+def is_first_block(convolution: nn.Module, norm: nn.Module,
+                   relu: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Whether the three layers could be one."""
+    return (is_plain_3x3(convolution) and convolution.in_channels in CHANNELS
+            and convolution.out_channels % LANES == 0
+            and type(norm) is PooledBatchNorm2d and norm.size == 2 and type(relu) is nn.ReLU)
 
 
-def first_blocks(model: nn.Module) -> dict[nn.Conv2d, nn.Sequential]:
-    """By convolution, the parts of `model` that could be a FirstBlock."""
-    found = {}
-    for part in model.modules():
-        if type(part) is nn.Sequential and len(part) > 2:
-            convolution, norm, relu, *_ = part
-            if (is_plain_3x3(convolution) and convolution.in_channels in CHANNELS
-                    and convolution.out_channels % LANES == 0
-                    and type(norm) is PooledBatchNorm2d and norm.size == 2
-                    and type(relu) is nn.ReLU):
-                found[convolution] = part
-    return found
+def can_pool(norm: nn.Module, images: Tensor,
+             dtype: torch.dtype) -> TypeGuard[PooledBatchNorm2d]:
+    """Whether a first block whose batch norm is `norm` can make maps of `dtype` of `images`."""
+    return (type(norm) is PooledBatchNorm2d and norm.training and images.dtype == torch.float32
+            and not images.requires_grad and images.dim() == 4 and images.device.type == "cpu"
+            and images.numel() > 0 and images.shape[2] % 2 == images.shape[3] % 2 == 0
+            and has(f"convolve_pool_{images.shape[1]}_{NAMES.get(dtype)}"))
 
 
-def fuse(part: nn.Sequential) -> None:
-    """Makes `part` a FirstBlock, in place: only its class changes, and its convolution's."""
-    change_class(part, FirstBlock)
-    change_class(part[0], FusedConv2d)
-
-
-def unfuse(part: FirstBlock) -> None:
-    """Takes `fuse` back."""
-    change_class(part, nn.Sequential)
-    change_class(part[0], nn.Conv2d)
+def first_block(convolution: nn.Conv2d, norm: PooledBatchNorm2d, images: Tensor,
+                dtype: torch.dtype) -> Tensor:
+    """What the layers and a ReLU make of `images`, where can_pool says that they can be one."""
+    with torch.autocast(images.device.type, enabled=False):
+        return _FirstBlock.apply(images, convolution.weight, convolution.bias, norm.weight,
+                                 norm.bias, norm, dtype)

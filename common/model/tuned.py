@@ -19,7 +19,7 @@ from common.core.precision import Precision
 from common.core.provenance import instruction_sets, processor
 from common.model.convolutions import LIBRARY, Shape
 from common.model.fast_convolution import compute_by
-from common.model.first_block import FUSED, fuse
+from common.model.fused_layers import FUSED, fuse
 from common.model.pooling import PooledBatchNorm2d
 
 # The library keeps a layer unless another takes less than this share of its time.

@@ -19,7 +19,7 @@ from common.model.batch_norm import synchronize_batch_norm
 from common.model.compiled import Compiled
 from common.model.convolutions import Shape, algorithms, by_rule, use_fast_convolutions
 from common.model.export import in_plain_layers
-from common.model.first_block import FirstBlock, FusedConv2d, first_blocks, fuse
+from common.model.fused_layers import FusedConv2d, FusedLayers, fusable, fuse
 from common.model.pooling import PooledBatchNorm2d
 from common.model.vgg11 import VGG11
 
@@ -55,7 +55,7 @@ def learned(layers: nn.Module, maps: Tensor, bf16: bool = False) -> dict[str, Te
 
 def fused(layers: nn.Sequential) -> nn.Sequential:
     fuse(layers)
-    assert type(layers) is FirstBlock and type(layers[0]) is FusedConv2d
+    assert type(layers) is FusedLayers and type(layers[0]) is FusedConv2d
     return layers
 
 
@@ -180,22 +180,22 @@ def test_without_a_compiler_it_is_its_layers(monkeypatch) -> None:
     {1: PooledBatchNorm2d(64, size=4)}, {2: nn.GELU()}])
 def test_other_layers_are_no_first_block(change) -> None:
     layers = block()
-    assert list(first_blocks(layers).values()) == [layers]
+    assert list(fusable(layers).values()) == [layers]
     for place, layer in change.items():
         layers[place] = layer
-    assert not first_blocks(layers)
+    assert not fusable(layers)
 
 
 def test_only_the_first_layers_of_a_part_count() -> None:
-    assert not first_blocks(nn.Sequential(nn.Identity(), *block()))
-    assert not first_blocks(nn.Sequential(*block()[:2]))
+    assert not fusable(nn.Sequential(nn.Identity(), *block()))
+    assert not fusable(nn.Sequential(*block()[:2]))
 
 
 def test_a_model_is_plain_again_when_it_is_exported() -> None:
     model = VGG11()
     use_fast_convolutions(model, (3, 32, 32), 256, Precision(), "fused" + 7 * " library")
     assert algorithms(model) == "fused" + 7 * " library"
-    assert type(model.features) is FirstBlock
+    assert type(model.features) is FusedLayers
     plain = in_plain_layers(model)
     assert {type(layer).__module__.split(".")[0] for layer in plain.features.modules()} == {"torch"}
     maps = images(height=32, width=32)

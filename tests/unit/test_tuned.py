@@ -115,12 +115,12 @@ def test_tune_measures_a_ranks_shard_and_writes_the_batch(tmp_path, monkeypatch,
         tune.main()
     finally:
         torch.set_num_threads(threads)
-    assert asked == [(13, 2)] * 6
+    assert asked == [(13, 2)] * 7
     found = read_tuned(path)
-    assert found.threads == 1 and len(found.choices) == 6
+    assert found.threads == 1 and len(found.choices) == 7
     assert found.choices["512 to 512 channels, 2x2 maps, 50 samples, float32"] == "toeplitz"
     said = capsys.readouterr().out
-    assert "6 of 6: 512 to 512 channels, 2x2 maps" in said and "warning: turns" in said
+    assert "7 of 7: 512 to 512 channels, 2x2 maps" in said and "warning: turns" in said
 
 
 @pytest.mark.parametrize("arguments", [

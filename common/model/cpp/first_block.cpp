@@ -23,7 +23,6 @@ struct Framed {
 };
 
 constexpr int SIDE = 2 * LANES, SOME = 8;
-constexpr std::uint32_t NOWHERE = 4;  // the place of a maximum that ReLU made zero
 
 // sums[sample] (SIDE, SIDE) = the sum over patches, with zeros behind, of patch times patch.
 template <int CHANNELS>
@@ -107,9 +106,9 @@ static void pool_windows(const float* patch, long step, const Filters& filters, 
             Words place;
             const Vector best = largest(values, load(filters.sign + k), place);
             const Vector line = best * load(filters.factor + k) + load(filters.shift + k);
-            const Words is_off = reinterpret_cast<Words>(line <= 0.0f);
-            store(pooled + window * filters.count + k, choose(is_off, Vector{}, line));
-            store(places + window * filters.count + k, choose(is_off, NOWHERE - Words{}, place));
+            store(pooled + window * filters.count + k, choose(is_on(line), line, Vector{}));
+            store(places + window * filters.count + k,
+                  choose(is_on(line), place, NOWHERE - Words{}));
         }
     }
 }

@@ -19,9 +19,11 @@ static inline Vector largest(const Vector* values, Vector sign, Words& place) {
     return best * sign;
 }
 
-// maxima = the largest of each window; pooled = maxima * factor + shift. `sign`, `factor` and
-// `shift` are by channel.
-template <class T>
+constexpr std::uint32_t NOWHERE = 4;  // the place of a maximum that ReLU makes zero
+
+// maxima = the largest of each window; pooled = maxima * factor + shift, where that is positive if
+// there is a RELU. `sign`, `factor` and `shift` are by channel.
+template <bool RELU, class T>
 static void pool(const T* maps, T* maxima, T* pooled, std::uint8_t* places, const float* sign,
                  const float* factor, const float* shift, long samples, long channels, long height,
                  long width, int threads) {
@@ -39,8 +41,10 @@ static void pool(const T* maps, T* maxima, T* pooled, std::uint8_t* places, cons
                 Words place;
                 const Vector best = largest(values, load(sign + channel), place);
                 store(maxima + at + channel, best);
-                store(pooled + at + channel, best * load(factor + channel) + load(shift + channel));
-                store(places + at + channel, place);
+                const Vector line = best * load(factor + channel) + load(shift + channel);
+                const Words lets_through = RELU ? is_on(line) : ~Words{};
+                store(pooled + at + channel, choose(lets_through, line, Vector{}));
+                store(places + at + channel, choose(lets_through, place, NOWHERE - Words{}));
             }
         }
 }
@@ -69,13 +73,17 @@ static void unpool(const T* maps, const T* gradient, const std::uint8_t* places,
         }
 }
 
+#define POOL(NAME, RELU, T)                                                                       \
+    extern "C" void NAME##_##T(const T* maps, T* maxima, T* pooled, std::uint8_t* places,         \
+                               const float* sign, const float* factor, const float* shift,        \
+                               long samples, long channels, long height, long width,              \
+                               int threads) {                                                     \
+        pool<RELU>(maps, maxima, pooled, places, sign, factor, shift, samples, channels, height,  \
+                   width, threads);                                                               \
+    }
 #define POOLING(T)                                                                                \
-    extern "C" void pool_##T(const T* maps, T* maxima, T* pooled, std::uint8_t* places,           \
-                             const float* sign, const float* factor, const float* shift,          \
-                             long samples, long channels, long height, long width, int threads) { \
-        pool(maps, maxima, pooled, places, sign, factor, shift, samples, channels, height, width, \
-             threads);                                                                            \
-    }                                                                                             \
+    POOL(pool, false, T)                                                                          \
+    POOL(pool_relu, true, T)                                                                      \
     extern "C" void unpool_##T(const T* maps, const T* gradient, const std::uint8_t* places,      \
                                T* of_maps, const float* slope, const float* shift,                \
                                const float* factor, long samples, long channels, long height,     \
