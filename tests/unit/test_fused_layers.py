@@ -103,12 +103,22 @@ def test_a_place_without_a_number_says_so(kind: str) -> None:
     assert layers(maps)[:, 2].isnan().all()
 
 
+class Doubled(nn.BatchNorm2d):
+    """Somebody's own."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
 @pytest.mark.parametrize(("norm", "maps"), [
+    (Doubled(48), None),
     (nn.BatchNorm2d(48).eval(), None), (PooledBatchNorm2d(48).eval(), None),
     (nn.BatchNorm2d(48, affine=False), None), (nn.BatchNorm2d(48, momentum=None), None),
     (nn.BatchNorm2d(48, track_running_stats=False), None), (PooledBatchNorm2d(48, size=4), None),
-    (PooledBatchNorm2d(48), torch.randn(2, 48, 5, 4)), (nn.BatchNorm2d(40), torch.randn(2, 40, 4, 4)),
-    (PooledBatchNorm2d(48), torch.zeros(0, 48, 4, 4)), (nn.GroupNorm(4, 48), None), (nn.BatchNorm2d(48).double(), torch.randn(2, 48, 4, 4).double())])
+    (PooledBatchNorm2d(48), torch.randn(2, 48, 5, 4)), (nn.GroupNorm(4, 48), None),
+    (nn.BatchNorm2d(40), torch.randn(2, 40, 4, 4)),
+    (PooledBatchNorm2d(48), torch.zeros(0, 48, 4, 4)),
+    (nn.BatchNorm2d(48).double(), torch.randn(2, 48, 4, 4).double())])
 def test_other_norms_and_maps_are_for_the_layers(norm: nn.Module, maps: Tensor | None) -> None:
     layers, usual = row(norm)
     maps = (usual if maps is None else maps).contiguous(memory_format=torch.channels_last)
