@@ -11,6 +11,7 @@ that of the overlapped all-reduce, in the same order: it learns the same, bit fo
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from torch.optim import Optimizer
 
 from common.core.collectives import total_bytes
 from common.core.failures import UsageError
+from common.core.torch_private import BeforeUse
 from PartTwo.buckets import Bucket
 from PartTwo.lanes import first_of_express
 from PartTwo.overlapped import InFlight, OverlappedAllReduce
@@ -54,7 +56,7 @@ class CrossStepAllReduce(OverlappedAllReduce):
             own = [p for p in layer.parameters(recurse=False) if p in self._home]
             if own:
                 layer.register_forward_pre_hook(
-                    lambda layer, inputs, own=own: self._before_forward(own))
+                    BeforeUse(partial(self._before_forward, own)))
 
     def _open_lanes(self) -> list[Any]:
         bulk, express = (self._open_lane() for _ in range(2))

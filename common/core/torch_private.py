@@ -6,6 +6,7 @@ Each is here for speed, and names the public way that gives the same numbers: th
 day torch changes it. None copies anything more than torch does.
 """
 
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +25,24 @@ def change_class(layer: nn.Module, kind: type[nn.Module]) -> None:
     layer.__class__ = kind
 
 
-def has_hooks(layer: nn.Module) -> bool:
-    """Whether somebody watches `layer` by a hook of its own. Publicly: nothing."""
-    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
-                or layer._backward_pre_hooks)
+class BeforeUse:
+    """A forward pre-hook that wants to know that a layer is used, and not on what.
+
+    Layers that are fused with others call it, where any other hook makes them layers of their own.
+    """
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action = action
+
+    def __call__(self, layer: nn.Module, inputs: object) -> None:
+        self._action()
+
+
+def hooks_of(layer: nn.Module) -> list[Callable[..., object]]:
+    """The hooks on `layer` itself. Publicly: nothing."""
+    return [hook for hooks in (layer._forward_pre_hooks, layer._forward_hooks,
+                               layer._backward_pre_hooks, layer._backward_hooks)
+            for hook in hooks.values()]
 
 
 def require_dimensions(layer: AnyBatchNorm, input: Tensor) -> None:

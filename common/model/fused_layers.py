@@ -9,7 +9,7 @@ norm and its ReLU (norm_relu.py). The layers stay what they are, with their para
 import torch
 from torch import Tensor, nn
 
-from common.core.torch_private import change_class, has_hooks
+from common.core.torch_private import BeforeUse, change_class, hooks_of
 from common.model.first_block import can_pool, first_block, is_first_block
 from common.model.kernels import why_not
 from common.model.norm_relu import can_normalize, norm_relu
@@ -28,7 +28,7 @@ class FusedLayers(nn.Sequential):
     """nn.Sequential that begins with a first block; what can be one does so in training.
 
     Layers are on their own in evaluation, where nothing is compiled, where the input is no float32
-    images or wants a gradient, and where a hook looks between them.
+    images or wants a gradient, and where they have a hook that is not BeforeUse.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -44,14 +44,27 @@ def _next_maps(layers: list[nn.Module], maps: Tensor) -> tuple[Tensor, int]:
     first, second, third = [*layers, END, END][:3]
     kind = maps.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else maps.dtype
-    if why_not() or has_hooks(first) or has_hooks(second):
+    if why_not() or _is_watched(first) or _is_watched(second):
         return first(maps), 1
     if (isinstance(first, FusedConv2d) and can_pool(second, maps, dtype)
-            and type(third) is nn.ReLU and not has_hooks(third)):
+            and type(third) is nn.ReLU and not _is_watched(third)):
+        _announce(first, second, third)
         return first_block(first, second, maps, dtype), 3
     if type(second) is nn.ReLU and can_normalize(first, maps):
+        _announce(first, second)
         return norm_relu(first, maps), 2
     return first(maps), 1
+
+
+def _is_watched(layer: nn.Module) -> bool:
+    return not all(isinstance(hook, BeforeUse) for hook in hooks_of(layer))
+
+
+def _announce(*layers: nn.Module) -> None:
+    """Tells those who want to know that `layers` are about to be used."""
+    for layer in layers:
+        for hook in hooks_of(layer):
+            hook(layer, ())
 
 
 def fusable(model: nn.Module) -> dict[nn.Conv2d, nn.Sequential]:

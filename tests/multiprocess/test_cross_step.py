@@ -18,12 +18,14 @@ from torch.nn import functional
 
 from common.core.failures import UsageError
 from common.core.progress import PHASES, Progress
+from common.model.fused_layers import fuse
 from common.step import phase_timer
 from common.step.phase_timer import PhaseTimer
 from PartTwo.strategies import SyncOptions, create_strategy
 from tests.multiprocess.test_parity import SMALL_BUCKETS, trained
 from tests.ranks import run_ranks
 from tests.runs import Case, end_of, launch, same_bits
+from tests.unit.test_first_block import block
 from tests.workload import plant
 
 CROSS_STEP, OVERLAPPED = "cross-step-all-reduce", "overlapped-all-reduce"
@@ -39,6 +41,34 @@ def test_gradients_and_weights_have_the_bits_of_overlapping_with_backward_alone(
         for step, their_step in zip(gradients, their_gradients, strict=True):
             assert all(map(torch.equal, step, their_step))
         assert all(map(torch.equal, weights, their_weights))
+
+
+def learned_fused(name: str) -> list[Tensor]:
+    """The weights after three steps of layers of which some are one."""
+    features = nn.Sequential(*block(3, 16), nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32),
+                             nn.ReLU())
+    fuse(features)
+    for relu in (features[2], features[5]):
+        relu.forward = lambda input: pytest.fail("a layer is on its own")
+    model = nn.Sequential(features, nn.Flatten(), nn.Linear(32 * 4 * 4, 5))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    sync = create_strategy(name, A_PARAMETER_EACH)
+    sync.prepare(model, optimizer)
+    torch.manual_seed(dist.get_rank())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(6, 3, 8, 8)).square().mean().backward()
+        sync.average([p.grad for p in model.parameters()])
+        optimizer.step()
+    sync.settle()
+    return [p.detach() for p in model.parameters()]
+
+
+def test_layers_that_are_one_learn_the_same_bits_and_stay_one() -> None:
+    """Their hooks are BeforeUse: any other would make them layers that round otherwise."""
+    late, early = (run_ranks(2, learned_fused, name) for name in (CROSS_STEP, OVERLAPPED))
+    assert all(torch.equal(*pair) for ours, theirs in zip(late, early, strict=True)
+               for pair in zip(ours, theirs, strict=True))
 
 
 def plant_watchful() -> None:

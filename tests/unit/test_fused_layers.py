@@ -7,12 +7,14 @@ cpp/batch_norm.cpp: `line < 0.0f`; no mask in one of the three loops; `first + s
 """
 
 from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from common.core.precision import Precision
+from common.core.torch_private import BeforeUse
 from common.model import fused_layers, norm_relu
 from common.model.convolutions import use_fast_convolutions
 from common.model.fused_layers import FusedLayers, fuse
@@ -146,6 +148,19 @@ def test_a_hook_sees_the_maps_between(place: int) -> None:
     alone = nn.Sequential(*deepcopy(layers))
     assert torch.equal(layers(maps), alone(maps))
     assert torch.equal(seen[0], seen[1])
+
+
+def test_who_wants_to_know_of_a_use_is_told_before() -> None:
+    told = []
+    layers = block()
+    layers.extend([nn.BatchNorm2d(64), nn.ReLU()])
+    fuse(layers)
+    for place, layer in enumerate(layers):
+        layer.register_forward_pre_hook(BeforeUse(partial(told.append, place)))
+    assert is_one(layers, images())
+    assert told == [0, 1, 2, 3, 4]
+    layers.eval()(images())
+    assert told == [0, 1, 2, 3, 4] * 2
 
 
 def test_what_follows_a_norm_is_asked_unless_it_is_a_relu() -> None:
