@@ -108,9 +108,9 @@ def use_fast_convolutions(model: nn.Module, image_shape: tuple[int, ...], sample
     names = _as_before(model, shapes, how) or _leaders_choice(list(shapes.values()), choose)
     parts = fusable(model)
     for layer, name in zip(shapes, names, strict=True):
-        if name == FUSED:
+        if name == FUSED and not kernels.why_not():  # else what ran is the library's
             fuse(parts[layer])
-        elif name != LIBRARY:
+        elif name not in (FUSED, LIBRARY):
             compute_by(name, layer)
     if set(names) - {LIBRARY}:
         kernels.library()  # the first run on a machine compiles it, and no step shall wait for that

@@ -176,3 +176,10 @@ def test_without_a_compiler_all_stays_with_the_library(monkeypatch):
     assert by_rule(shape) == "winograd-4"
     monkeypatch.setattr(kernels, "library", lambda: Compiled(None, "there is no C++ compiler"))
     assert by_rule(shape) == "library"
+
+
+def test_a_resumed_run_says_that_without_a_compiler_nothing_is_fused(vgg11, monkeypatch):
+    before = "fused winograd-4" + 6 * " library"
+    monkeypatch.setattr(kernels, "library", lambda: Compiled(None, "there is no C++ compiler"))
+    use_fast_convolutions(vgg11, IMAGE, 256, Precision(), before)
+    assert algorithms(vgg11) == before.replace("fused", "library")
