@@ -1,8 +1,8 @@
 """C++ of this project, compiled once on a machine and kept in the user's cache folder.
 
-Whatever is compiled has a form in torch too, of the same bits: a machine without a C++ compiler is
-slower, and nothing else. Each file is named by a digest of its source, the compiler and the
-processor, and has its own digest beside it, so what is stale, foreign or half-written is made anew.
+Whatever is compiled torch can do too: a machine without a C++ compiler is slower, and may round
+otherwise. Each file is named by a digest of its source, the compiler and the processor, and has its
+own digest beside it, so what is stale, foreign or half-written is made anew.
 
     python3 -c "from common.model.compiled import compiled; print(compiled('int f() {return 1;}'))"
 """

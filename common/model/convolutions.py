@@ -65,8 +65,9 @@ def by_rule(shape: Shape) -> str:
     """The algorithm for `shape` on this processor; docs/one_node.md has the times behind it.
 
     With the library stay what no time was measured for (processors without AVX2, maps larger than
-    16x16), and all where nothing can be compiled. Where AMX multiplies tiles of bf16 the rule takes
-    what rounds little: winograd-4 cost perhaps a quarter of a point of accuracy there.
+    16x16; images of other sizes than 32x32, or without AVX-512), and all where nothing can be
+    compiled. Where AMX multiplies tiles of bf16 the rule takes what rounds little: winograd-4 cost
+    perhaps a quarter of a point of accuracy there.
     """
     sets = instruction_sets()
     if "AVX" not in sets or kernels.why_not():
@@ -99,8 +100,8 @@ def use_fast_convolutions(model: nn.Module, image_shape: tuple[int, ...], sample
 
     `image_shape` is (C, H, W), `samples` the global batch's. `how`: "auto" asks `choose`, "library"
     changes nothing, and what `algorithms` said of the run that is to be resumed does that again.
-    Every rank must call, with the same arguments: all do as the leader does, so that they round
-    alike on different processors.
+    Every rank must call, with the same arguments: all do as the leader does, so that tiles round
+    alike on different processors. What is fused is the library's on a rank without a compiler.
     """
     if how == LIBRARY or next(model.parameters()).device.type != "cpu":
         return
@@ -125,7 +126,8 @@ def algorithms(model: nn.Module) -> str:
 
 def products(model: nn.Module, precision: Precision) -> str:
     """What multiplies the tiles of those algorithms: the processor decides it."""
-    return str(way_of(precision.products)) if algorithms(model) != LIBRARY else LIBRARY
+    has_tiles = set(algorithms(model).split()) - {LIBRARY, FUSED}
+    return str(way_of(precision.products)) if has_tiles else LIBRARY
 
 
 def _as_before(model: nn.Module, shapes: Mapping[nn.Conv2d, Shape], how: str) -> list[str]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from common.model.fast_convolution import is_plain_3x3
-from common.model.kernels import LANES, NAMES, has, run
+from common.model.kernels import LANES, NAMES, are_float32, has, run
 from common.model.pooling import PooledBatchNorm2d, line_of, line_of_gradient, track
 
 CHANNELS = (1, 3)  # of images: grey or in colour
@@ -101,10 +101,11 @@ def is_first_block(convolution: nn.Module, norm: nn.Module,
             and type(norm) is PooledBatchNorm2d and norm.size == 2 and type(relu) is nn.ReLU)
 
 
-def can_pool(norm: nn.Module, images: Tensor,
+def can_pool(norm: nn.Module, convolution: nn.Conv2d, images: Tensor,
              dtype: torch.dtype) -> TypeGuard[PooledBatchNorm2d]:
-    """Whether a first block whose batch norm is `norm` can make maps of `dtype` of `images`."""
-    return (type(norm) is PooledBatchNorm2d and norm.training and images.dtype == torch.float32
+    """Whether a first block of these layers, as they now are, can make maps of `dtype`."""
+    return (type(norm) is PooledBatchNorm2d and norm.training
+            and are_float32(images, *convolution.parameters(), *norm.parameters())
             and not images.requires_grad and images.dim() == 4 and images.device.type == "cpu"
             and images.numel() > 0 and images.shape[2] % 2 == images.shape[3] % 2 == 0
             and has(f"convolve_pool_{images.shape[1]}_{NAMES.get(dtype)}"))

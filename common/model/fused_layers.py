@@ -14,7 +14,7 @@ from common.model.first_block import can_pool, first_block, is_first_block
 from common.model.kernels import why_not
 from common.model.norm_relu import can_normalize, norm_relu
 
-END = nn.Identity()
+END = nn.Identity()  # stands where no layer is left
 FUSED = "fused"  # a convolution's algorithm: together with what comes after it
 
 
@@ -28,7 +28,7 @@ class FusedLayers(nn.Sequential):
     """nn.Sequential that begins with a first block; what can be one does so in training.
 
     Layers are on their own in evaluation, where nothing is compiled, where the input is no float32
-    images or wants a gradient, and where they have a hook that is not BeforeUse.
+    images or wants a gradient, and where they have a hook of their own that is not BeforeUse.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def _next_maps(layers: list[nn.Module], maps: Tensor) -> tuple[Tensor, int]:
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else maps.dtype
     if why_not() or _is_watched(first) or _is_watched(second):
         return first(maps), 1
-    if (isinstance(first, FusedConv2d) and can_pool(second, maps, dtype)
+    if (isinstance(first, FusedConv2d) and can_pool(second, first, maps, dtype)
             and type(third) is nn.ReLU and not _is_watched(third)):
         _announce(first, second, third)
         return first_block(first, second, maps, dtype), 3
@@ -68,12 +68,16 @@ def _announce(*layers: nn.Module) -> None:
 
 
 def fusable(model: nn.Module) -> dict[nn.Conv2d, nn.Sequential]:
-    """By their first convolution, the parts of `model` that could be FusedLayers."""
+    """By its first convolution, the part of `model` that could be FusedLayers, if there is one.
+
+    It is the model's first, which sees the images.
+    """
+    first = next((layer for layer in model.modules() if isinstance(layer, nn.Conv2d)), None)
     found = {}
     for part in model.modules():
         if type(part) is nn.Sequential and len(part) > 2:
             convolution, norm, relu, *_ = part
-            if is_first_block(convolution, norm, relu):
+            if convolution is first and is_first_block(convolution, norm, relu):
                 found[convolution] = part
     return found
 
@@ -87,4 +91,5 @@ def fuse(part: nn.Sequential) -> None:
 def unfuse(part: FusedLayers) -> None:
     """Takes `fuse` back."""
     change_class(part, nn.Sequential)
-    change_class(part[0], nn.Conv2d)
+    if isinstance(part[0], FusedConv2d):  # a slice of FusedLayers begins elsewhere
+        change_class(part[0], nn.Conv2d)

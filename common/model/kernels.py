@@ -1,6 +1,8 @@
-"""The compiled inner loops of a step on a CPU: transforms of fast convolutions, pooled batch norm.
+"""The compiled inner loops of a step on a CPU.
 
-Each has a form in torch of the same bits, in the module that calls it.
+Transforms and pooled batch norm have a form in torch of the same bits, in the modules that call
+them. Products and what is computed as one round otherwise than torch: `products` and `algorithms`
+of convolutions.py, in each checkpoint, say what ran.
 
     python3 -c "from common.model.kernels import why_not; print(why_not() or 'compiled')"
 """
@@ -37,6 +39,11 @@ def run(name: str, tensors: Sequence[Tensor | None], sizes: Sequence[int]) -> bo
     function(*(ctypes.c_void_p(None if each is None else each.data_ptr()) for each in tensors),
              *map(ctypes.c_long, sizes), ctypes.c_int(torch.get_num_threads()))
     return True
+
+
+def are_float32(*tensors: Tensor | None) -> bool:
+    """Whether a loop can read all of them as float; None counts for a null pointer."""
+    return all(each is None or each.dtype == torch.float32 for each in tensors)
 
 
 def has(name: str) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from common.core.torch_private import batch_statistics
-from common.model.kernels import NAMES, can_read, run
+from common.model.kernels import NAMES, are_float32, can_read, run
 from common.model.pooling import PooledBatchNorm2d, line_of, line_of_gradient
 
 BLOCK = 128  # positions that are added up in float32; blocks are in float64
@@ -50,11 +50,13 @@ class _NormReLU(torch.autograd.Function):
         run(f"norm_sums_{dtype}", (gradient, seen, sums, factor, shift),
             (positions, channels, BLOCK))
         of_bias, with_map = sums.sum(0, dtype=torch.float64)
+        of_maps = torch.empty_like(maps) if ctx.needs_input_grad[0] else None
         of_weight = (with_map - mean * of_bias) * (variance + ctx.eps).rsqrt()
         lines = [each.to(factor) for each in line_of_gradient(
             of_weight, of_bias, mean, variance, factor, ctx.eps, count)]
-        of_maps = torch.empty_like(maps)
-        if places is None:
+        if of_maps is None:
+            pass
+        elif places is None:
             run(f"unnormalize_{dtype}", (gradient, maps, of_maps, factor, shift, *lines),
                 (count, channels))
         else:
@@ -74,9 +76,10 @@ def can_normalize(norm: nn.Module, maps: Tensor) -> TypeGuard[nn.BatchNorm2d]:
     assert isinstance(norm, nn.BatchNorm2d)
     pools = not isinstance(norm, PooledBatchNorm2d) or (
         norm.size == 2 and maps.shape[2] % 2 == maps.shape[3] % 2 == 0)
-    return (norm.training and norm.affine and norm.track_running_stats
-            and norm.momentum is not None and pools and maps.dtype in NAMES and can_read(maps)
-            and maps.numel() > maps.shape[1])
+    return (norm.training and norm.weight is not None and norm.bias is not None
+            and are_float32(norm.weight, norm.bias, norm.running_mean)
+            and norm.track_running_stats and norm.momentum is not None and pools
+            and maps.dtype in NAMES and can_read(maps) and maps.numel() > maps.shape[1])
 
 
 def norm_relu(norm: nn.BatchNorm2d, maps: Tensor) -> Tensor:

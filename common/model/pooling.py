@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, max_unpool2d
 
 from common.core.torch_private import AnyBatchNorm, batch_norm_sums, batch_statistics
-from common.model.kernels import NAMES, can_read, run
+from common.model.kernels import NAMES, are_float32, can_read, run
 
 
 class _MaxPool(torch.autograd.Function):
@@ -113,7 +113,8 @@ def _pool(maps: Tensor, size: int, sign: Tensor, factor: Tensor, shift: Tensor,
 
     The line is factor * maxima + shift, by channel, made in the dtype of `factor`.
     """
-    if size == 2 and maps.shape[2] % 2 == maps.shape[3] % 2 == 0 and can_read(maps):
+    if (size == 2 and maps.shape[2] % 2 == maps.shape[3] % 2 == 0 and can_read(maps)
+            and are_float32(factor, shift)):
         maxima = torch.empty_like(maps[:, :, ::2, ::2], memory_format=torch.channels_last)
         pooled, places = torch.empty_like(maxima), torch.empty_like(maxima, dtype=torch.uint8)
         if run(f"pool_{NAMES.get(maps.dtype)}",

@@ -2,8 +2,8 @@
 
 Mutations that turn this red, in first_block: no bias in `taps`, or another order of weight's
 dimensions; no `- mean.square()`; no clamp; no `track`; sign left out in the kernel; `constant` or
-`slope` left out of `of_taps`; no `- mean * of_shift`; any condition left out of _can_fuse or
-first_blocks. In cpp/first_block.cpp: a place for NOWHERE, or NOWHERE for none; `<= MOST` in the
+`slope` left out of `of_taps`; no `- mean * of_shift`; any condition left out of can_pool or
+is_first_block. In cpp/first_block.cpp: a place for NOWHERE, or NOWHERE for none; `<= MOST` in the
 last windows of a row; a sum kept over images.
 """
 
@@ -133,7 +133,7 @@ def test_frozen_parameters_stay() -> None:
 
 def test_keeps_no_map() -> None:
     kept: list[Tensor] = []
-    maps = images()
+    maps = images(height=32, width=32)
     with torch.autograd.graph.saved_tensors_hooks(lambda each: kept.append(each) or each,
                                                   lambda each: each):
         outputs = fused(block())(maps)
@@ -164,6 +164,23 @@ def test_images_in_bf16_are_for_its_layers() -> None:
         assert not is_one(layers, maps)
 
 
+def test_one_image_alone_and_no_image_are_for_its_layers() -> None:
+    layers = fused(block())
+    with pytest.raises(ValueError, match="expected 4D input"):
+        layers(images()[0])
+    assert layers(images()[:0]).shape == (0, 64, 4, 4)
+    assert layers[1].running_mean.isfinite().all()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_parameters_of_other_dtypes_are_for_its_layers(place: int) -> None:
+    """Read as float they would be other numbers."""
+    layers = fused(block())
+    layers[place].bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not is_one(layers, images())
+
+
 def test_odd_sides_are_pooled_by_its_layers() -> None:
     assert not is_one(fused(block()), images(height=7))
     assert fused(block())(images(height=7)).shape == (3, 64, 3, 4)
@@ -189,6 +206,10 @@ def test_other_layers_are_no_first_block(change) -> None:
 def test_only_the_first_layers_of_a_part_count() -> None:
     assert not fusable(nn.Sequential(nn.Identity(), *block()))
     assert not fusable(nn.Sequential(*block()[:2]))
+
+
+def test_only_the_first_convolution_sees_images() -> None:
+    assert not fusable(nn.Sequential(nn.Conv2d(3, 3, 1), block()))
 
 
 def test_a_model_is_plain_again_when_it_is_exported() -> None:

@@ -118,7 +118,7 @@ class Doubled(nn.BatchNorm2d):
     (nn.BatchNorm2d(48, affine=False), None), (nn.BatchNorm2d(48, momentum=None), None),
     (nn.BatchNorm2d(48, track_running_stats=False), None), (PooledBatchNorm2d(48, size=4), None),
     (PooledBatchNorm2d(48), torch.randn(2, 48, 5, 4)), (nn.GroupNorm(4, 48), None),
-    (nn.BatchNorm2d(40), torch.randn(2, 40, 4, 4)),
+    (nn.BatchNorm2d(40), torch.randn(2, 40, 4, 4)), (nn.BatchNorm2d(48, bias=False), None),
     (PooledBatchNorm2d(48), torch.zeros(0, 48, 4, 4)),
     (nn.BatchNorm2d(48).double(), torch.randn(2, 48, 4, 4).double())])
 def test_other_norms_and_maps_are_for_the_layers(norm: nn.Module, maps: Tensor | None) -> None:
@@ -127,6 +127,18 @@ def test_other_norms_and_maps_are_for_the_layers(norm: nn.Module, maps: Tensor |
     alone = nn.Sequential(*deepcopy(layers))
     assert not is_one(deepcopy(layers), maps)
     assert torch.equal(layers(maps), alone(maps))
+
+
+@pytest.mark.parametrize("kind", NORMS)
+def test_parameters_in_bf16_are_for_the_layers(kind: str) -> None:
+    layers, maps = row(NORMS[kind](48))
+    assert not is_one(layers.bfloat16(), maps.bfloat16())
+
+
+def test_frozen_layers_before_a_norm_ask_for_no_gradient() -> None:
+    layers, maps = row(nn.BatchNorm2d(48))
+    learned(layers, maps)
+    assert layers[0].weight.grad is not None and maps.grad is None
 
 
 def test_maps_in_rows_of_samples_are_for_the_layers() -> None:

@@ -22,6 +22,7 @@ struct Framed {
     }
 };
 
+// The sides of the moments, at least a patch; and how many of their rows are added up at a time.
 constexpr int SIDE = 2 * LANES, SOME = 8;
 
 // sums[sample] (SIDE, SIDE) = the sum over patches, with zeros behind, of patch times patch.

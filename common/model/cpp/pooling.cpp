@@ -1,6 +1,7 @@
 // Batch norm of maxima over windows of 2x2, and its gradient, each in one pass over the maps.
 //
-// pooling.py does the same sums in the same order with torch, so that both have the same bits.
+// pooling.py does the same sums in the same order with torch, so that both have the same bits; with
+// a ReLU norm_relu.py is the caller.
 // Maps are (samples, height, width, channels) in memory, both sides even; a place is 0 to 3, row by
 // row within the window.
 

@@ -53,7 +53,7 @@ static inline void store(BFloat16* to, Vector values) {
 
 static inline Vector all(float value) { return value - Vector{}; }
 
-// sum + a * b, rounded once where the processor can.
+// sum + a * b, rounded once with AVX-512.
 static inline Vector add_product(Vector sum, Vector a, Vector b) {
 #ifdef __AVX512F__
     return Vector(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(sum)));
