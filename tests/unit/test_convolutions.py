@@ -24,6 +24,7 @@ from common.model.convolutions import (
     Shape,
     algorithms,
     by_rule,
+    products,
     rule_in_words,
     use_fast_convolutions,
 )
@@ -183,3 +184,10 @@ def test_a_resumed_run_says_that_without_a_compiler_nothing_is_fused(vgg11, monk
     monkeypatch.setattr(kernels, "library", lambda: Compiled(None, "there is no C++ compiler"))
     use_fast_convolutions(vgg11, IMAGE, 256, Precision(), before)
     assert algorithms(vgg11) == before.replace("fused", "library")
+
+
+def test_a_model_without_tiles_has_no_products(vgg11):
+    use_fast_convolutions(vgg11, IMAGE, 256, Precision(), "fused" + 7 * " library")
+    assert products(vgg11, Precision()) == "library"
+    use_fast_convolutions(vgg11, IMAGE, 256, Precision(), 7 * "library " + "toeplitz")
+    assert products(vgg11, Precision()) != "library"
