@@ -49,7 +49,8 @@ def _numbers(settings: Settings, node: Node) -> list[str]:
     each = " + ".join(str(shard.stop - shard.start) for shard in shards)
     return [f"  device {node.device}, {node.threads} thread{'s' * (node.threads > 1)} a rank, "
             f"{settings.precision}, batch norm {settings.batch_norm}, loader {settings.loader}",
-            f"  global batch {size} = {each}, {settings.epochs} epochs, learning rate "
+            f"  global batch {size} = {each}, {settings.epochs} epoch"
+            f"{'s' * (settings.epochs > 1)}, learning rate "
             f"{settings.learning_rate}, momentum {settings.momentum}, weight decay "
             f"{settings.weight_decay}, seed {settings.seed}"]
 

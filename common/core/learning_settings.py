@@ -52,7 +52,7 @@ class LearningSettings(Rows):
         learned=lambda plain: plain["schedule"].split(":")[0] in types.ENDING_SCHEDULES)
     batch_size: int = setting(
         256, "global batch size, divided among the ranks", LEARN, details="; an epoch's last batch "
-        "is dropped where it has fewer than 16 samples, or fewer than a quarter of a smaller batch",
+        "is dropped where it has fewer than 16 samples, or less than a quarter of a batch below 64",
         parse=types.count, learned=True, common=True)
     learning_rate: float = setting(
         0.1, "peak learning rate", LEARN, parse=types.positive, learned=True, common=True)

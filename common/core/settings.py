@@ -59,11 +59,11 @@ class Settings(LearningSettings):
     convolutions: str = setting(
         "auto", "algorithms of 3x3 convolutions on a CPU: auto chooses by a rule (default), "
         "library uses PyTorch's, FILE.json holds those that scripts/tune.py measured", NODE,
-        parse=types.convolutions)
+        parse=types.convolutions, metavar="HOW")
     loader: types.LoaderChoice = setting(
         types.LoaderChoice("memory"), "data loader: memory (default), or workers:N, PyTorch's "
         "DataLoader with N processes (default: 2)", NODE, parse=types.LoaderChoice.parse,
-        choices=LOADERS, per_node=True)
+        choices=LOADERS, metavar="NAME[:N]", per_node=True)
     interface: str | None = setting(
         None, "network interface (default: the one that reaches rank 0)", JOIN, parts=CLUSTER,
         per_node=True, repeated=lambda name: False)
@@ -81,8 +81,9 @@ class Settings(LearningSettings):
         # a checkpoint to start from is a part of what is repeated
         repeated=lambda how: how.removesuffix(ACCEPTS_CHANGES) not in ("no", "auto", "replace"))
     checkpoint_every: Interval = setting(
-        Interval(minutes=10.0), "save a checkpoint also every N iterations (N) or minutes (Nmin), "
-        "0 is never (default: 10min)", RUN, parse=Interval.parse, metavar="HOW", common=True)
+        Interval(minutes=10.0), "checkpoint every N iterations (N) or minutes (Nmin) besides an "
+        "epoch's end, 0: none (default: 10min)", RUN, parse=Interval.parse,
+        metavar="HOW", common=True)
     check_every: int = setting(
         50, "iterations between checks that all replicas agree, 0 is never (default: 50)", RUN,
         parse=types.whole)
@@ -90,8 +91,8 @@ class Settings(LearningSettings):
         20, "iterations between log lines (default: the workload's, mostly 20)", RUN,
         parse=types.count)
     tta: bool = setting(
-        False, "test-time augmentation: also evaluate the mean of each image and its mirror image",
-        RUN, parse=bool)
+        False, "test-time augmentation: evaluate again, by the mean scores of each image and its "
+        "mirror image", RUN, parse=bool)
     profile: types.Profile | None = setting(
         None, "trace the first N iterations (default: 5) of an epoch, for Perfetto", RUN,
         details="; EPOCH:N:stacks also traces Python's calls", parse=types.Profile.parse,
@@ -106,9 +107,9 @@ class Settings(LearningSettings):
     sync: tuple[SyncChoice, ...] = setting(
         (SyncChoice("gather-scatter"), SyncChoice("all-reduce")), "strategies to run one after the "
         "other (default: gather-scatter,all-reduce)", SEAM, details=". They average gradients: "
-        f"{', '.join(SYNC_NAMES)}; or, rarely, weights: local-sgd:H at least every H steps "
-        "(default: 50), diloco:H:RATE:MOMENTUM with an outer Nesterov optimizer (default: "
-        "50:0.7:0.9); FILE.py:NAME is a class or function of your own",
+        f"{', '.join(SYNC_NAMES)}; or, less often, weights: local-sgd:H with H "
+        "steps or more between two averages (default: 50), diloco:H:RATE:MOMENTUM with an outer "
+        "Nesterov optimizer (default: 50:0.7:0.9); FILE.py:NAME is a class or function of your own",
         parse=types.sync_list, choices=SYNC_NAMES + LOCAL_SYNC_NAMES,
         metavar="NAME[,NAME]", parts=("PartTwo", "Preflight"), learned=is_local,
         compared=local_choices, common=True)
