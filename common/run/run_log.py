@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -85,9 +86,10 @@ class RunLog:
 
     def __exit__(self, *error: object) -> None:
         self.close_bar()
+        for file in (self._text, self._metrics):
+            with suppress(OSError):  # every line is flushed, or its failure is on its way already
+                file.close()
         self.tracker.close()
-        self._text.close()
-        self._metrics.close()
 
     def event(self, kind: str, **entries: Any) -> None:
         """Adds one JSON line."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from common.core.events import read_events
+from common.core.failures import UsageError
 from common.core.progress import PHASES, Position, Progress
 from common.core.world import World
 from common.evaluation import Evaluation
@@ -111,6 +112,17 @@ def test_a_resumed_log_holds_each_step_once(tmp_path):
     assert losses == [1.0, 1.0, 1.0, 2.0, 2.0]
     evaluation, = read_events(tmp_path / "metrics_rank0.jsonl", "evaluation")
     assert evaluation["test_loss"] == 2.0  # of a run that was killed while it wrote its report
+
+
+@pytest.mark.parametrize("name", ["logs_rank0.txt", "metrics_rank0.jsonl"])
+def test_a_full_disk_under_a_log_is_a_sentence(name, tmp_path, monkeypatch):
+    """Closing writes what is still in the buffer again, and must not fail in its place."""
+    monkeypatch.setattr(run_log, "_keep_steps_before", lambda *_: None)  # /dev/full has no end
+    (tmp_path / name).symlink_to("/dev/full")
+    with pytest.raises(UsageError, match=f"{name} cannot be written: No space left on device"), \
+            log_in(tmp_path) as log:
+        log.note("x")
+    assert log._text.closed and log._metrics.closed
 
 
 def test_totals_are_means_over_samples_not_over_batches():
