@@ -14,6 +14,7 @@ import numpy as np
 from torch import nn
 
 from common.core.events import read_events
+from common.core.failures import writing
 from common.core.metrics import Metric
 from common.core.provenance import versions
 from common.core.spread import times_as_fast
@@ -35,12 +36,13 @@ def generate_eval_report(ground_truth: Sequence[int] | np.ndarray,
     """Writes accuracy, classification report and confusion matrix to `report_path`, and as JSON.
 
     Classes are whole numbers, one per sample. The JSON goes beside it, with the suffix .json.
+    Raises UsageError where a file cannot be written.
     """
     text, plain = eval_report(ground_truth, prediction, test_loss, checkpoint_path, class_names)
     path = Path(report_path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.with_suffix(".json").write_text(json.dumps(plain, indent=2) + "\n")
+    _write(path, text)
+    _write(path.with_suffix(".json"), json.dumps(plain, indent=2) + "\n")
 
 
 def eval_report(ground_truth: Sequence[int] | np.ndarray, prediction: Sequence[int] | np.ndarray,
@@ -78,7 +80,10 @@ def report_of(result: Evaluation, metric: Metric, checkpoint_path: str | Path) -
 
 
 def finish_run(run: Run, result: Evaluation) -> None:
-    """Writes report and summary, on the leader, and says how it went. Every rank may call."""
+    """Writes report and summary, on the leader, and says how it went. Every rank may call.
+
+    Raises UsageError where a file cannot be written.
+    """
     weights = digest_of(run.model)[:DIGEST_CHARACTERS]
     classes = {} if result.totals else {"class_names": result.class_names,
                                         "confusion_matrix": confusion_matrix(result).tolist()}
@@ -90,17 +95,22 @@ def finish_run(run: Run, result: Evaluation) -> None:
         return
     metric, path = run.metric, run.folder / "report.txt"
     if result.totals:
-        path.write_text(report_of(result, metric, str(run.checkpoints.last)))
+        _write(path, report_of(result, metric, str(run.checkpoints.last)))
     else:
         generate_eval_report(result.truth, result.predictions, result.loss, path,
                              str(run.checkpoints.last), class_names=result.class_names)
     summary = {**summarise(run, result), "weights": weights}
-    (run.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    _write(run.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
     run.log.note(f"Test Loss: {result.loss:.3f}, Test {metric.title}: {result.score:.3f} ({path})")
     if result.mirrored_accuracy is not None:
         run.log.note("Test Accuracy with mirror images (--tta): "
                      f"{result.mirrored_accuracy:.3f}")
     run.log.note(f"Weights: {weights} ({_who_gives_the_same(run)})")
+
+
+def _write(path: Path, text: str) -> None:
+    with writing(path):
+        path.write_text(text)
 
 
 def _who_gives_the_same(run: Run) -> str:

@@ -5,7 +5,8 @@ it is refused by name, and none of its code runs.
 
 Mutations that turn this red: write to `path` instead of `partial`; drop `_verify` from parse; load
 with weights_only=False; raise at once in Checkpoints.save; drop `_require_layout`; delete instead
-of `.aside` in prune; drop remove_partial_files or require_space from prepare_folder.
+of `.aside` in prune; drop remove_partial_files or require_space from prepare_folder; drop `writing`
+from common/report.py.
 """
 
 import os
@@ -241,6 +242,15 @@ def test_a_disk_that_fails_to_the_end_fails_the_run_and_keeps_the_old(tmp_path):
     assert outcome.code == 4 and outcome.output.count("error: the checkpoint ") == 1
     assert loadable(tmp_path / "out" / "PartOne" / "checkpoints") == [
         "Epoch_1_Iteration_4.pt", "Epoch_1_Iteration_2.pt"]
+
+
+@pytest.mark.parametrize("name", ["report.txt", "report.json", "summary.json"])
+def test_a_full_disk_under_the_report_is_a_sentence(name, tmp_path):
+    (tmp_path / "out" / "PartOne").mkdir(parents=True)
+    (tmp_path / "out" / "PartOne" / name).symlink_to("/dev/full")
+    outcome = run_small(tmp_path / "out")
+    assert outcome.code == 2 and outcome.output.count("error: ") == 1, outcome.output
+    assert f"{name} cannot be written: No space left on device" in outcome.output
 
 
 @pytest.fixture
