@@ -17,6 +17,7 @@ from common.core.interpreter import use_environment
 use_environment(__name__, [])
 
 import argparse
+from typing import Any
 
 from common.cluster.program import run_program
 from common.core.failures import DataError
@@ -25,15 +26,20 @@ from common.core.progress import PHASES
 from common.reporting.merged_steps import (
     Steps,
     by_place,
+    leaders_starts,
     logs_of_runs,
     merge,
     metric_of,
+    ranks_at,
     straggler,
 )
 
 
-def show(steps: Steps, every: int, metric: Metric) -> None:
-    """Prints a table, one line for each `every` iterations, and the sentence on the straggler."""
+def show(steps: Steps, starts: list[dict[str, Any]], every: int, metric: Metric) -> None:
+    """Prints a table, one line for each `every` iterations, and the sentence on the straggler.
+
+    `starts` tell on how many ranks each iteration was trained.
+    """
     ranks = sorted({rank for row in steps.values() for rank in row})
     print(f"{len(steps)} iterations of ranks {', '.join(map(str, ranks))}; skew is slowest minus "
           "fastest rank, in milliseconds")
@@ -41,7 +47,7 @@ def show(steps: Steps, every: int, metric: Metric) -> None:
     print(f"epoch  iteration  samples    loss  {metric.name:>{width}}  seconds  "
           + "  ".join(f"{phase:>8}" for phase in PHASES) + "  slowest")
     for index, (place, row) in enumerate(steps.items()):
-        if len(row) < len(ranks):
+        if len(row) < min(len(ranks), ranks_at(place, starts)):
             print(f"{place[0]:>5}  {place[1]:>9}  only ranks {', '.join(map(str, sorted(row)))}")
         elif index % every == 0:
             one = merge(place, row, metric.key)
@@ -64,7 +70,7 @@ def main() -> None:
     for number, (folder, paths, steps) in enumerate(runs):
         if len(runs) > 1:
             print("\n" * (number > 0) + f"{folder}, run {number + 1} of {len(runs)}")
-        show(steps, max(1, options.every), metric_of(paths))
+        show(steps, leaders_starts(paths), max(1, options.every), metric_of(paths))
 
 
 if __name__ == "__main__":

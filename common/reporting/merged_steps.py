@@ -9,7 +9,7 @@ backward (Part Three), backward includes waiting for other ranks, so only data a
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import inf
 from pathlib import Path
@@ -44,23 +44,39 @@ def logs_of_runs(folders: Iterable[Path]) -> list[tuple[Path, list[Path]]]:
 
 def _one_and_left_over(paths: list[Path]) -> tuple[list[Path], list[Path]]:
     """The logs of one run, and those of ranks that it never had."""
-    sizes = [start["world_size"] for path in paths if rank_of(path) == 0
-             for start in read_events(path, "start") if "world_size" in start]
-    ranks = max(sizes, default=inf)
+    ranks = max((start["world_size"] for start in leaders_starts(paths)), default=inf)
     return ([path for path in paths if rank_of(path) < ranks],
             [path for path in paths if rank_of(path) >= ranks])
 
 
-def by_place(paths: Iterable[Path]) -> Steps:
-    """The steps of these files, in the order trained; of several files of a rank the longest."""
-    files: dict[int, list[Step]] = {}
+def leaders_starts(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """The start events in the leader's log, in order: one for the run and one for each resume."""
+    return [start for path in paths if rank_of(path) == 0
+            for start in read_events(path, "start") if "world_size" in start]
+
+
+def ranks_at(place: tuple[int, int], starts: list[dict[str, Any]]) -> float:
+    """How many ranks trained the (epoch, iteration) last; infinite if no start says so."""
+    return next((start["world_size"] for start in reversed(starts)
+                 if tuple(start["position"][:2]) <= place), inf)
+
+
+def by_place(paths: Sequence[Path]) -> Steps:
+    """The steps of these files, in the order trained; of several files of a rank the longest.
+
+    After a resume on fewer ranks the lost ranks' logs still hold steps that the others have
+    trained again: those are dropped.
+    """
+    files, starts = dict[int, list[Step]](), leaders_starts(paths)
     for path in paths:
         rank = rank_of(path)
         files[rank] = max(files.get(rank, []), list(read_events(path, "step")), key=len)
     steps: Steps = {}
     for rank, events in files.items():
         for event in events:
-            steps.setdefault((event["epoch"], event["iteration"]), {})[rank] = event
+            place = event["epoch"], event["iteration"]
+            if rank < ranks_at(place, starts):
+                steps.setdefault(place, {})[rank] = event
     return dict(sorted(steps.items()))
 
 

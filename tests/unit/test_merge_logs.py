@@ -3,7 +3,7 @@
 Mutations that turn this red: leave `samples` out of the loss's sum; use max instead of the spread;
 count `sync`, or Part Three's backward, as own work; compare with the mean that the straggler is in;
 floats for the exact sums; one key for all logs in logs_of_runs, or all in one of
-_one_and_left_over.
+_one_and_left_over; `rank < inf` in by_place; the first start in ranks_at for the last.
 """
 
 import json
@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+from common.core.events import read_events
 from common.core.progress import PHASES
 from common.reporting.merged_steps import by_place, logs_of_runs, merge, straggler
 from common.reporting.recorded_run import find_runs
@@ -88,9 +89,9 @@ def test_the_command_tells_of_missing_ranks(tmp_path):
     assert "4 iterations of ranks 0, 1" in done.stdout and "only ranks 0" in done.stdout
 
 
-def said_of(folder) -> str:
-    done = subprocess.run([sys.executable, "scripts/merge_logs.py", folder], cwd=ROOT,
-                          capture_output=True, text=True)
+def said_of(folder, every: int = 20) -> str:
+    done = subprocess.run([sys.executable, "scripts/merge_logs.py", folder, "--every", str(every)],
+                          cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -110,6 +111,36 @@ def test_what_a_run_on_more_ranks_has_left_is_not_laid_beside_the_new_ones(tmp_p
     assert "of ranks 0, 1;" in said and "of ranks 2, 3;" in said and said.count("no straggler") == 2
     run, = find_runs([tmp_path])
     assert run.ranks == 2 and all(len(row) == 2 for row in run.steps.values())
+
+
+def resume(folder, ranks: int, at: int, **more) -> None:
+    """Resumes the run in `folder` at step `at`, an epoch's first, on another number of ranks.
+
+    As RunLog does it, each of these ranks drops what it wrote from there on, and no other's log.
+    """
+    resumed, epoch = write_run(folder / "resumed", ranks=ranks, **more), 1 + at // 2
+    for path in resumed.iterdir():
+        old, new = folder / path.name, list(read_events(path))
+        kept = [event for event in read_events(old) if event.get("epoch", 0) < epoch]
+        kept += [new[0] | {"position": [epoch, 0, at]},
+                 *(event for event in new[1:] if event.get("epoch", epoch) >= epoch)]
+        old.write_text("".join(json.dumps(event) + "\n" for event in kept))
+        path.unlink()
+    resumed.rmdir()
+
+
+def test_after_a_resume_on_fewer_ranks_the_lost_ranks_steps_do_not_count(tmp_path):
+    """Steps 4 to 7 were trained twice: by four ranks, and since the last checkpoint by two."""
+    write_run(tmp_path, ranks=4, steps=8, ended=False)
+    resume(tmp_path, ranks=2, at=4, steps=6)  # two ranks are at step 6 now
+    run, = find_runs([tmp_path])
+    assert [row["ranks"] for row in run.merged] == 4 * [[0, 1, 2, 3]] + 2 * [[0, 1]]
+    assert [row["samples"] for row in run.merged] == 6 * [100]
+    assert run.merged[5]["loss"] == pytest.approx(2.0 / 6 + 0.5)
+    resume(tmp_path, ranks=4, at=6, steps=8)
+    run, = find_runs([tmp_path])
+    assert [len(row) for row in run.steps.values()] == [4, 4, 4, 4, 2, 2, 4, 4]
+    assert "of ranks 0, 1, 2, 3;" in said_of(tmp_path, 1) and "only" not in said_of(tmp_path, 1)
 
 
 def test_a_folder_without_logs(tmp_path):
