@@ -5,7 +5,10 @@
 
 
 class CsvTracker:
-    """One row a value, in `folder`/tracker.csv: step, name, value; the flags as comments on top."""
+    """One row a value, in `folder`/tracker.csv: step, name, value; the flags as comments on top.
+
+    A resumed run may write a step again: its last row counts.
+    """
 
     def __init__(self, folder):
         self.file = (folder / "tracker.csv").open("a")

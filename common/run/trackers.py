@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,11 @@ class Tracker:
         """The run begins, or goes on; `settings` are plain str, int, float, bool, list and None."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """`values` by name at iteration `step` of the run; a resumed run repeats no step."""
+        """`values` by name at iteration `step` of the run.
+
+        A resumed run goes on at its checkpoint, and logs again the steps that a killed one trained
+        after it: the last value of a step counts.
+        """
 
     def close(self) -> None:
         """Nothing comes after this; called also when the run fails."""
@@ -57,23 +62,31 @@ class LivePage(Tracker):
 
 
 class TensorBoard(Tracker):
-    """Scalars and the settings as TensorBoard's event files in `folder`/tensorboard."""
+    """Scalars and the settings as TensorBoard's event files in `folder`/tensorboard.
+
+    Where a resumed run goes on, `purge_step` hides what a killed one wrote from there on.
+    """
 
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder / "tensorboard"))
+        self._open = partial(SummaryWriter, str(folder / "tensorboard"))
+        self._writer: Any = None
 
     def start(self, settings: Mapping[str, Any]) -> None:
         rows = "".join(f"| {name} | {value} |\n" for name, value in settings.items())
-        self._writer.add_text("settings", f"| flag | value |\n|---|---|\n{rows}")
+        self._settings = f"| flag | value |\n|---|---|\n{rows}"
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
+        if self._writer is None:
+            self._writer = self._open(purge_step=step)
+            self._writer.add_text("settings", self._settings)
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 class Mlflow(Tracker):

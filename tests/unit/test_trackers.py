@@ -2,10 +2,11 @@
 
 Mutations that turn this red: a tracker on every rank; `step` counted from the epoch's start; the
 epoch's mean not logged; no close when the run fails; find_tracker left out of prepare_runs; a new
-run of MLflow's at each start; what waits not sent at the end.
+run of MLflow's at each start; what waits not sent at the end; no purge_step.
 """
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -111,6 +112,20 @@ def test_tensorboard_reads_what_was_logged(tmp_path):
     tracker.close()
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [(one.step, one.value) for one in events.Scalars("batch/loss")] == [(3, 2.5)]
+
+
+def test_tensorboard_shows_a_step_that_was_trained_again_once(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for start, end in ((0, 6), (4, 8)):  # killed after its step 5, and resumed at its checkpoint
+        with RunLog(tmp_path / "l", tmp_path / "m", World(), Position(1, start, start),
+                    tracker=trackers.create_tracker("tensorboard", tmp_path, True)) as log:
+            log.begin({"seed": 1})
+            for at in range(start, end):
+                log.step(replace(step(1, at, loss=start), at=Position(1, at, at)))
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(one.step, one.value) for one in events.Scalars("batch/loss")] == [
+        *((at, 0) for at in range(4)), *((at, 4) for at in range(4, 8))]
 
 
 def test_mlflow_reads_what_was_logged_and_a_resumed_run_goes_on_in_it(tmp_path, monkeypatch):
