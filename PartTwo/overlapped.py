@@ -133,10 +133,14 @@ class OverlappedAllReduce(GradientSync):
         self._sent.clear()
 
     def _send_the_rest(self) -> None:
-        """For what backward did not compute here zeros leave: other ranks may have computed it."""
+        """For what the last backward did not compute, what micro-batches before it gathered leaves.
+
+        Where they gathered nothing zeros leave: other ranks may have computed it.
+        """
         for bucket in self._buckets[len(self._sent):]:
             for parameter in list(bucket.missing):
-                parameter.grad = torch.zeros_like(parameter)
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
                 bucket.take(parameter, self._to_send(parameter))
             self._send(bucket)
         self._check.finish()

@@ -3,8 +3,8 @@
 Mutations that turn this red: add from right to left in ShardTree.mean (reversed values);
 let reduce_scatter_all_gather sum the first slices; drop `wanted.sub_` in Wire.pack
 (errors pile up); drop `add_(row)` (nothing is sent); let OverlappedAllReduce send a bucket when it
-is full and not in its turn; drop `_require_equal_layout`; drop what `_send_the_rest` takes; drop
-the residual from `state`; count 4 bytes a number in `counted`.
+is full and not in its turn; drop `_require_equal_layout`; drop what `_send_the_rest` takes, or
+always send zeros there; drop the residual from `state`; count 4 bytes a number in `counted`.
 """
 
 import pytest
@@ -22,6 +22,7 @@ from PartTwo.buckets import Bucket, fill_buckets
 from PartTwo.overlapped import OverlappedAllReduce
 from PartTwo.strategies import SyncOptions, create_strategy
 from PartTwo.wire import Wire
+from tests.multiprocess.test_parity import OVERLAPPING
 from tests.ranks import run_ranks
 
 
@@ -76,6 +77,25 @@ def overlapped_but_one_unused() -> list[float]:
 
 def test_a_gradient_that_only_one_rank_has_counts_as_zero_elsewhere():
     assert run_ranks(2, overlapped_but_one_unused) == [[1.0, 0.5]] * 2
+
+
+def learned_from_two_micro_batches(strategy: str) -> list[list[float]]:
+    """The first of them uses one parameter, and the second another; how far each has moved."""
+    parameters = [nn.Parameter(torch.zeros(2)) for _ in range(2)]
+    sync, optimizer = create_strategy(strategy), torch.optim.SGD(parameters, 1.0)
+    sync.prepare(nn.ParameterList(parameters), optimizer)
+    with sync.no_sync():
+        (parameters[0] * (1.0 + dist.get_rank())).sum().backward()
+    parameters[1].sum().backward()
+    sync.average([parameter.grad for parameter in parameters])
+    optimizer.step()
+    sync.settle()
+    return [parameter.tolist() for parameter in parameters]
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", *OVERLAPPING])
+def test_what_only_an_earlier_micro_batch_used_keeps_its_gradient(strategy):
+    assert run_ranks(2, learned_from_two_micro_batches, strategy) == [[[-1.5] * 2, [-1.0] * 2]] * 2
 
 
 def prepared_with_own_layout() -> str:
