@@ -103,6 +103,7 @@ class CrossStepAllReduce(OverlappedAllReduce):
             for bucket in arriving:
                 bucket.bring_back()
                 self._receive(bucket, self._travelling.pop(bucket))
+            self._drop_unused()
         self._optimizer.step()
         for parameter, gradient in newer.items():
             parameter.grad = gradient

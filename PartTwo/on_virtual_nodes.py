@@ -139,6 +139,9 @@ class OverlappedVirtual(OverlappedAllReduce):
     def _to_send(self, parameter: Parameter) -> list[Tensor]:
         return self._nodes.sums(parameter, parameter.grad)
 
+    def _share_used(self, used: list[bool]) -> None:
+        """Does not: what has no gradient counts with zeros, as VirtualNodes says."""
+
     def _start(self, number: int, bucket: Bucket) -> InFlight:
         rows = bucket.rows
         require_finite(rows[1:], "a gradient")

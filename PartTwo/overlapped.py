@@ -58,6 +58,8 @@ class OverlappedAllReduce(GradientSync):
         self._wire = Wire(options.wire)
         self._buckets: list[Bucket] = []
         self._sent: list[InFlight] = []
+        self._trained: list[Parameter] = []
+        self._used: InFlight | None = None
         self._lanes: list[Any] = []
         self._is_held = False
         self._rows = 1
@@ -70,7 +72,7 @@ class OverlappedAllReduce(GradientSync):
         Every rank must call it. Raises RanksDisagree when parameters lie otherwise in memory here
         than on the leader: buckets travel as they lie.
         """
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._trained = trained = [each for each in model.parameters() if each.requires_grad]
         _require_equal_layout(trained)
         self._buckets = fill_buckets(trained[::-1], self._bucket_bytes, self._rows)
         self._lanes = self._open_lanes()
@@ -131,19 +133,35 @@ class OverlappedAllReduce(GradientSync):
             self._receive(bucket, sent)
             bucket.empty()
         self._sent.clear()
+        self._drop_unused()
 
     def _send_the_rest(self) -> None:
-        """For what the last backward did not compute, what micro-batches before it gathered leaves.
-
-        Where they gathered nothing zeros leave: other ranks may have computed it.
-        """
+        """For what backward did not compute, earlier micro-batches' gradient leaves, or zeros."""
+        used = [parameter.grad is not None for parameter in self._trained]
         for bucket in self._buckets[len(self._sent):]:
             for parameter in list(bucket.missing):
-                if parameter.grad is None:
+                if parameter.grad is None:  # other ranks may have computed it
                     parameter.grad = torch.zeros_like(parameter)
                 bucket.take(parameter, self._to_send(parameter))
             self._send(bucket)
         self._check.finish()
+        self._share_used(used)
+
+    def _share_used(self, used: list[bool]) -> None:
+        """Sends one byte a parameter: whether this rank has a gradient of it."""
+        row = torch.tensor(used, dtype=torch.uint8, device=self._trained[0].device)
+        self._used = InFlight(dist.all_reduce(row, op=dist.ReduceOp.MAX, async_op=True), row)
+        self.bytes_sent += ring_bytes(total_bytes([row]), world_size())
+
+    def _drop_unused(self) -> None:
+        """Takes the zeros from what no rank used: weight decay and momentum would move it."""
+        if self._used is None:
+            return
+        self._used.work.wait()
+        for parameter, is_used in zip(self._trained, self._used.payload.tolist(), strict=True):
+            # a rounded wire may have sent a residual: that stays
+            if not (is_used or parameter.grad is None or parameter.grad.any()):
+                parameter.grad = None
 
     def _receive(self, bucket: Bucket, sent: InFlight) -> None:
         sent.work.wait()

@@ -4,8 +4,11 @@ Mutations that turn this red: add from right to left in ShardTree.mean (reversed
 let reduce_scatter_all_gather sum the first slices; drop `wanted.sub_` in Wire.pack
 (errors pile up); drop `add_(row)` (nothing is sent); let OverlappedAllReduce send a bucket when it
 is full and not in its turn; drop `_require_equal_layout`; drop what `_send_the_rest` takes, or
-always send zeros there; drop the residual from `state`; count 4 bytes a number in `counted`.
+always send zeros there; drop `_drop_unused` from `average` or CrossStepAllReduce._update, or its
+`any`; drop the residual from `state`; count 4 bytes a number in `counted`.
 """
+
+from functools import partial
 
 import pytest
 import torch
@@ -96,6 +99,37 @@ def learned_from_two_micro_batches(strategy: str) -> list[list[float]]:
 @pytest.mark.parametrize("strategy", ["all-reduce", *OVERLAPPING])
 def test_what_only_an_earlier_micro_batch_used_keeps_its_gradient(strategy):
     assert run_ranks(2, learned_from_two_micro_batches, strategy) == [[[-1.5] * 2, [-1.0] * 2]] * 2
+
+
+def weights_after(strategy: str, options: SyncOptions, used: list[list[int]],
+                  **kinds: float) -> list[float]:
+    """The weights, of one element each, that used[step] names in each step of SGD."""
+    parameters = [nn.Parameter(torch.ones(1)) for _ in range(2)]
+    sync, optimizer = create_strategy(strategy, options), torch.optim.SGD(parameters, 0.1, **kinds)
+    sync.prepare(nn.ParameterList(parameters), optimizer)
+    for numbers in used:
+        optimizer.zero_grad()
+        sum(0.3 * parameters[number].sum() for number in numbers).backward()
+        sync.average([p.grad for p in parameters if p.grad is not None])
+        optimizer.step()
+        sync.settle()
+    return [parameter.item() for parameter in parameters]
+
+
+@pytest.mark.parametrize("strategy", OVERLAPPING)
+def test_what_no_rank_used_is_left_alone_as_by_the_flat_all_reduce(strategy):
+    """Neither weight decay nor momentum moves it."""
+    found, expected = (run_ranks(2, partial(weights_after, momentum=0.9, weight_decay=0.1), name,
+                                 SyncOptions(), [[0, 1], [0, 1], [0], [0]])
+                       for name in (strategy, "all-reduce"))
+    assert found == [pytest.approx(each) for each in expected]
+
+
+@pytest.mark.parametrize("strategy", OVERLAPPING)
+def test_what_rounding_took_still_reaches_what_no_rank_uses_any_more(strategy):
+    for weights in run_ranks(2, weights_after, strategy, SyncOptions(wire="bf16"),
+                             [[0, 1], [0], [0], [0]]):
+        assert weights[1] == pytest.approx(1 - 0.1 * 0.3, abs=1e-7)
 
 
 def prepared_with_own_layout() -> str:

@@ -151,8 +151,8 @@ def test_counts_the_bytes_that_each_rank_sends(strategy):
     counted = run_ranks(4, sent, strategy, "float32")
     if strategy.startswith("gather"):
         assert counted == [3 * payload, payload, payload, payload]
-    else:
-        assert counted == [payload * 3 // 2] * 4
+    else:  # the overlapping ones also send a byte for each of the two parameters
+        assert counted == [payload * 3 // 2 + 3 * (strategy in OVERLAPPING)] * 4
 
 
 def averaged_mixed_layouts(strategy: str) -> Tensor:
