@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from common.step.gradient_check import is_queued, require_finite
+
 FORMATS = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -33,15 +35,30 @@ class Wire:
         return self._residuals
 
     def pack(self, number: int, row: Tensor) -> Tensor:
-        """What to send for the expected tensor `number`: itself, or a rounded copy."""
+        """What to send for the expected tensor `number`: itself, or a rounded copy.
+
+        Raises NotFinite where that overflows; on a GPU, which would have to be waited for,
+        `unpack` does.
+        """
         if self._format is None:
             return row
         wanted = self._residuals[number].add_(row)
         rounded = wanted.to(self._format)
         wanted.sub_(rounded)
+        if not is_queued(wanted):
+            self._require_in_range(wanted)
         return rounded
 
     def unpack(self, received: Tensor, row: Tensor) -> None:
-        """Copies the received form of a packed row back into it, in place."""
+        """Copies the received form of a packed row back into it, in place.
+
+        Raises NotFinite where the sum over ranks overflowed.
+        """
         if received is not row:
             row.copy_(received)
+            self._require_in_range(row)
+
+    def _require_in_range(self, row: Tensor) -> None:
+        """Looks at fp16 alone: bf16 has the range of float32."""
+        if self._format is torch.float16:
+            require_finite([row], "a number of --wire fp16, which unlike bf16 ends at 65504,")

@@ -1,9 +1,9 @@
 """A loss or gradient that is not finite, on one rank only, stops all ranks at the same step.
 
 Mutations that turn this red: drop `require_finite` from a strategy's `average`, from
-comm_hooks._check or from OverlappedAllReduce._send (the wrong rank is named); drop the isfinite
-from `forward`; return the norm's verdict without looking (large gradients are refused); drop the
-isfinite from evaluate.
+comm_hooks._check or from OverlappedAllReduce._send, or `_require_in_range` from Wire.pack (the
+wrong rank is named); drop the isfinite from `forward`; return the norm's verdict without looking
+(large gradients are refused); drop the isfinite from evaluate.
 """
 
 from functools import partial
@@ -95,6 +95,27 @@ def test_so_do_ranks_with_several_virtual_nodes(run, tmp_path):
         line, = error_lines(each.output())
         assert "gradient of layers.4.weight became infinite or not a number" in line
         assert f"on rank 2 at epoch 1 iteration {BAD_AT}" in line
+
+
+@pytest.mark.parametrize("run", ["all-reduce", "overlapped-all-reduce", "cross-step-all-reduce",
+                                 "PartThree"])
+def test_so_they_do_where_a_gradient_is_too_large_for_fp16(run, tmp_path):
+    """Part Three looks at the mean, which does not show which rank's gradient it was."""
+    plants = {2: partial(plant_bad_number, tmp_path, "gradient", 3e5)}
+    with running(Case(run, 3, "memory", 3, 0), tmp_path, more=("--wire", "fp16"),
+                 plants=plants) as programs:
+        codes, _ = joined(programs, 60)
+    assert codes == [5] * 3, [each.output() for each in programs]
+    for each in programs:
+        line, = error_lines(each.output())
+        assert f"at epoch 1 iteration {BAD_AT}" in line
+        assert ("gradient of layers.4.weight became infinite" if run == "PartThree" else
+                "a number of --wire fp16, which unlike bf16 ends at 65504, became infinite or not "
+                "a number on rank 2") in line
+    for path in checkpoint_folder.newest(tmp_path / FOLDERS[run] / "checkpoints"):
+        contents = checkpoint.read(path)
+        assert all(bool(tensor.isfinite().all()) for tensor in (
+            *contents["model_state_dict"].values(), *sum(contents["rank_state"], [])))
 
 
 def test_weights_that_the_last_update_made_non_finite(tmp_path):

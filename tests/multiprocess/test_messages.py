@@ -5,7 +5,8 @@ let reduce_scatter_all_gather sum the first slices; drop `wanted.sub_` in Wire.p
 (errors pile up); drop `add_(row)` (nothing is sent); let OverlappedAllReduce send a bucket when it
 is full and not in its turn; drop `_require_equal_layout`; drop what `_send_the_rest` takes, or
 always send zeros there; drop `_drop_unused` from `average` or CrossStepAllReduce._update, or its
-`any`; drop the residual from `state`; count 4 bytes a number in `counted`.
+`any`; drop the residual from `state`; drop `_require_in_range` from Wire.unpack; count 4 bytes a
+number in `counted`.
 """
 
 from functools import partial
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from common.core.failures import RanksDisagree
+from common.step.gradient_check import NotFinite
 from common.step.gradient_sync import GradientSync
 from PartThree.comm_hooks import POWER_START, register_comm_hook
 from PartThree.ddp import OWN_BUFFERS, buckets
@@ -189,6 +191,29 @@ def test_what_rounding_takes_is_sent_later(format):
     dtype = wire.pack(0, sent).dtype
     without = sum(noise(0, step).to(dtype).float() for step in range(50))
     assert float((sent - wanted).norm()) < 0.5 * float((without - wanted).norm())
+
+
+def overflowing(strategy: str, gradient: float) -> tuple[str, float]:
+    weight = nn.Parameter(torch.zeros(3))
+    sync, optimizer = create_strategy(strategy, SyncOptions(wire="fp16")), torch.optim.SGD([weight])
+    sync.prepare(nn.ParameterList([weight]), optimizer)
+    try:
+        (weight * gradient).sum().backward()
+        sync.average([weight.grad])
+        optimizer.step()
+        sync.settle()
+    except NotFinite as found:
+        return str(found), weight.abs().max().item()
+    return "", weight.abs().max().item()
+
+
+@pytest.mark.parametrize("strategy, gradient", [
+    ("all-reduce", 7e4), ("overlapped-all-reduce", 2e5), ("cross-step-all-reduce", 2e5),
+    ("gather-scatter", 4e4), ("all-reduce", 4e4), ("reduce-scatter", 4e4)])
+def test_what_overflows_in_fp16_reaches_no_weights(strategy, gradient):
+    """The last three overflow in the sum of two ranks only."""
+    said = "a number of --wire fp16, which unlike bf16 ends at 65504, is not finite"
+    assert run_ranks(2, overflowing, strategy, gradient) == [(said, 0.0)] * 2
 
 
 def compressed(strategy: str) -> tuple[list[float], int]:
