@@ -39,7 +39,8 @@ class LocalSGD(GradientSync):
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Takes part in each of the optimizer's steps from now on."""
         self._weights = [p.detach() for p in model.parameters() if p.requires_grad]
-        self._steps = torch.zeros(1, dtype=torch.int64)  # of the epoch; a tensor, to be saved
+        # of the epoch; a tensor, and where the weights are, so that ranks can gather it for a save
+        self._steps = torch.zeros(1, dtype=torch.int64, device=self._weights[0].device)
         self._optimizer = optimizer
         self._mean.prepare(model, optimizer)
         optimizer.register_step_post_hook(lambda *_: self._after_step())

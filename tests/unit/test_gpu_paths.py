@@ -4,7 +4,7 @@ Mutations that turn this red: wait for the device at the end of each phase; read
 a phase as its last; take from the host in ResidentDataset.take; hand an image to the device for
 each batch; give rank 1 a GPU that is not there; say nothing of ranks that share one; leave
 LateCheck.finish out of OverlappedAllReduce; read the loss of a GPU in Readings.add, or leave out
-whether it is finite; the metric before the loss.
+whether it is finite; the metric before the loss; count LocalSGD's steps on the CPU.
 """
 
 from dataclasses import replace
@@ -21,6 +21,7 @@ from common.cluster.process_group import Node
 from common.core.failures import UsageError
 from common.core.metrics import ACCURACY, Metric
 from common.core.settings import Settings
+from common.core.strategies import LOCAL_STRATEGIES
 from common.core.world import World
 from common.data.dataset import ArrayDataset
 from common.data.loaders import InMemoryLoader
@@ -31,6 +32,7 @@ from common.setup import create_loader
 from common.step import gradient_check
 from common.step.gradient_check import LateCheck, NotFinite
 from common.step.phase_timer import GpuMoment, HostMoment, PhaseTimer, moments_of
+from PartTwo.strategies import SyncOptions, create_strategy
 from tests.ranks import run_ranks
 from tests.small import small_dataset, small_loader
 
@@ -130,8 +132,6 @@ def test_gradients_of_a_gpu_are_looked_at_without_waiting(monkeypatch):
 
 def found_in_the_seam(name: str) -> list[str]:
     """Where a bad gradient is found by a strategy that sends during backward, on a GPU."""
-    from PartTwo.strategies import create_strategy
-
     gradient_check.is_queued = lambda tensor: True
     model, seen = torch.nn.Linear(2, 2), []
     seam = create_strategy(name)
@@ -148,6 +148,17 @@ def found_in_the_seam(name: str) -> list[str]:
 @pytest.mark.parametrize("name", ["overlapped-all-reduce", "cross-step-all-reduce"])
 def test_a_bad_gradient_of_a_gpu_is_found_before_the_update(name):
     assert run_ranks(1, found_in_the_seam, name) == [["backward has ended", "found"]]
+
+
+@pytest.mark.parametrize("name", LOCAL_STRATEGIES)
+@pytest.mark.parametrize("wire", ["float32", "bf16", "int8"])
+def test_what_a_save_gathers_lies_where_the_weights_do(name, wire):
+    """NCCL gathers from GPUs alone."""
+    with torch.device("meta"):
+        model = torch.nn.Linear(2, 2)
+    seam = create_strategy(name, SyncOptions(wire=wire))
+    seam.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
+    assert {each.device.type for each in seam.state()} == {"meta"}
 
 
 def test_a_metric_never_sees_what_gave_a_bad_loss():
