@@ -9,16 +9,18 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import NoReturn
 
 from common.core.events import append_event
 from common.core.progress import process_progress
+from common.core.settings import going_on
 
 RESUMABLE = (75, 130, 143)
 NOT_FINITE = 5
 LAUNCHERS = (("TORCHELASTIC_RUN_ID", "torchrun"), ("OMPI_COMM_WORLD_RANK", "mpirun"),
              ("SLURM_STEP_ID", "srun"), ("PMI_RANK", "mpirun"))  # srun may set PMI_RANK too
-QUOTED_RESUME = re.compile(r" --resume[ =](?:\\.|[^\\\s])+")
+QUOTED_RESUME = re.compile(r" --resume[ =]((?:\\.|[^\\\s])+)")
 CLEARED_LINE = "\r\x1b[K"
 
 
@@ -60,15 +62,24 @@ def advice(code: int, saved: str | None, arguments: Sequence[str],
 
 
 def resume_command(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """The launcher's command, or this process's own where there is none, with --resume auto.
+    """The launcher's command, or this process's own where there is none, as it goes on.
 
     Our launchers leave theirs, quoted for the shell, in RUN_COMMAND; see scripts/run_command.sh.
     """
     if launcher := environment.get("RUN_COMMAND"):
-        return f"{QUOTED_RESUME.sub('', launcher).strip()} --resume auto"
+        return (f"{QUOTED_RESUME.sub('', launcher).strip()} "
+                + _resume_flag(QUOTED_RESUME.findall(launcher)))
+    pairs = list(zip(["", *arguments], arguments, strict=False))
+    flag = _resume_flag([shlex.quote(word.removeprefix("--resume=")) for before, word in pairs
+                         if before == "--resume" or word.startswith("--resume=")])
     for variable, launcher in LAUNCHERS:
         if variable in environment and "--rank" not in arguments and "-R" not in arguments:
-            return f"the same {launcher} command with --resume auto"
-    kept = [word for before, word in zip(["", *arguments], arguments, strict=False)
+            return f"the same {launcher} command with {flag}"
+    kept = [word for before, word in pairs
             if "--resume" not in (before, word) and not word.startswith("--resume=")]
-    return f"python3 {shlex.join(kept)} --resume auto"
+    return f"python3 {shlex.join(kept)} {flag}"
+
+
+def _resume_flag(said: Sequence[str]) -> str:
+    """What goes on with a run whose command says so of --resume, each quoted for the shell."""
+    return f"--resume {going_on(reduce(going_on, said, 'no'))}"

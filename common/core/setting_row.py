@@ -22,8 +22,8 @@ class Row:
     does under the other settings that a function is given; of its plain value `compared` gives what
     counts. `per_node` settings may differ between the nodes of a run, where they do not decide what
     is learned. A run that is started again from its settings.json takes over plain values that are
-    `repeated`. `banner` is what the start-up banner says where the value is not the default, with
-    {} for it.
+    `repeated`. Where a flag is given twice, or once in a file, `combine` makes one value of both.
+    `banner` is what the start-up banner says where the value is not the default, with {} for it.
     """
 
     help: str
@@ -38,6 +38,7 @@ class Row:
     compared: Callable[[Plain], Plain] = lambda plain: plain
     per_node: bool = False
     repeated: Callable[[Plain], bool] = lambda plain: True
+    combine: Callable[[Plain, Plain], Plain] = lambda before, after: after
     banner: str = ""
     common: bool = False
 

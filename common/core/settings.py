@@ -22,6 +22,27 @@ RUN = "the run"
 SEAM = "gradient synchronisation"
 GROUPS = (DATA, LEARN, SEAM, JOIN, NODE, RUN)
 ACCEPTS_CHANGES = ":changed"
+AUTO_OR = "auto:"  # a FILE behind it is for a run that has saved nothing yet
+
+
+def going_on(resume: str, then: str = "auto") -> str:
+    """What two --resume of a command mean: the last, but `auto` goes on with what the first began.
+
+    So `auto` behind FILE is auto:FILE, and behind HOW:changed it accepts changes too.
+    """
+    if then.removesuffix(ACCEPTS_CHANGES) != "auto":
+        return then
+    how = resume.removesuffix(ACCEPTS_CHANGES)
+    accepts = ACCEPTS_CHANGES if ACCEPTS_CHANGES in resume[len(how):] + then else ""
+    if how in ("no", "auto", "replace"):
+        return f"auto{accepts}"
+    return f"{AUTO_OR}{how.removeprefix(AUTO_OR)}{accepts}"
+
+
+def begun_with(resume: str) -> str:
+    """What --resume said when the run began: FILE where it says auto:FILE by now."""
+    is_auto = resume.removesuffix(ACCEPTS_CHANGES) == "auto"
+    return resume if is_auto else resume.removeprefix(AUTO_OR)
 
 
 @dataclass(frozen=True)
@@ -76,8 +97,10 @@ class Settings(LearningSettings):
         metavar="SECONDS", parts=CLUSTER)
     resume: str = setting(
         "no", "run in the output folder: no (default: refuse), auto (continue) or replace; or "
-        "start from a checkpoint FILE", RUN, details="; auto:changed and FILE:changed continue "
-        "although settings have changed", metavar="HOW", common=True,
+        "start from a checkpoint FILE", RUN, details="; auto:FILE continues the run that began "
+        "with FILE, from FILE if it has saved nothing yet, and so does auto behind --resume FILE; "
+        "auto:changed and FILE:changed continue although settings have changed", metavar="HOW",
+        combine=going_on, common=True,
         # a checkpoint to start from is a part of what is repeated
         repeated=lambda how: how.removesuffix(ACCEPTS_CHANGES) not in ("no", "auto", "replace"))
     checkpoint_every: Interval = setting(
@@ -136,7 +159,7 @@ class Settings(LearningSettings):
 
     @property
     def resume_from(self) -> str:
-        """no, auto, replace or a file: what --resume says without its last word."""
+        """no, auto, replace, FILE or auto:FILE: what --resume says without :changed."""
         return self.resume.removesuffix(ACCEPTS_CHANGES)
 
     @property

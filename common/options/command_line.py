@@ -10,7 +10,7 @@ from typing import Any
 
 from common.core.failures import UsageError
 from common.core.setting_row import Row
-from common.core.settings import GROUPS, Launch, Settings, SyncChoice
+from common.core.settings import GROUPS, Launch, Settings, SyncChoice, going_on
 from common.core.strategies import SEAMS
 from common.core.user_code import Place
 from common.core.world import World, detect_world
@@ -42,8 +42,8 @@ def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tup
     """
     flags = _given(part, arguments)
     world, settings = launched(flags), complete(flags, part)
-    if world.attempt and settings.resume_from in ("no", "replace"):
-        settings = replace(settings, resume="auto")  # a launcher's restart goes on by itself
+    if world.attempt:  # a launcher's restart goes on by itself
+        settings = replace(settings, resume=going_on(settings.resume))
     check(part, settings, world)
     return settings, world
 
@@ -55,7 +55,10 @@ def _given(part: str, arguments: Sequence[str] | None) -> dict[str, Any]:
     if (path := flags.pop("settings", None)) is None:
         return flags
     told, is_record = read_settings(path, part, parser)
-    return {**(_without_defaults(told, part) if is_record else told), **flags}
+    rows = {**Launch.rows(), **Settings.rows()}
+    return {**(_without_defaults(told, part) if is_record else told),
+            **{name: rows[name].combine(told[name], value) if name in told else value
+               for name, value in flags.items()}}
 
 
 def _without_defaults(told: Mapping[str, Any], part: str) -> dict[str, Any]:

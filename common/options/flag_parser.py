@@ -49,7 +49,8 @@ class FlagParser(argparse.ArgumentParser):
         flags = [*filter(None, [row.short]), f"--{name.replace('_', '-')}"]
         takes: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
         if row.parse is not bool:
-            takes = {"type": row.parse, "metavar": row.metavar or METAVARS.get(row.parse, "N"),
+            takes = {"action": partial(Combine, row.combine), "type": row.parse,
+                     "metavar": row.metavar or METAVARS.get(row.parse, "N"),
                      "choices": row.choices if row.parse is str and row.choices else None}
         action = self._titled[row.group].add_argument(
             *flags, dest=name, default=argparse.SUPPRESS,
@@ -118,6 +119,20 @@ class FlagParser(argparse.ArgumentParser):
             return f"; {answer}"
         close = _near_values(word, choices)
         return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+class Combine(argparse.Action):
+    """Stores a value; of a flag that is given again, what its row makes of both values."""
+
+    def __init__(self, combine: Callable[[Any, Any], Any], *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._combine = combine
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any,
+                 flag: str | None = None) -> None:
+        if hasattr(namespace, self.dest):
+            value = self._combine(getattr(namespace, self.dest), value)
+        setattr(namespace, self.dest, value)
 
 
 class ShowAll(argparse.Action):

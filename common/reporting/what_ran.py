@@ -17,7 +17,8 @@ from common.reporting.run_findings import MEGABYTE
 from common.reporting.tables import Table
 
 NODE_SETTINGS = ("data_dir", "output_dir", "resume", "dry_run")
-RESUME, AGAIN = " --resume auto", " --output-dir outputs/again"
+RESUME = " --resume auto(?::changed)?$|(?<= --resume )auto:"  # of auto:FILE, FILE stays
+AGAIN = " --output-dir outputs/again"
 OUTPUT_DIR = r" --output-dir[ =](?:'[^']*'|\S+)"
 UNKNOWN = "-"
 

@@ -6,12 +6,17 @@
 import contextlib
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from torch import nn
 
+from common.core.events import read_events
 from common.core.failures import CheckpointError
 from common.core.progress import Position
+from common.core.settings import ACCEPTS_CHANGES, AUTO_OR, begun_with
+from common.core.world import World
+from common.run.other_runs import log_paths
 
 BEST = "best.pt"
 _OURS = re.compile(r"Epoch_(\d+)(?:_Iteration_(\d+))?\.pt")
@@ -31,7 +36,24 @@ def to_resume(folder: Path, resume: str) -> list[Path]:
     """The checkpoints that --resume means for the run in `folder`, first choice first."""
     if resume in ("no", "replace"):
         return []
-    return newest(folder / "checkpoints") if resume == "auto" else [Path(resume)]
+    if resume == "auto":
+        return newest(folder / "checkpoints")
+    file = Path(begun_with(resume))
+    is_going_on = resume.startswith(AUTO_OR) and _has_begun(folder, file)
+    return [*(newest(folder / "checkpoints") if is_going_on else []), file]
+
+
+def _has_begun(folder: Path, file: Path) -> bool:
+    """Whether the checkpoints in `folder` are of a run that has begun with `file`.
+
+    Another run's folder takes no `file` from elsewhere, but a run may go back to a file of its own:
+    until the leader's log says that it did, what is ahead of that is not yet put aside.
+    """
+    if folder.resolve() not in file.resolve().parents:
+        return True
+    starts = read_events(log_paths(folder, World())[1], "start")
+    return any(Path(begun_with(start["settings"]["resume"]).removesuffix(ACCEPTS_CHANGES)) == file
+               for start in starts)
 
 
 def _trained_to(path: Path) -> tuple[int, float]:
@@ -48,11 +70,20 @@ def prune(path: Path, kept: int) -> None:
     What is ahead of `path`, a damaged file or another line of training that was given up, would be
     taken for the newest: it gets `.aside` behind its name. A failing disk changes nothing.
     """
-    every = newest(path.parent)
-    with contextlib.suppress(OSError):
-        for ahead in every[:every.index(path)]:
-            ahead.rename(ahead.with_name(ahead.name + ".aside"))
+    put_aside(ahead_of(path))
     drop_older(path, kept)
+
+
+def ahead_of(path: Path) -> list[Path]:
+    """The checkpoints beside `path`, which need not be there, that are trained further."""
+    return [each for each in newest(path.parent) if _trained_to(each) > _trained_to(path)]
+
+
+def put_aside(paths: Iterable[Path]) -> None:
+    """Adds `.aside` to the names of files, so that no run takes them for its own."""
+    with contextlib.suppress(OSError):
+        for path in paths:
+            path.rename(path.with_name(path.name + ".aside"))
 
 
 def drop_older(path: Path, kept: int) -> None:

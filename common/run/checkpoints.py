@@ -97,6 +97,11 @@ class Checkpoints:
         self.node.stop.saved()
         self.clock.saved()
 
+    def leave_other_line(self, position: Position) -> None:
+        """Puts aside what is ahead of a run that goes on at `position`. On the leader."""
+        path = self.folder / checkpoint_folder.file_name(position)
+        checkpoint_folder.put_aside(checkpoint_folder.ahead_of(path))
+
     def finish_save(self, source: Path, position: Position) -> None:
         """Does what a kill left undone after `source` was written, if so. Every rank must call."""
         path = self.folder / checkpoint_folder.file_name(position)

@@ -6,7 +6,7 @@ Each rank goes by its own logs, since the nodes of a cluster need not share a di
 from pathlib import Path
 
 from common.core.failures import UsageError
-from common.core.settings import Settings
+from common.core.settings import AUTO_OR, Settings
 from common.core.world import World
 
 
@@ -31,7 +31,7 @@ def refuse_other_run(folder: Path, settings: Settings, world: World) -> None:
 
 def _is_another_run(folder: Path, resume: str) -> bool:
     """Whether what is about to start must not be mixed with what the folder holds."""
-    if resume in ("auto", "replace"):
+    if resume in ("auto", "replace") or resume.startswith(AUTO_OR):
         return False
     return resume == "no" or folder.resolve() not in Path(resume).resolve().parents
 

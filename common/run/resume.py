@@ -21,7 +21,7 @@ from common.core.collectives import broadcast_bytes
 from common.core.failures import CheckpointError, UsageError
 from common.core.progress import Position
 from common.core.setting_row import differences
-from common.core.settings import Settings
+from common.core.settings import Settings, begun_with
 from common.data.dataset import form_of
 from common.data.epoch_plan import EpochPlan
 from common.data.loaders import InMemoryLoader, WorkerLoader
@@ -89,6 +89,7 @@ def _begin(run: Run) -> list[str]:
             path.unlink(missing_ok=True)
     remarks = [] if contents is None else _restore(run, contents, source)
     if run.node.world.is_leader:
+        run.checkpoints.leave_other_line(run.position)
         keep_settings(run)
     return remarks
 
@@ -161,7 +162,7 @@ def _leaders_checkpoint(folder: Path, resume: str) -> tuple[Path, bytes]:
     for path in checkpoint_folder.to_resume(folder, resume):
         try:
             data = checkpoint.read_bytes(path)
-            if not checkpoint.parse(data, path)["sealed"] and resume == "auto":
+            if not checkpoint.parse(data, path)["sealed"] and path != Path(begun_with(resume)):
                 raise CheckpointError(f"{path} carries no seal, so no run wrote it here: --resume "
                                       "auto leaves it alone, and --resume FILE takes it")
             return path, data

@@ -13,7 +13,7 @@ from torch import nn
 from common.cluster.process_group import Node
 from common.core.failures import UsageError, writing
 from common.core.provenance import code_digest
-from common.core.settings import Settings
+from common.core.settings import Settings, begun_with
 from common.options.settings_file import RAN_ON
 from common.run import checkpoint_folder
 from common.run.checkpoints import KEPT_CHECKPOINTS
@@ -54,6 +54,7 @@ def keep_settings(run: Run) -> None:
     rows = run.settings.rows()
     told = {name: value for name, value in run.settings.as_json().items()
             if part in rows[name].parts}
+    told["resume"] = begun_with(run.settings.resume)
     if strategy:
         told["sync"] = [str(each) for each in run.settings.sync if each.label == strategy]
     constants = run.checkpoints.constants

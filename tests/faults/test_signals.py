@@ -290,18 +290,28 @@ def test_nohup_is_obeyed():
 
 
 @pytest.mark.parametrize("arguments, environment, expected", [
-    (["PartTwo/main.py", "-R", "1", "--resume", "replace"], {}, "python3 PartTwo/main.py -R 1"),
+    (["PartTwo/main.py", "-R", "1", "--resume", "replace"], {},
+     "python3 PartTwo/main.py -R 1 --resume auto"),
     (["PartOne/main.py", "--resume=no", "--data-dir", "my data"], {},
-     "python3 PartOne/main.py --data-dir 'my data'"),
-    (["PartThree/main.py"], {"TORCHELASTIC_RUN_ID": "x"}, "the same torchrun command with"),
+     "python3 PartOne/main.py --data-dir 'my data' --resume auto"),
+    (["PartOne/main.py", "--resume", "my file.pt:changed"], {},
+     "python3 PartOne/main.py --resume auto:'my file.pt:changed'"),
+    (["PartOne/main.py", "--resume=a.pt", "--resume", "auto"], {},
+     "python3 PartOne/main.py --resume auto:a.pt"),
+    (["PartOne/main.py", "--resume", "auto:changed"], {},
+     "python3 PartOne/main.py --resume auto:changed"),
+    (["PartThree/main.py"], {"TORCHELASTIC_RUN_ID": "x"},
+     "the same torchrun command with --resume auto"),
+    (["PartThree/main.py", "--resume", "a.pt"], {"TORCHELASTIC_RUN_ID": "x"},
+     "the same torchrun command with --resume auto:a.pt"),
     (["PartTwo/main.py"], {"OMPI_COMM_WORLD_RANK": "1", "SLURM_STEP_ID": "0"},
-     "the same mpirun command with"),
+     "the same mpirun command with --resume auto"),
     (["PartTwo/main.py", "-R", "1"],
-     {"RUN_COMMAND": "scripts/a.sh 4 --resume my\\ file.pt --resume=no --data-dir my\\ data "},
-     "scripts/a.sh 4 --data-dir my\\ data"),
+     {"RUN_COMMAND": "scripts/a.sh 4 --resume=no --resume my\\ file.pt --data-dir my\\ data "},
+     "scripts/a.sh 4 --data-dir my\\ data --resume auto:my\\ file.pt"),
 ])
 def test_the_resume_command_is_this_ranks_own(arguments, environment, expected):
     told = advice(75, "c/Epoch_1.pt", arguments, environment)
-    assert told == (f". Last good checkpoint: c/Epoch_1.pt. Resume with: {expected} --resume auto")
+    assert told == (f". Last good checkpoint: c/Epoch_1.pt. Resume with: {expected}")
     assert advice(75, None, arguments, environment) == ""
     assert advice(2, "c/Epoch_1.pt", arguments, environment) == ""

@@ -2,7 +2,8 @@
 
 Mutations that turn this red: leave the momentum out of restore; start the epoch anew in
 InMemoryLoader.batches; forget `totals`; do not call rebuild_buckets in PartThree/main.py; save no
-rank_state, or the leader's for all; drop `_restore_ranks`; drop `settle` from Checkpoints.save.
+rank_state, or the leader's for all; drop `_restore_ranks`; drop `settle` from Checkpoints.save; let
+auto:FILE be auto, or FILE; drop `leave_other_line` or `_has_begun`.
 """
 
 import random
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from common.core.events import append_event
 from common.run import checkpoint_folder
 from tests.ranks import program, run_programs
 from tests.runs import RUNS, STEPS, Case, end_of, launch, same_bits
@@ -137,6 +139,42 @@ def test_any_part_continues_any_parts_checkpoint(tmp_path):
         launch(case, tmp_path / run, path)
         steps = end_of(case, tmp_path / run).losses[0]
         assert [step[:2] for step in steps] == [(2, iteration) for iteration in range(9)]
+
+
+@pytest.mark.parametrize("run", ["PartOne", "all-reduce"])
+@pytest.mark.parametrize("kill_at", [10, 14])  # before its first save and after
+def test_a_run_from_a_file_that_is_killed_goes_on(kill_at, run, tmp_path):
+    """Part One goes back in its own folder, whose newest is Epoch_2.pt; the other begins a new."""
+    folders = [tmp_path / name for name in ("whole", "killed")]
+    for folder in folders:
+        folder.mkdir()
+        launch(Case("PartOne", 1, "memory", 0, 0), folder, "no")
+    case, more = Case(run, 1, "memory", 4, kill_at), ["--learning-rate", "0.05"]
+    files = [f"{folder}/PartOne/checkpoints/Epoch_1.pt" for folder in folders]
+    launch(case, folders[0], f"{files[0]}:changed", more=more)
+    launch(case, folders[1], f"{files[1]}:changed", more=more, code=KILLED,
+           before=partial(plant, kill_at=kill_at))
+    launch(case, folders[1], f"auto:{files[1]}:changed", more=more)
+    assert same_bits(*(end_of(case, folder) for folder in folders))
+    steps = end_of(case, folders[1]).losses[0][-9:]
+    assert [step[:2] for step in steps] == [(2, iteration) for iteration in range(9)]
+    place = f"epoch 2 iteration {0 if kill_at == 10 else 3} from"
+    assert place in (folders[1] / RUNS[run] / "logs_rank0.txt").read_text().split("resumed at")[-1]
+
+
+def test_a_run_that_has_not_yet_gone_back_does_so_at_the_next_start(tmp_path):
+    """Killed before its log says from where it goes on, with the newer checkpoints in their place.
+    """
+    file = tmp_path / "checkpoints" / "Epoch_1.pt"
+    file.parent.mkdir()
+    for path in (file, file.with_name("Epoch_2.pt")):
+        path.touch()
+    log = tmp_path / "metrics_rank0.jsonl"
+    append_event(log, "start", settings={"resume": "no"})
+    assert checkpoint_folder.to_resume(tmp_path, f"auto:{file}") == [file]
+    append_event(log, "start", settings={"resume": f"{file}:changed"})
+    append_event(log, "start", settings={"resume": "auto"})
+    assert checkpoint_folder.to_resume(tmp_path, f"auto:{file}")[0].name == "Epoch_2.pt"
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, undisturbed):

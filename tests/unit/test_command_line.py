@@ -1,5 +1,10 @@
-"""Flags: every mistake is one sentence and exit code 2, before anything heavy is imported."""
+"""Flags: every mistake is one sentence and exit code 2, before anything heavy is imported.
 
+Mutations that turn this red: leave world.attempt out of parse_command_line; drop `combine` from the
+row of --resume, from FlagParser, or from what a file says; drop ":changed" in going_on.
+"""
+
+import json
 import subprocess
 import sys
 
@@ -68,6 +73,36 @@ def test_a_name_and_its_numbers_are_read_and_written_alike(flag, text, value):
     assert getattr(settings, flag) == value
     written = settings.as_json()[flag]
     assert written == ([text] if flag == "sync" else text)
+
+
+AGAIN = [("no", "auto"), ("replace", "auto"), ("auto", "auto"), ("auto:changed", "auto:changed"),
+         ("A.pt", "auto:A.pt"), ("A.pt:changed", "auto:A.pt:changed"),
+         ("auto:A.pt:changed", "auto:A.pt:changed")]
+
+
+@pytest.mark.parametrize("before, after", AGAIN)
+@pytest.mark.parametrize("launcher", ["torchrun", "slurm", "supervise", "settings"])
+def test_a_restart_goes_on_with_the_run_that_the_command_began(launcher, before, after, tmp_path,
+                                                               monkeypatch):
+    """supervise.sh adds --resume auto to its command; torchrun and SLURM count the restarts."""
+    variables = {"torchrun": {"RANK": 0, "WORLD_SIZE": 1, "TORCHELASTIC_RESTART_COUNT": 1},
+                 "slurm": {"SLURM_PROCID": 0, "SLURM_NTASKS": 1, "SLURM_STEP_ID": 0,
+                           "SLURM_NODELIST": "n1", "SLURM_RESTART_COUNT": 1}}
+    for name, value in variables.get(launcher, {}).items():
+        monkeypatch.setenv(name, str(value))
+    flags = ["--resume", before] + ["--resume", "auto"] * (launcher == "supervise")
+    if launcher == "settings":
+        (tmp_path / "run.json").write_text(json.dumps({"resume": before}))
+        flags = ["--settings", str(tmp_path / "run.json"), "--resume", "auto"]
+    assert parse_command_line("PartTwo", flags)[0].resume == after
+
+
+@pytest.mark.parametrize("said, meant", [
+    (["auto", "A.pt"], "A.pt"), (["A.pt", "replace"], "replace"), (["A.pt", "B.pt"], "B.pt"),
+    (["A.pt", "auto:changed"], "auto:A.pt:changed"), (["A.pt", "auto:B.pt"], "auto:B.pt")])
+def test_of_two_resumes_the_last_counts_but_auto_goes_on(said, meant):
+    flags = [word for how in said for word in ("--resume", how)]
+    assert parse_command_line("PartTwo", flags)[0].resume == meant
 
 
 def test_every_row_fits_its_names():

@@ -198,6 +198,15 @@ def test_one_command_is_told_once_for_all_its_runs(tmp_path):
     assert 'href="../PartTwo/all-reduce/settings.json"' in (tmp_path / "page/it.html").read_text()
 
 
+@pytest.mark.parametrize("how, again", [("auto:changed", ""), ("auto:a.pt", " --resume a.pt"),
+                                        ("auto:'my.pt:changed'", " --resume 'my.pt:changed'")])
+def test_to_run_it_again_starts_from_the_same_file(how, again, tmp_path):
+    log = write_run(tmp_path / "PartOne") / "metrics_rank0.jsonl"
+    log.write_text(log.read_text().replace("--resume auto", f"--resume {how}"))
+    told, = commands(find_runs([tmp_path]))
+    assert told.repeat == f"python3 PartOne/main.py{again} --output-dir outputs/again"
+
+
 def test_the_environment_leaves_out_what_no_log_tells(course):
     facts = {row[0]: row[1:] for row in environment(course).rows}
     assert facts["peak memory of a rank"] == ("500 MB", *("500 to 503 MB",) * 3)

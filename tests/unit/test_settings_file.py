@@ -1,8 +1,8 @@
 """A file of settings is a command line: what it may hold, what flags and other parts make of it.
 
 Mutations that turn this red: let the file override flags; take over output_dir from a record; keep
-all strategies in each one's record; drop _without_defaults; check no kinds; let rank pass; switches
-that are store_true; pass over a switch that is false.
+all strategies, or auto:FILE, in each one's record; drop _without_defaults; check no kinds; let rank
+pass; switches that are store_true; pass over a switch that is false.
 """
 
 import json
@@ -153,6 +153,12 @@ def test_what_is_of_one_start_is_left_to_the_next(tmp_path):
                   "--interface", "eth7", "--data-dir", "images")
     assert told("PartThree", path) == replace(Settings(), data_dir=Path("images"),
                                               sync=(SyncChoice("ddp"),))
+
+
+def test_a_run_that_was_restarted_is_repeated_from_the_file_it_began_with(tmp_path):
+    path = record(tmp_path, "PartThree", "", "--resume", "auto:my.pt:changed")
+    assert told("PartThree", path).resume == "my.pt:changed"
+    assert told("PartThree", path, "--resume", "auto").resume == "auto:my.pt:changed"
 
 
 def test_a_strategy_is_repeated_by_itself_and_by_other_parts(tmp_path):
