@@ -100,19 +100,29 @@ def remove_partial_files(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def require_space(folder: Path, model: nn.Module, files: int) -> None:
+def up_to_resumed(folder: Path, resume: str) -> list[Path]:
+    """The checkpoints of the run in `folder`, without those ahead of where --resume goes on."""
+    every = [path.resolve() for path in newest(folder / "checkpoints")]
+    first = next(iter(to_resume(folder, resume)), folder).resolve()
+    return every[every.index(first):] if first in every else []
+
+
+def require_space(folder: Path, model: nn.Module, files: int, held: Iterable[Path] = ()) -> None:
     """Raises CheckpointError when the disk of `folder` cannot take `files` checkpoints of `model`.
 
-    A checkpoint holds the state and, for SGD with momentum, the parameters' size once more (twice
-    for Adam and Adadelta, which this leaves out); what else is in it is less than 100 kB.
+    Those that it has `held` count as room, for the run deletes them as it writes others; but the
+    first to be written needs space of its own. A checkpoint holds the state and, for SGD with
+    momentum, the parameters' size once more (twice for Adam and Adadelta, which this leaves out);
+    what else is in it is less than 100 kB.
     """
     state = sum(tensor.nbytes for tensor in model.state_dict().values())
     momentum = sum(parameter.nbytes for parameter in model.parameters())
-    needed = files * (state + momentum + 100_000)
-    free = shutil.disk_usage(folder).free
-    if free < needed:
+    size, free = state + momentum + 100_000, shutil.disk_usage(folder).free
+    room = sum(min(size, path.stat().st_size) for path in held if path.is_file())
+    if free < max(files * size - room, size):
         raise CheckpointError(f"the disk of {folder} has {free / 1e6:.0f} MB free, too little for "
-                              f"{files} checkpoints of {needed / files / 1e6:.1f} MB each")
+                              f"{files} checkpoints of {size / 1e6:.1f} MB each"
+                              + f", of which it holds {room / 1e6:.1f} MB" * bool(room))
 
 
 def file_name(position: Position) -> str:

@@ -38,8 +38,10 @@ def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modul
         if node.world.is_leader:
             checkpoints.mkdir(exist_ok=True)
             checkpoint_folder.remove_partial_files(checkpoints)
-            checkpoint_folder.require_space(
-                checkpoints, model, KEPT_CHECKPOINTS + 1 + bool(settings.validation.fraction))
+            best = [checkpoints / checkpoint_folder.BEST] * bool(settings.validation.fraction)
+            held = checkpoint_folder.up_to_resumed(folder, settings.resume_from)
+            checkpoint_folder.require_space(checkpoints, model, KEPT_CHECKPOINTS + 1 + len(best),
+                                            [*held, *best] if held else [])
     except OSError as error:
         raise UsageError(f"{node.whose}the output folder {error.filename or folder} cannot be "
                          f"written: {error.strerror}") from error

@@ -1,17 +1,22 @@
 """The folder of a run is looked at before the run begins.
 
 Mutations that turn this red: drop `_refuse_dangling_link`; look at the folder alone, and not at its
-parents; make no folder of checkpoints.
+parents; make no folder of checkpoints; let what is held not count as room, or all that is there;
+let the space for the first to be written come from it too.
 """
 
+import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from common.cluster.process_group import Node
-from common.core.failures import UsageError
+from common.core.failures import CheckpointError, UsageError
+from common.core.setting_types import Validation
 from common.core.settings import Settings
 from common.core.world import World
 from common.run.run_folder import prepare_folder
@@ -38,6 +43,24 @@ def test_a_link_to_another_folder_serves(tmp_path):
     (folder / "checkpoints").symlink_to(tmp_path / "big disk")
     prepare_folder(folder, Settings(), NODE, small_model())
     assert (folder / "checkpoints").is_symlink()
+
+
+@pytest.mark.parametrize("free, resume, fits", [
+    (3, "no", False), (4, "no", True), (0, "auto", False), (1, "auto", True),
+    (1, "{}/Epoch_1.pt", False), (2, "{}/Epoch_1.pt", True),  # the others are put aside
+    (1, "auto:elsewhere.pt", True), (3, "elsewhere.pt", False)])
+def test_what_a_resumed_run_holds_counts_as_room(free, resume, fits, tmp_path, monkeypatch):
+    """With a validation set four checkpoints stand there while one is written."""
+    model, checkpoints = small_model(), tmp_path / "checkpoints"
+    size = 2 * sum(each.nbytes for each in model.parameters()) + 100_000
+    size += sum(each.nbytes for each in model.buffers())
+    checkpoints.mkdir()
+    for name in ("Epoch_1.pt", "Epoch_2.pt", "Epoch_3.pt", "best.pt"):
+        (checkpoints / name).write_bytes(bytes(size + 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free * size))
+    settings = Settings(resume=resume.format(checkpoints), validation=Validation(0.1))
+    with nullcontext() if fits else pytest.raises(CheckpointError, match="MB free, too little for"):
+        prepare_folder(tmp_path, settings, NODE, model)
 
 
 def test_a_file_in_the_place_of_the_checkpoints_is_named(tmp_path: Path):
