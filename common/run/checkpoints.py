@@ -16,6 +16,7 @@ from common.core.collectives import gather_to_leader, share_leaders_buffers
 from common.core.events import read_events
 from common.core.failures import CheckpointError
 from common.core.progress import Position
+from common.core.settings import Settings
 from common.run import checkpoint, checkpoint_folder
 from common.run.ending import best_epoch
 from common.run.run_log import RunLog
@@ -55,8 +56,13 @@ class Checkpoints:
         Call before the epoch of the last of `losses` is saved.
         """
         is_here = self.node.world.is_leader and (best_epoch(losses) == len(losses)
-                                                 or self.best.is_file())
+                                                 or self._is_best_of(losses))
         return f", kept in {self.best}" if is_here else ""
+
+    def _is_best_of(self, losses: list[float]) -> bool:
+        """Whether the best epoch's file is there, and of a run with these validation losses."""
+        return bool(losses) and (checkpoint.peek(self.best).get("validation_losses")
+                                 == losses[:best_epoch(losses)])
 
     def is_due(self, step: int, agree: bool) -> bool:
         """Whether to save, now that `step` steps are done.
@@ -97,10 +103,27 @@ class Checkpoints:
         self.node.stop.saved()
         self.clock.saved()
 
-    def leave_other_line(self, position: Position) -> None:
-        """Puts aside what is ahead of a run that goes on at `position`. On the leader."""
-        path = self.folder / checkpoint_folder.file_name(position)
-        checkpoint_folder.put_aside(checkpoint_folder.ahead_of(path))
+    def leave_other_line(self, state: State, settings: Settings) -> None:
+        """Puts aside what is of another line of training than a run that goes on at `state`.
+
+        That is what is ahead of it, and a best epoch's that is not the run's own. On the leader.
+        """
+        others = checkpoint_folder.ahead_of(
+            self.folder / checkpoint_folder.file_name(state.position))
+        if self.best.is_file() and not (self._is_best_of(state.validation_losses)
+                                        or self._is_next_best(state.validation_losses, settings)):
+            others.append(self.best)
+        checkpoint_folder.put_aside(others)
+
+    def _is_next_best(self, losses: list[float], settings: Settings) -> bool:
+        """Whether a run that goes on after `losses` will come to the best epoch's file again.
+
+        A run that was killed between the two files of a save has left it ahead of the other.
+        """
+        best = checkpoint.peek(self.best)
+        return (best.get("validation_losses", [])[:len(losses)] == losses
+                and best.get("data") == self.constants["data"]
+                and not settings.changes_since(best.get("settings", {})))
 
     def finish_save(self, source: Path, position: Position) -> None:
         """Does what a kill left undone after `source` was written, if so. Every rank must call."""

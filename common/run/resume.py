@@ -89,7 +89,7 @@ def _begin(run: Run) -> list[str]:
             path.unlink(missing_ok=True)
     remarks = [] if contents is None else _restore(run, contents, source)
     if run.node.world.is_leader:
-        run.checkpoints.leave_other_line(run.position)
+        run.checkpoints.leave_other_line(run.state, run.settings)
         keep_settings(run)
     return remarks
 

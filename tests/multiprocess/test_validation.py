@@ -4,10 +4,12 @@ Mutations that turn this red: each rank its own loss in Run.note_validation; lea
 over ranks out; validate on the training set, or train on what is held out; write every epoch or
 none to best.pt, or leave it on replace; drop validation_losses from the checkpoint; keep the
 validation lines that a killed run wrote too far; leave the seed out of the split; leave the model
-in evaluation mode; say everywhere that the best is kept.
+in evaluation mode; say everywhere that the best is kept, or wherever there is a best.pt; leave it
+where it is on resume, or put it aside whenever it is not the best so far.
 """
 
 import json
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +29,7 @@ from common.data.datasets import load_spirals
 from common.options.command_line import parse_command_line
 from common.run import checkpoint, checkpoint_folder
 from common.run.run_log import RunLog
+from common.run.state import State
 from common.setup import hold_out
 from tests.ranks import cluster, program, run_programs, run_ranks
 from tests.small import small_model, small_run
@@ -121,6 +124,33 @@ def test_the_best_epoch_survives_pruning_and_replace_removes_it(tmp_path):
     assert not (folder / checkpoint_folder.BEST).exists()
 
 
+def test_a_run_that_goes_back_puts_the_best_of_what_it_gives_up_aside(tmp_path):
+    flags = ["--validation", "0.2", "--epochs", "2", "--checkpoint-every", "0"]
+    small(tmp_path, *flags)
+    folder = tmp_path / "PartOne" / "checkpoints"
+    best = folder / checkpoint_folder.BEST
+    shutil.copy(folder / "Epoch_2.pt", best)  # whatever came out, say that epoch 2 was the best
+    small(tmp_path, *flags, "--resume", f"{folder}/Epoch_1.pt:changed", "--learning-rate", "9")
+    assert checkpoint.read(folder / "best.pt.aside")["epoch"] == 2
+
+
+@pytest.mark.parametrize("in_file, before, more, stays", [
+    ([1.0, 0.5], [1.0, 0.5, 0.9], [], True), ([1.0], [1.0], [], True),
+    ([1.0, 0.4], [1.0, 0.5, 0.9], [], False), ([1.0], [1.0, 0.5], [], False),
+    ([1.0, 0.5], [1.0], [], True),  # ahead: killed before the second file of that save
+    ([1.0, 0.5], [1.0], ["--learning-rate", "0.5"], False), ([1.0, 0.5], [0.9], [], False),
+    (None, [1.0], [], False)])  # damaged
+def test_the_best_stays_where_it_is_the_runs_own(in_file, before, more, stays, tmp_path):
+    node = Node(World(), torch.device("cpu"), 1)
+    with RunLog(tmp_path / "log", tmp_path / "jsonl", node.world) as log:
+        run = small_run(tmp_path, settings(*more), node, log, small_model())
+    run.checkpoints.constants["data"] = "d"
+    torch.save({"validation_losses": in_file, "settings": settings().as_json(), "data": "d"}
+               if in_file else {}, run.checkpoints.best)
+    run.checkpoints.leave_other_line(State(Position(9), validation_losses=before), run.settings)
+    assert run.checkpoints.best.exists() == stays
+
+
 def settings(*flags: str):
     return parse_command_line("PartOne", ["--workload", "spiral-mlp", *flags])[0]
 
@@ -151,17 +181,18 @@ def test_the_leaders_loss_counts_on_all_ranks(tmp_path):
     assert run_ranks(3, noted, str(tmp_path)) == [[0.5]] * 3
 
 
-@pytest.mark.parametrize("losses, rank, has_file, is_kept", [
-    ([0.5, 0.9], 0, True, True), ([0.5, 0.9], 0, False, False),  # resumed from another folder
-    ([0.9], 0, False, True),  # the epoch that is about to be saved is the best
-    ([0.5, 0.9], 1, True, False)])  # on the leader's disk alone
-def test_the_best_is_said_to_be_kept_where_it_is(losses, rank, has_file, is_kept, tmp_path):
+@pytest.mark.parametrize("losses, rank, in_file, is_kept", [
+    ([0.5, 0.9], 0, [1.0, 0.5], True), ([0.5, 0.9], 0, [], False),  # resumed from another folder
+    ([0.5, 0.9], 0, [1.0, 0.4], False),  # of another line of training
+    ([0.9], 0, [], True),  # the epoch that is about to be saved is the best
+    ([0.5, 0.9], 1, [1.0, 0.5], False)])  # on the leader's disk alone
+def test_the_best_is_said_to_be_kept_where_it_is(losses, rank, in_file, is_kept, tmp_path):
     node = Node(World(rank, 2), torch.device("cpu"), 1)
     stopping = settings("--validation", f"0.2:{len(losses)}:9")
     with RunLog(tmp_path / "log", tmp_path / "jsonl", node.world) as log:
         run = small_run(tmp_path, stopping, node, log, small_model())
-        if has_file:
-            run.checkpoints.best.touch()
+        if in_file:
+            torch.save({"validation_losses": in_file}, run.checkpoints.best)
         run.state.validation_losses = [1.0, *losses[:-1]]
         run.note_validation(len(losses) + 1, losses[-1], 0.5)
     said, = (event["text"] for event in read_events(tmp_path / "jsonl", "note"))
