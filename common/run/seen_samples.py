@@ -100,18 +100,23 @@ class SeenSamples:
 def fingerprints(inputs: Any) -> Tensor | None:
     """One int64 a sample, (n,), of all tensors whose first dimension is the first tensor's.
 
-    None where there is no such tensor.
+    Sparse, nested and quantised tensors are skipped. None where there is no such tensor.
     """
     rows: Tensor | None = None
-    for tensor in _tensors(inputs):
+    for tensor in filter(_has_plain_rows, _tensors(inputs)):
         if tensor.ndim and tensor.numel() and (rows is None or len(tensor) == len(rows)):
             rows = (0 if rows is None else 31 * rows) + _hashes(tensor.detach())
     return rows
 
 
+def _has_plain_rows(tensor: Tensor) -> bool:
+    """Whether the bytes of each row can be read."""
+    return tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
+
+
 def _hashes(tensor: Tensor) -> Tensor:
     flat = tensor.reshape(len(tensor), -1)
-    few = flat[:, ::max(1, flat.shape[1] // ELEMENTS)].contiguous()
+    few = flat[:, ::max(1, flat.shape[1] // ELEMENTS)].resolve_conj().resolve_neg().contiguous()
     words = few.view(torch.uint8).long()
     return (words * _multipliers(words.shape[1], words.device)).sum(1)
 

@@ -1,7 +1,8 @@
 """What the witness makes of the ranks' rows, places and batches, without a process.
 
 Mutations that turn this red: return no failure for a second equal batch; take `has_ended` for True
-in standstill; count every call of the model as a batch.
+in standstill; count every call of the model as a batch; hash tensors of every layout; leave out
+resolve_conj.
 """
 
 import pytest
@@ -132,6 +133,28 @@ def test_fingerprints_know_samples_whatever_their_kind_and_layout():
     for kind in (torch.bool, torch.bfloat16, torch.int64, torch.complex64):
         assert len(fingerprints(torch.zeros(5, 2).to(kind))) == 5
     assert fingerprints(["text", 3, torch.zeros(())]) is None
+
+
+def special(rows: torch.Tensor) -> list[torch.Tensor]:
+    """Tensors whose rows' bytes cannot be read."""
+    return [rows.to_sparse(), rows.to_sparse_csr(), rows.to_mkldnn(),
+            torch.quantize_per_tensor(rows, 0.1, 0, torch.qint8),
+            *(torch.nested.nested_tensor([rows[0], rows[1, :2]], layout=layout)
+              for layout in (torch.strided, torch.jagged))]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's, of prototypes
+def test_tensors_that_cannot_be_hashed_are_skipped():
+    rows = torch.randn(4, 3)
+    for each in special(rows):
+        assert fingerprints([(each,), {}]) is None
+        assert torch.equal(fingerprints([each, rows]), fingerprints(rows))
+
+
+def test_views_that_are_conjugate_or_negative_count_by_their_values():
+    numbers = torch.randn(4, 3, dtype=torch.complex64)
+    for view in (numbers.conj(), torch._neg_view(numbers), numbers.conj().imag):
+        assert torch.equal(fingerprints(view), fingerprints(view.resolve_conj().resolve_neg()))
 
 
 def test_a_batch_counts_once_however_often_the_model_is_called():
