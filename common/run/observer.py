@@ -68,6 +68,8 @@ class Observer:
             return
         epoch, here.iteration = divmod(here.batches, self.seen.length or 2**62)
         here.epoch, here.phase = epoch + 1, "forward"
+        if self._in_vain >= MOST_IN_VAIN and here.batches % self._every == 0:
+            self.seen.take()  # only the last batches are compared, at the end
         here.batches += 1
         self.seen.note([inputs, names], self._steps)
 

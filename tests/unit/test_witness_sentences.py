@@ -2,14 +2,19 @@
 
 Mutations that turn this red: return no failure for a second equal batch; take `has_ended` for True
 in standstill; count every call of the model as a batch; hash tensors of every layout; leave out
-resolve_conj.
+resolve_conj; keep all batches of ranks that are not in step.
 """
 
 import pytest
 import torch
+from torch import nn
+from torch.distributed import HashStore
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from common.core.world import World
+from common.run import observer
 from common.run.comparison import Comparison, Row, odd_one, uneven
+from common.run.observer import Observer
 from common.run.seen_samples import SKETCH_SIZE, SeenSamples, fingerprints
 from common.run.standstill import Place, standstill
 
@@ -162,6 +167,20 @@ def test_a_batch_counts_once_however_often_the_model_is_called():
     assert len(batches_of(seen, one, one, other)) == 2
     assert batches_of(seen, other) == [] and seen.batches == 2
     assert len(batches_of(seen, one)) == 1
+
+
+@pytest.mark.parametrize("steps", [19, 20, 21])
+def test_a_rank_that_waits_in_vain_keeps_its_last_batches_alone(steps, monkeypatch):
+    monkeypatch.setattr(observer, "ANSWER_SECONDS", 0.01)
+    model, every = nn.Linear(3, 1), 5
+    optimizer, held = torch.optim.SGD(model.parameters(), 0.1), []
+    with Observer(model, optimizer, None, HashStore(), World(1, 2), every, False, print) as here:
+        for _ in range(steps):
+            model(torch.randn(2, 3)).sum().backward()
+            optimizer.step()
+            held.append(len(here.seen._new))
+        last = here._row(True)
+    assert max(held) <= every and 1 <= len(last.batches) <= every and last.seen == steps
 
 
 def first_epoch(samples: torch.Tensor) -> set[int]:
