@@ -36,7 +36,7 @@ def cached(data_dir: Path, name: str, source: Path, read: Callable[[], Arrays]) 
     for folder in _cache_roots(data_dir):
         if _is_readable(folder / f"{name}-{state}"):
             return _open_cache(folder / f"{name}-{state}")
-    folder = _writable_root(data_dir, source, f"{name}-{state}")
+    folder, is_new = _writable_root(data_dir, source, f"{name}-{state}")
     with _locked(folder / f"{name}.lock"):
         cache = folder / f"{name}-{_fingerprint(source)}"  # another rank may have been first
         if not _is_readable(cache):
@@ -46,6 +46,8 @@ def cached(data_dir: Path, name: str, source: Path, read: Callable[[], Arrays]) 
             for other in folder.glob(f"{name}-*"):
                 if other != cache and len(other.name) == len(cache.name):
                     shutil.rmtree(other, ignore_errors=True)
+        if is_new and _is_beside(folder, data_dir):
+            open_to_readers_of(source, [folder])  # again: `read` may have downloaded the source
     return _open_cache(cache)
 
 
@@ -84,29 +86,34 @@ def _is_readable(cache: Path) -> bool:
         return False
 
 
-def _writable_root(data_dir: Path, source: Path, name: str) -> Path:
-    """The first root that can be written, and has no cache called `name` that cannot be read."""
+def _writable_root(data_dir: Path, source: Path, name: str) -> tuple[Path, bool]:
+    """The first root that can be written, and has no cache called `name` that cannot be read.
+
+    And whether this call has made it.
+    """
     for folder in _cache_roots(data_dir):
         try:
-            _make_root(folder, source if _is_beside(folder, data_dir) else None)
+            is_new = _make_root(folder, source if _is_beside(folder, data_dir) else None)
         except OSError:
             continue
         is_taken = os.path.lexists(folder / name) and not _is_readable(folder / name)
         if os.access(folder, os.W_OK) and not is_taken:
-            return folder
+            return folder, is_new
     raise DataError(f"neither {data_dir} nor the user's cache folder nor {tempfile.gettempdir()} "
                     "can be written, so there is no place for the decoded images")
 
 
-def _make_root(folder: Path, source: Path | None) -> None:
+def _make_root(folder: Path, source: Path | None) -> bool:
+    """Whether there was no such folder, so that this call has made it."""
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
         if not folder.is_dir():
             raise
-    else:
-        if source is not None:
-            open_to_readers_of(source, [folder])
+        return False
+    if source is not None:
+        open_to_readers_of(source, [folder])
+    return True
 
 
 @contextmanager

@@ -55,8 +55,10 @@ def _readers(source: Path) -> tuple[int, int]:
     """The read bits that all folders and files of `source` have, and its group.
 
     The group's bit counts where all are of one group, or where all others can read them anyway.
+    `source` and folders above it need not exist yet.
     """
-    bits, groups = READ & os.stat(source.parent).st_mode << 2, set()
+    above = next(folder for folder in source.parents if folder.exists())
+    bits, groups = READ & os.stat(above).st_mode << 2, set()
     for folder, files in walk(source):
         of_folder = os.stat(folder)
         bits &= of_folder.st_mode & of_folder.st_mode << 2  # who enters a folder needs both bits

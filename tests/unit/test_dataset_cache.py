@@ -2,7 +2,8 @@
 
 Mutations that turn this red: leave the cache as mkdtemp makes it; take the first root's cache
 whether it can be read or not; map the file instead of reading rows; do not look at its state after
-reading; take any other state for damage.
+reading; take any other state for damage; ask for the source's parent before it is downloaded; open
+the folder of the cache only when it is made.
 """
 
 import multiprocessing
@@ -81,6 +82,30 @@ def test_the_cache_is_as_readable_as_all_of_the_data(private, expected, data):
         os.umask(before)
     assert modes(the_cache(data / ".cache")) == expected
     assert stat.S_IMODE((data / ".cache").stat().st_mode) == max(expected)
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_the_cache_of_downloaded_data_lies_beside_them(mode, tmp_path):
+    """Where `read` downloads them, as MNIST's, into a folder of a folder that is not there yet."""
+    data, before = tmp_path / "data", os.umask(0o077)
+    source = data / "MNIST" / "raw"
+
+    def download():
+        if not source.exists():
+            folder_of_data(source)
+            source.chmod(mode)
+            source.parent.chmod(0o755)
+        return arrays()
+
+    data.mkdir()
+    data.chmod(0o755)
+    try:
+        for split in ("some-train", "some-test"):
+            images = cached(data, split, source, download).inputs
+            assert images._path.is_relative_to(data / ".cache")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((data / ".cache").stat().st_mode) == mode
 
 
 def test_a_cache_elsewhere_is_the_users_alone(data, tmp_path, monkeypatch):
