@@ -6,6 +6,7 @@ from pathlib import Path
 from common.cluster.all_reduce_speed import measure_all_reduce, speed_table
 from common.cluster.devices import count_gpus
 from common.cluster.process_group import Node
+from common.cluster.rank_info import own_gpus
 from common.core.console import console
 from common.core.settings import Settings
 from common.data.epoch_plan import shard_bounds
@@ -57,10 +58,12 @@ def _numbers(settings: Settings, node: Node) -> list[str]:
 
 def _shared_gpus(node: Node) -> list[str]:
     """That ranks share GPUs, where they do."""
-    gpus = count_gpus() if node.device.type == "cuda" else 0
-    if not 0 < gpus < node.ranks_here:
+    seen = [info.gpus for info in node.ranks
+            if info.machine == node.ranks[node.world.rank].machine and info.gpus]
+    if node.device.type != "cuda" or not seen or own_gpus(seen):
         return []
-    return [f"  {node.ranks_here} ranks share {gpus} GPU{'s' * (gpus > 1)} here: they learn the "
+    gpus = len(set().union(*seen))
+    return [f"  {len(seen)} ranks share {gpus} GPU{'s' * (gpus > 1)} here: they learn the "
             "same, and gain no time"]
 
 

@@ -18,8 +18,22 @@ def count_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def choose_device(wanted: str, index_on_host: int, gpus_suffice: bool) -> torch.device:
-    """The device of the rank that is number `index_on_host` of those on its machine.
+def visible_gpus() -> list[str]:
+    """The GPUs that this process sees, in torch's order, by names that hold on the whole machine.
+
+    Initialises CUDA where there are any.
+    """
+    count = count_gpus()
+    try:
+        uuids = [str(torch.cuda.get_device_properties(index).uuid) for index in range(count)]
+    except RuntimeError:  # a driver that CUDA refuses; who chooses such a GPU is told
+        uuids = [""] * count
+    return [f"{uuid}/{uuids[:place].count(uuid)}"  # some drivers give all GPUs the same UUID
+            for place, uuid in enumerate(uuids)]
+
+
+def choose_device(wanted: str, index: int, gpus_suffice: bool) -> torch.device:
+    """The device of a rank: a CPU, or GPU `index` of those that it sees, modulo their number.
 
     `auto` gives every rank a GPU of its own, where they suffice, or all of them the CPU: ranks that
     compute on different hardware round differently and drift apart. With `cuda` ranks share GPUs
@@ -29,7 +43,7 @@ def choose_device(wanted: str, index_on_host: int, gpus_suffice: bool) -> torch.
         raise UsageError(f"--device cuda, but {socket.gethostname()} has no GPU that torch can use")
     if wanted == "cpu" or (wanted == "auto" and not gpus_suffice):
         return torch.device("cpu")
-    index = index_on_host % count_gpus()
+    index %= count_gpus()
     torch.cuda.set_device(index)
     torch.backends.cudnn.allow_tf32 = False  # float32 means float32
     torch.backends.cudnn.benchmark = False

@@ -162,9 +162,9 @@ def form_group(board: Board, ranks: Sequence[RankInfo], settings: Settings,
     no messages then.
     """
     world, process_progress().phase = board.world, CONNECTING
-    here, enough_gpus = rendezvous.neighbours(board, ranks[world.rank])
+    here, gpu, enough_gpus = rendezvous.neighbours(board, ranks[world.rank])
     keep_freed_memory()
-    device = devices.choose_device(settings.device, here.index(world.rank), enough_gpus)
+    device = devices.choose_device(settings.device, gpu, enough_gpus)
     backend = devices.choose_backend(settings.backend, settings.device, enough_gpus)
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         os.environ.setdefault(variable, ranks[world.rank].interface)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.cluster.devices import count_gpus
+from common.cluster.devices import visible_gpus
 from common.core.failures import RanksDisagree
 from common.core.provenance import ROOT, code_digest, instruction_sets, lines_of, versions
 from common.core.setting_row import differences
@@ -26,8 +26,9 @@ SHARED_VARIABLES = {"TORCH_DISTRIBUTED_DEBUG": "OFF", "GLOO_DEVICE_TRANSPORT": "
 class RankInfo:
     """One rank, in plain values: asdict(info) can be sent as JSON, RankInfo(**fields) reads it.
 
-    Ranks with equal `machine` share cores, whatever their hosts are called. `settings` holds those
-    that must be equal on all ranks; `program` is one of this project's, "" for somebody's own.
+    Ranks with equal `machine` share cores, whatever their hosts are called. `gpus` are those that
+    the rank sees (visible_gpus), none with --device cpu. `settings` holds those that must be equal
+    on all ranks; `program` is one of this project's, "" for somebody's own.
     """
 
     rank: int
@@ -37,7 +38,7 @@ class RankInfo:
     interface: str
     machine: str = ""
     cores: int = 1
-    gpus: int = 0
+    gpus: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     code: str = ""
     instructions: str = ""
@@ -51,7 +52,8 @@ class RankInfo:
         """The info of this process."""
         host, boot = socket.gethostname(), lines_of("/proc/sys/kernel/random/boot_id")
         return cls(world.rank, host, os.getpid(), address, interface, boot[0] if boot else host,
-                   len(os.sched_getaffinity(0)), count_gpus(),
+                   len(os.sched_getaffinity(0)),
+                   [] if settings.device == "cpu" else visible_gpus(),
                    versions() | digests([settings.workload, *(s.name for s in settings.sync)]),
                    code_digest(), instruction_sets(), settings.shared(), _program(),
                    {name: os.environ.get(name, default).upper()
@@ -75,10 +77,27 @@ def machines(ranks: Sequence[RankInfo]) -> dict[str, list[int]]:
     return found
 
 
-def gpus_suffice(ranks: Sequence[RankInfo]) -> bool:
-    """Whether every rank can have a GPU of its own."""
-    here = machines(ranks)
-    return all(each.gpus >= len(here[each.machine]) for each in ranks)
+def own_gpus(seen: Sequence[Sequence[str]]) -> list[int]:
+    """A GPU for each rank of one machine that no other has: its index among those the rank sees.
+
+    `seen` are the GPUs of each rank. Ranks that see the same take them in order. Empty where there
+    are too few. A bipartite matching, by augmenting paths.
+    """
+    owners: dict[str, int] = {}
+
+    def take(rank: int, asked: set[str]) -> bool:
+        for gpu in sorted(seen[rank], key=owners.__contains__):  # free ones first
+            if gpu not in asked:
+                asked.add(gpu)
+                if gpu not in owners or take(owners[gpu], asked):
+                    owners[gpu] = rank
+                    return True
+        return False
+
+    if not all(take(rank, set()) for rank in range(len(seen))):
+        return []
+    own = {rank: gpu for gpu, rank in owners.items()}
+    return [gpus.index(own[rank]) for rank, gpus in enumerate(seen)]
 
 
 def require_one_run(ranks: Sequence[RankInfo]) -> None:

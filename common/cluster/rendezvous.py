@@ -19,7 +19,7 @@ from common.cluster import addresses
 from common.cluster.board import FOREVER, JOINED, SENT_AWAY, Board
 from common.cluster.master_port import STORE_TIMEOUT, before, serve_store, wait_for_master
 from common.cluster.pace import hurried_seconds
-from common.cluster.rank_info import RankInfo, gpus_suffice, machines
+from common.cluster.rank_info import RankInfo, machines, own_gpus
 from common.core.console import console, mark
 from common.core.failures import PeerLost, RanksDisagree
 from common.core.progress import process_progress
@@ -112,21 +112,26 @@ def exchange(board: Board, me: RankInfo, deadline: float,
         nonlocal ranks
         ranks = [RankInfo(**each) for each in joined]
         check(ranks)
+        enough_gpus = True
         for machine, ranks_there in machines(ranks).items():
-            board.tell(ON_MACHINE + machine, ranks_there)
-        return gpus_suffice(ranks)
+            own = own_gpus([ranks[rank].gpus for rank in ranks_there])
+            enough_gpus = enough_gpus and bool(own)
+            board.tell(ON_MACHINE + machine, [ranks_there, own])
+        return enough_gpus
 
     board.collect(JOINED, asdict(me), decide, deadline,
                   addresses.loopback_hint(world.master_address))
     return ranks
 
 
-def neighbours(board: Board, me: RankInfo) -> tuple[list[int], bool]:
-    """The ranks on this rank's machine, in order; and whether all ranks can have a GPU each.
+def neighbours(board: Board, me: RankInfo) -> tuple[list[int], int, bool]:
+    """The ranks on this rank's machine, in order; this rank's GPU; whether all can have their own.
 
-    For any rank, after `exchange`.
+    The GPU is an index for choose_device. For any rank, after `exchange`.
     """
-    return board.told(ON_MACHINE + me.machine), board.told(JOINED)
+    here, own = board.told(ON_MACHINE + me.machine)
+    place = here.index(me.rank)
+    return here, own[place] if own else place, board.told(JOINED)
 
 
 def open_store(world: World, address: str, deadline: float, say: Callable[[str], None]) -> Store:

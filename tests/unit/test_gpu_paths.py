@@ -2,22 +2,31 @@
 
 Mutations that turn this red: wait for the device at the end of each phase; read the first event of
 a phase as its last; take from the host in ResidentDataset.take; hand an image to the device for
-each batch; give rank 1 a GPU that is not there; say nothing of ranks that share one; leave
+each batch; give rank 1 a GPU that is not there; look at the numbers of GPUs alone; let no rank pass
+its GPU on in own_gpus; ask for GPUs with --device cpu; say nothing of ranks that share one; leave
 LateCheck.finish out of OverlappedAllReduce; read the loss of a GPU in Readings.add, or leave out
 whether it is finite; the metric before the loss; count LocalSGD's steps on the CPU.
 """
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed import HashStore
 
 from common import banner
-from common.cluster import devices
-from common.cluster.process_group import Node
+from common.cluster import devices, process_group
+from common.cluster.board import Board
+from common.cluster.process_group import Node, form_group
+from common.cluster.rank_info import RankInfo
+from common.cluster.rendezvous import exchange
 from common.core.failures import UsageError
 from common.core.metrics import ACCURACY, Metric
 from common.core.settings import Settings
@@ -105,17 +114,71 @@ def test_the_memory_loader_keeps_them_where_there_is_room(bytes_allowed, device,
 
 def test_ranks_share_gpus_where_there_are_fewer_and_are_told(monkeypatch):
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
-    for module in (devices, banner):
-        monkeypatch.setattr(module, "count_gpus", lambda: 2)
+    monkeypatch.setattr(devices, "count_gpus", lambda: 2)
     assert [devices.choose_device("cuda", rank, False).index for rank in range(4)] == [0, 1, 0, 1]
     assert devices.choose_device("auto", 1, False).type == "cpu"
-    node = Node(World(), GPU, threads=1, ranks_here=3)
+    node = Node(World(), GPU, threads=1, ranks=seeing("ab", "ab", "ab"))
     assert "3 ranks share 2 GPUs" in banner._shared_gpus(node)[0]
-    assert not banner._shared_gpus(replace(node, ranks_here=2))
+    for enough in (seeing("ab", "ab"), seeing("a", "b"), ()):
+        assert not banner._shared_gpus(replace(node, ranks=enough))
     assert not banner._shared_gpus(replace(node, device=torch.device("cpu")))
     monkeypatch.setattr(devices, "count_gpus", lambda: 0)
     with pytest.raises(UsageError, match="has no GPU"):
         devices.choose_device("cuda", 0, False)
+
+
+def seeing(*gpus: str) -> list[RankInfo]:
+    """Ranks on one machine that see these GPUs, a letter each."""
+    return [RankInfo(rank, "node", rank, "127.0.0.1", "lo", gpus=list(seen))
+            for rank, seen in enumerate(gpus)]
+
+
+def places(monkeypatch, *gpus: str) -> list[tuple[str, str]]:
+    """The device and backend of ranks on one machine that see these GPUs."""
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
+    for name in ("keep_freed_memory", "exchange_greetings"):
+        monkeypatch.setattr(process_group, name, lambda *_: None)
+    monkeypatch.setattr(process_group, "use_threads", lambda *_: 1)
+    store, infos, found = HashStore(), seeing(*gpus), []
+    boards = [Board(store, World(rank, len(gpus))) for rank in range(len(gpus))]
+    with ThreadPoolExecutor(len(gpus)) as pool:
+        list(pool.map(lambda each, me: exchange(each, me, time.monotonic() + 60), boards, infos))
+    for each, seen in zip(boards, gpus, strict=True):
+        monkeypatch.setattr(devices, "count_gpus", partial(len, seen))
+        node = form_group(each, infos, Settings(), 60.0)
+        found.append((str(node.device), node.backend))
+    return found
+
+
+@pytest.mark.parametrize("gpus, indices", [
+    (("abc", "abc"), (0, 1)), (("a", "b"), (0, 0)), (("ab", "cd"), (0, 0)), (("ab", "a"), (1, 0)),
+    (("ab", "ba"), (0, 0)), (("abc", "ab", "a"), (2, 1, 0))])
+def test_every_rank_has_a_gpu_of_its_own_among_those_it_sees(gpus, indices, monkeypatch):
+    assert places(monkeypatch, *gpus) == [(f"cuda:{index}", "nccl") for index in indices]
+
+
+@pytest.mark.parametrize("gpus", [("ab", "ab", "ab"), ("a", "a"), ("a", ""), ("ab", "c", "c")])
+def test_ranks_compute_on_their_cpus_where_one_has_no_gpu_of_its_own(gpus, monkeypatch):
+    assert places(monkeypatch, *gpus) == [("cpu", "gloo")] * len(gpus)
+
+
+def gpus_told(device: str) -> list[str]:
+    return RankInfo.of_this_process(World(), Settings(device=device), "lo", "127.0.0.1").gpus
+
+
+def test_a_rank_tells_the_gpus_that_it_sees_and_asks_for_none_with_a_cpu(monkeypatch):
+    asked = Mock(side_effect=lambda index: Mock(uuid=("one", "two", "one")[index]))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", asked)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert gpus_told("cpu") == [] and not asked.called
+    assert gpus_told("auto") == ["one/0", "two/0", "one/1"]
+    asked.side_effect = RuntimeError("the driver is too old")
+    assert gpus_told("cuda") == ["/0", "/1", "/2"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    asked.reset_mock()
+    assert gpus_told("auto") == [] and not asked.called
 
 
 def test_gradients_of_a_gpu_are_looked_at_without_waiting(monkeypatch):
