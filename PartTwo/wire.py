@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from common.core.failures import UsageError
 from common.step.gradient_check import is_queued, require_finite
 
 FORMATS = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -38,10 +39,14 @@ class Wire:
         """What to send for the expected tensor `number`: itself, or a rounded copy.
 
         Raises NotFinite where that overflows; on a GPU, which would have to be waited for,
-        `unpack` does.
+        `unpack` does. Raises UsageError for a row of another size than is expected.
         """
         if self._format is None:
             return row
+        if missing := len(self._residuals[number]) - len(row):
+            raise UsageError(f"a rounded --wire needs a gradient of every parameter in each step, "
+                             f"and {missing} numbers have none: give those parameters "
+                             "requires_grad=False, or take --sync overlapped-all-reduce")
         wanted = self._residuals[number].add_(row)
         rounded = wanted.to(self._format)
         wanted.sub_(rounded)

@@ -99,7 +99,10 @@ def checksums(tensors: Sequence[Tensor]) -> Tensor:
 
 def _sum_of_bits(tensor: Tensor) -> Tensor:
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    words = tensor.detach().view(kinds[tensor.element_size()])
+    values = tensor.detach()
+    if values.is_complex():
+        values = torch.view_as_real(values.resolve_conj())
+    words = values.view(kinds[values.element_size()])
     if words.is_cuda:
         return words.sum(dtype=torch.int64)
     return torch.tensor(words.numpy().sum(dtype=np.int64))  # a quarter of torch's time on a CPU

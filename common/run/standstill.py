@@ -55,12 +55,12 @@ class Whereabouts(Progress):
 
     def waits_in(self) -> str:
         """The phase whose torch functions the thread is in: "sync", "backward", or neither: ""."""
-        frame = sys._current_frames().get(self.thread)
-        while frame is not None and (file := frame.f_code.co_filename).startswith(TORCH):
-            room = file.removeprefix(TORCH).split(os.sep)[1]
+        frame: Any = sys._current_frames().get(self.thread)
+        while (code := getattr(frame, "f_code", None)) and code.co_filename.startswith(TORCH):
+            room = code.co_filename.removeprefix(TORCH).split(os.sep)[1]
             if room in ("distributed", "autograd"):
                 return "sync" if room == "distributed" else "backward"
-            frame = frame.f_back
+            frame = frame.f_back  # of a thread that has gone on, perhaps no frame any more
         return ""
 
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from common.core.failures import RanksDisagree
+from common.core.failures import RanksDisagree, UsageError
 from common.step.gradient_check import NotFinite
 from common.step.gradient_sync import GradientSync
 from PartThree.comm_hooks import POWER_START, register_comm_hook
@@ -191,6 +191,13 @@ def test_what_rounding_takes_is_sent_later(format):
     dtype = wire.pack(0, sent).dtype
     without = sum(noise(0, step).to(dtype).float() for step in range(50))
     assert float((sent - wanted).norm()) < 0.5 * float((without - wanted).norm())
+
+
+def test_a_rounded_wire_says_that_a_gradient_is_missing():
+    wire = Wire("bf16")
+    wire.expect([5], torch.zeros(1))
+    with pytest.raises(UsageError, match="and 2 numbers have none: give those parameters"):
+        wire.pack(0, torch.ones(3))
 
 
 def overflowing(strategy: str, gradient: float) -> tuple[str, float]:

@@ -108,3 +108,11 @@ def test_the_fingerprint_is_of_the_set_not_of_the_order_or_the_cut():
     assert fingerprint(np.sort(indices)) == whole
     assert (fingerprint(indices[:300]) + fingerprint(indices[300:])) % 2**64 == whole
     assert fingerprint(np.append(indices[1:], indices[1])) != whole
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_the_checksum_of_complex_numbers_sees_both_parts(dtype):
+    weights = torch.randn(5, dtype=dtype)
+    first, second = checksums([weights, weights.conj()])
+    assert first != second
+    assert torch.equal(checksums([weights.conj().resolve_conj()])[0], second)

@@ -5,6 +5,9 @@ in standstill; count every call of the model as a batch; hash tensors of every l
 resolve_conj; keep all batches of ranks that are not in step.
 """
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -16,7 +19,7 @@ from common.run import observer
 from common.run.comparison import Comparison, Row, odd_one, uneven
 from common.run.observer import Observer
 from common.run.seen_samples import SKETCH_SIZE, SeenSamples, fingerprints
-from common.run.standstill import Place, standstill
+from common.run.standstill import TORCH, Place, Whereabouts, standstill
 
 NAMES = ("first.weight", "second.weight")
 
@@ -213,3 +216,17 @@ def test_a_sampler_that_is_not_told_the_epoch(tells, shuffle, expected):
             seen.take()
             found.append(seen.forgotten_set_epoch(steps))
     assert not any(found[:4]) and found[-1] == expected
+
+
+@pytest.mark.parametrize("below, phase", [("autograd", "backward"), ("distributed", "sync"),
+                                          (None, "")])
+def test_a_thread_that_goes_on_while_it_is_looked_at_waits_in_nothing(below, phase, monkeypatch):
+    here = Whereabouts()
+
+    def frame(room: str, back: object) -> SimpleNamespace:
+        return SimpleNamespace(f_code=SimpleNamespace(co_filename=f"{TORCH}/{room}/a.py"),
+                               f_back=back)
+
+    back = {} if below is None else frame(below, None)  # what an abandoned frame's place holds
+    monkeypatch.setattr(sys, "_current_frames", lambda: {here.thread: frame("nn", back)})
+    assert here.waits_in() == phase
