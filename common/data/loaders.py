@@ -114,7 +114,8 @@ def _without_traceback(fetched: Iterable[Any]) -> Iterator[Any]:
     try:
         yield from fetched
     except DataError as error:
-        raise DataError(str(error).rpartition("DataError: ")[2]) from error
+        sentence = str(error).rpartition("DataError: ")[2]
+        raise DataError(sentence) from error.with_traceback(None)  # its frames hold the workers
 
 
 def _die_with_parent(worker: int) -> None:

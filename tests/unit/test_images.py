@@ -1,9 +1,11 @@
 """Images of every format that Pillow reads arrive as they look; what is left out is counted.
 
 Mutations that turn this red: convert 16 bits of grey as Pillow does; leave out exif_transpose; keep
-a list of three suffixes; count no file that is left out; tell on no rank, or on every.
+a list of three suffixes; count no file that is left out; tell on no rank, or on every;
+let the traceback of a worker's error hold the worker.
 """
 
+import multiprocessing
 import os
 import re
 from pathlib import Path
@@ -128,3 +130,4 @@ def test_with_both_loaders_a_damaged_cache_is_told_in_a_sentence(loader, mixed):
     with pytest.raises(DataError) as raised:
         next(batches)
     assert str(raised.value).startswith("the cache /")
+    assert not multiprocessing.active_children()
