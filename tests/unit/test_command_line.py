@@ -285,12 +285,5 @@ def test_help_is_a_screen_of_what_people_use_and_names_the_rest(part, monkeypatc
     assert all(flag in everything for flag in parser.flags)
 
 
-def test_there_are_few_flags_and_half_of_them_are_what_people_use():
-    flags = {flag for part in PARTS for flag in _parser(part).flags
-             if flag.startswith("--") and not flag.startswith("--no-")}  # a switch's other half
-    rows = {**Launch.rows(), **Settings.rows()}
-    assert len(flags) <= 53 and sum(row.common for row in rows.values()) <= 25
-
-
 def test_every_flag_has_help():
     assert all(row.help for row in {**Launch.rows(), **Settings.rows()}.values())
