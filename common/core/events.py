@@ -1,4 +1,4 @@
-"""The JSON lines of a run: one object a line, its kind under "event". Imports nothing.
+"""The JSON lines of a run: one object a line, its kind under "event". Imports next to nothing.
 
     python3 -c "from common.core.events import *; print(*read_events(Path('metrics_rank0.jsonl')))"
 
@@ -22,17 +22,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from common.core.failures import DataError
+from common.core.files import parse_json, read_bytes
+
 
 def read_events(path: Path, kind: str | None = None) -> Iterator[dict[str, Any]]:
-    """The events of a JSONL file, of one kind or all; a line cut short by a kill is skipped."""
-    if not path.exists():
+    """The events of a JSONL file, of one kind or all; a line cut short by a kill is skipped.
+
+    Raises DataError where the file is there and cannot be read.
+    """
+    try:
+        lines = read_bytes(path).split(b"\n")
+    except FileNotFoundError:
         return
-    for line in path.read_text().splitlines():
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    for line in lines:
         try:
-            event = json.loads(line)
-        except json.JSONDecodeError:
+            event = parse_json(line)
+        except ValueError:
             continue
-        if kind in (None, event["event"]):
+        if isinstance(event, dict) and "event" in event and kind in (None, event["event"]):
             yield event
 
 

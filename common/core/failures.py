@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from common.core.visible import visible
+
 
 class Failure(Exception):
     """An expected failure. Its text is the one sentence that the user reads, without traceback."""
@@ -11,8 +13,8 @@ class Failure(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        """One line, whatever names it quotes."""
-        return " ".join(super().__str__().split())
+        """One line that moves no cursor, whatever names it quotes."""
+        return visible(" ".join(super().__str__().split()))
 
 
 class UsageError(Failure):

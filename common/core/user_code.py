@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from common.core.failures import Failure, UsageError, first_line
+from common.core.files import read_bytes
 
 
 class UserCodeError(UsageError):
@@ -40,7 +41,7 @@ class Place(NamedTuple):
     def digest(self) -> str:
         """Of the file's text. Raises UsageError where it cannot be read."""
         try:
-            return hashlib.sha256(self.file.read_bytes()).hexdigest()[:16]
+            return hashlib.sha256(read_bytes(self.file)).hexdigest()[:16]
         except OSError as error:
             raise UsageError(f"{self.file} cannot be read: {error.strerror}") from error
 

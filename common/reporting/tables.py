@@ -1,6 +1,5 @@
 """The tables of the page: heads and rows of text, the same for HTML, Markdown and a terminal."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
 from common.core.failures import DataError
+from common.core.files import read_json
 from common.core.progress import PHASES
 from common.reporting.figures import label
 from common.reporting.proof_findings import best_table, claim
@@ -160,7 +160,7 @@ class Proof(NamedTuple):
 def read_proof(path: Path) -> Proof:
     """The proof in a file; raises DataError when it holds none."""
     try:
-        data = json.loads(path.read_text())
+        data = read_json(path)
         best = best_table(data["tables"])
         return Proof(claim(best), best, [_proof(table, path.name, data)
                                          for table in data["tables"]])
