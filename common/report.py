@@ -18,6 +18,7 @@ from common.core.failures import writing
 from common.core.metrics import Metric
 from common.core.provenance import versions
 from common.core.spread import times_as_fast
+from common.core.visible import visible
 from common.evaluation import Evaluation
 from common.model.batch_norm import has_batch_norm
 from common.model.convolutions import algorithms
@@ -53,7 +54,7 @@ def eval_report(ground_truth: Sequence[int] | np.ndarray, prediction: Sequence[i
 
     labels = list(range(len(class_names))) if class_names else sorted(
         {int(label) for label in [*ground_truth, *prediction]})
-    names = list(class_names) if class_names else [str(label) for label in labels]
+    names = list(map(visible, class_names)) if class_names else list(map(str, labels))
     accuracy = metrics.accuracy_score(ground_truth, prediction)
     matrix = metrics.confusion_matrix(ground_truth, prediction, labels=labels)
 
@@ -61,7 +62,7 @@ def eval_report(ground_truth: Sequence[int] | np.ndarray, prediction: Sequence[i
         return metrics.classification_report(ground_truth, prediction, labels=labels, digits=4,
                                              target_names=names, output_dict=as_dict,
                                              zero_division=0)
-    text = (f"Metrics for the checkpoint: {checkpoint_path}\n"
+    text = (f"Metrics for the checkpoint: {visible(str(checkpoint_path))}\n"
             f"Test Loss: {test_loss:.3f}, Test Accuracy: {accuracy:.3f}\n\n"
             f"Classification Report\n{tabulate(False)}\nConfusion Matrix\n{matrix}\n")
     return text, {
@@ -73,7 +74,7 @@ def eval_report(ground_truth: Sequence[int] | np.ndarray, prediction: Sequence[i
 def report_of(result: Evaluation, metric: Metric, checkpoint_path: str | Path) -> str:
     """The report on an evaluation, as text, whatever its metric."""
     if result.totals:
-        return (f"Metrics for the checkpoint: {checkpoint_path}\n"
+        return (f"Metrics for the checkpoint: {visible(str(checkpoint_path))}\n"
                 f"Test Loss: {result.loss:.3f}, Test {metric.title}: {result.score:.3f}\n")
     return eval_report(result.truth, result.predictions, result.loss, checkpoint_path,
                        result.class_names)[0]

@@ -8,6 +8,7 @@ bars keep their light faces and dark edges.
 
 import io
 import textwrap
+import warnings
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -18,7 +19,10 @@ matplotlib.use("Agg")
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FixedFormatter, FuncFormatter
 
+from common.core.visible import visible
 from common.reporting.recorded_run import capital
 
 WIDTH = 4.6  # inches
@@ -114,9 +118,30 @@ def legend_below(figure: Figure, axes: Axes, columns: int = 3) -> None:
                   fontsize=9, handlelength=2.6)
 
 
+def _take_literally(figure: Figure) -> None:
+    """Names may hold dollar signs, which begin a formula for matplotlib, and control characters.
+
+    The ticks of a logarithmic axis are formulae of its own.
+    """
+    own: set[Text] = set()
+    for axis in (each for axes in figure.axes for each in (axes.xaxis, axes.yaxis)):
+        labels = axis.get_ticklabels()
+        if not isinstance(formatter := axis.get_major_formatter(), FuncFormatter | FixedFormatter):
+            own.update(labels)
+        elif isinstance(formatter, FixedFormatter):
+            formatter.seq = [visible(name, "\n") for name in formatter.seq]
+    for text in figure.findobj(Text):
+        if text not in own:
+            text.set_parse_math(False)
+            text.set_text(visible(text.get_text(), "\n"))
+
+
 def svg(figure: Figure) -> str:
     """The figure as SVG, letters as text; the same figure gives the same words."""
-    with matplotlib.rc_context({"svg.hashsalt": "figure", "svg.fonttype": "none"}):
+    _take_literally(figure)
+    with (matplotlib.rc_context({"svg.hashsalt": "figure", "svg.fonttype": "none"}),
+          warnings.catch_warnings()):
+        warnings.filterwarnings("ignore", message="Glyph")  # the reader's fonts may have it
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     # What changes on a dark page: matplotlib writes a colour into each element's style.
