@@ -42,7 +42,7 @@ class Output:
         try:
             self._stream.write(self._shown(text))
         except UnicodeEncodeError:  # a terminal that is told to be ASCII alone
-            self.write(text.encode("ascii", "backslashreplace").decode())
+            self.write(self._shown(text).encode("ascii", "backslashreplace").decode())
         except OSError as error:
             self._lose(error)
         return len(text)
