@@ -20,7 +20,7 @@ import argparse
 from typing import Any
 
 from common.cluster.program import run_program
-from common.core.failures import DataError
+from common.core.failures import DataError, reading
 from common.core.metrics import Metric
 from common.core.progress import PHASES
 from common.reporting.merged_steps import (
@@ -63,14 +63,19 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where the ranks' metrics_rankR.jsonl lie")
     parser.add_argument("--every", type=int, default=20, metavar="N", help="lines to show")
     options = parser.parse_args()
-    found = [(folder, paths, by_place(paths)) for folder, paths in logs_of_runs([options.folder])]
+    with reading(str(options.folder)):
+        _show_all(options.folder, max(1, options.every))
+
+
+def _show_all(folder_of_runs: Path, every: int) -> None:
+    found = [(folder, paths, by_place(paths)) for folder, paths in logs_of_runs([folder_of_runs])]
     runs = [(folder, paths, steps) for folder, paths, steps in found if steps]
     if not runs:
-        raise DataError(f"{options.folder} holds no steps in metrics_rank*.jsonl files")
+        raise DataError(f"{folder_of_runs} holds no steps in metrics_rank*.jsonl files")
     for number, (folder, paths, steps) in enumerate(runs):
         if len(runs) > 1:
             print("\n" * (number > 0) + f"{folder}, run {number + 1} of {len(runs)}")
-        show(steps, leaders_starts(paths), max(1, options.every), metric_of(paths))
+        show(steps, leaders_starts(paths), every, metric_of(paths))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from common.core.events import read_events
+from common.core.events import read_events, require_sound
 from common.core.metrics import ACCURACY, Metric
 from common.core.progress import PHASES
 from common.core.spread import half_interval
@@ -36,6 +36,7 @@ def logs_of_runs(folders: Iterable[Path]) -> list[tuple[Path, list[Path]]]:
     found: dict[Path, list[Path]] = {}
     for folder in folders:
         for path in sorted(folder.rglob("metrics_rank*.jsonl")):
+            require_sound(path)
             parts = [part for part in path.parent.parts if not re.fullmatch(r"node\d+", part)]
             found.setdefault(Path(*parts), []).append(path)
     return [(folder, paths) for folder, every in found.items()

@@ -28,6 +28,8 @@ from common.run.plain_checkpoint import END_RECORD
 FORMAT = 3
 _LAYOUT = {"position": list, "model_state_dict": dict, "optimizer": str,
            "optimizer_state_dict": dict}
+_MAY_HOLD = {"settings": dict, "ran_on": dict, "samples": dict, "totals": list, "data": str,
+             "rank_state": list, "validation_losses": list, "loss": float | int, "epoch": int}
 _MARK = b"sha256:"
 _TRAILER = len(_MARK) + 64
 
@@ -155,13 +157,16 @@ def _require_layout(contents: Any, path: Path) -> None:
     if contents["format"] != FORMAT:
         raise CheckpointError(f"{path} has format {contents['format']}, and this version of the "
                               f"program needs {FORMAT}: use the version that wrote it")
-    for name, kind in _LAYOUT.items():
+    there = {name: kind for name, kind in _MAY_HOLD.items() if name in contents}
+    for name, kind in {**_LAYOUT, **there}.items():
         if not isinstance(contents.get(name), kind):
             raise CheckpointError(f"{path} has no usable entry {name!r}: it is not a checkpoint of "
                                   "this project")
     position = contents["position"]
     if len(position) != 3 or not all(type(n) is int and n >= 0 for n in position):
         raise CheckpointError(f"{path} says it was saved at {position}, which is no position")
+    if not all(type(loss) in (int, float) for loss in contents.get("validation_losses", [])):
+        raise CheckpointError(f"{path} has validation losses that are not numbers")
 
 
 def peek(path: Path | str) -> dict[str, Any]:

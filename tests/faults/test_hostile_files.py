@@ -26,6 +26,7 @@ from tests.runs import Case, launch
 from tests.workload import SMALL, plant
 
 SECONDS = 60
+FILES = 26  # of each kind
 ROOT = Path(__file__).resolve().parents[2]
 CODES = {0, 2, 3, 4, 5, 75}
 Damage = Callable[[Path, random.Random], None]
@@ -149,4 +150,4 @@ def test_sound_files_are_taken(name, sound, tmp_path):
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("name", KINDS)
 def test_300_damaged_and_hostile_files(name, sound, tmp_path):
-    require_sentences([name], range(26), sound, tmp_path)
+    require_sentences([name], range(FILES), sound, tmp_path)
