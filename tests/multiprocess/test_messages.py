@@ -181,7 +181,7 @@ def test_a_gradient_that_is_alone_travels_from_where_it_is():
 @pytest.mark.parametrize("format", ["bf16", "fp16"])
 def test_what_rounding_takes_is_sent_later(format):
     wire, sent, wanted = Wire(format), torch.zeros(5003), torch.zeros(5003)
-    wire.expect([5003], sent)
+    wire.expect([sent])
     for step in range(50):
         row = noise(0, step)
         wanted += row
@@ -193,11 +193,18 @@ def test_what_rounding_takes_is_sent_later(format):
     assert float((sent - wanted).norm()) < 0.5 * float((without - wanted).norm())
 
 
-def test_a_rounded_wire_says_that_a_gradient_is_missing():
+def test_a_rounded_wire_says_that_there_are_other_gradients_than_before():
     wire = Wire("bf16")
-    wire.expect([5], torch.zeros(1))
-    with pytest.raises(UsageError, match="and 2 numbers have none: give those parameters"):
-        wire.pack(0, torch.ones(3))
+    wire.expect([torch.zeros(5)])
+    with pytest.raises(UsageError, match="averages the gradients of 5 numbers, and there are 7"):
+        wire.pack(0, torch.ones(7))
+
+
+def test_what_has_the_wires_format_already_travels_as_it_is():
+    wire, row = Wire("bf16"), noise(0).bfloat16()
+    wire.expect([row])
+    assert torch.equal(wire.pack(0, row), row)
+    assert not wire.residuals()[0].any()
 
 
 def overflowing(strategy: str, gradient: float) -> tuple[str, float]:
