@@ -79,20 +79,24 @@ class Flat(GradientSync):
     def __init__(self, mean: RowMean, options: SyncOptions = DEFAULTS) -> None:
         self._mean = mean
         self._wire = Wire(options.wire)
-        self._always: set[Tensor] = set()
+        self._owed: dict[Tensor, Tensor] = {}
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Where the wire rounds, also allots the residual: one row for all that is trained."""
         super().prepare(model, optimizer)
         if self._wire.rounds:
-            self._always = set(trained := trained_alike(model))
+            trained = trained_alike(model)
             self._wire.expect([torch.cat([each.detach().flatten() for each in trained])])
+            residual, = self._wire.residuals()
+            pieces = residual.split([each.numel() for each in trained])
+            self._owed = {each: piece.view(each.shape)
+                          for each, piece in zip(trained, pieces, strict=True)}
 
     def state(self) -> list[Tensor]:
         return self._wire.residuals()
 
     def average(self, gradients: Sequence[Tensor]) -> None:
-        with completed(self, gradients, also=self._always) as shared:
+        with completed(self, gradients, self._owed) as shared:
             if shared:
                 self.average_all(shared)
 

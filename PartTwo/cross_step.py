@@ -103,7 +103,7 @@ class CrossStepAllReduce(OverlappedAllReduce):
             for bucket in arriving:
                 bucket.bring_back()
                 self._receive(bucket, self._travelling.pop(bucket))
-            self._used.drop_zeros()
+            self._used.drop(self._owed)
         self._optimizer.step()
         for parameter, gradient in newer.items():
             parameter.grad = gradient

@@ -23,7 +23,7 @@ from common.core.collectives import ring_bytes, total_bytes, world_size
 from common.step.gradient_check import LateCheck
 from common.step.gradient_sync import GradientSync
 from common.step.shared_gradients import Used, require_known, trained_alike
-from PartTwo.buckets import Bucket, fill_buckets
+from PartTwo.buckets import Bucket, fill_buckets, windows
 from PartTwo.strategies import SyncOptions
 from PartTwo.wire import Wire
 
@@ -51,6 +51,7 @@ class OverlappedAllReduce(GradientSync):
         self._buckets: list[Bucket] = []
         self._sent: list[InFlight] = []
         self._trained: list[Parameter] = []
+        self._owed: dict[Tensor, Tensor] = {}
         self._lanes: list[Any] = []
         self._is_held = False
         self._rows = 1
@@ -68,6 +69,10 @@ class OverlappedAllReduce(GradientSync):
         self._lanes = self._open_lanes()
         self._wire.expect([bucket.parameters[0].new_empty(bucket.size)
                            for bucket in self._buckets])
+        self._owed = {parameter: window for bucket, residual
+                      in zip(self._buckets, self._wire.residuals(), strict=False)
+                      for parameter, window in zip(
+                          bucket.parameters, windows(residual, bucket.parameters), strict=True)}
         for bucket in self._buckets:
             for parameter in bucket.parameters:
                 parameter.register_post_accumulate_grad_hook(
@@ -124,7 +129,7 @@ class OverlappedAllReduce(GradientSync):
             self._receive(bucket, sent)
             bucket.empty()
         self._sent.clear()
-        self._used.drop_zeros()
+        self._used.drop(self._owed)
 
     def _send_the_rest(self, gradients: Sequence[Tensor]) -> None:
         """For what backward did not compute, earlier micro-batches' gradient leaves, or zeros."""

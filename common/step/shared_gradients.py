@@ -8,7 +8,7 @@ leaves it alone.
 """
 
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -19,6 +19,10 @@ from common.core.collectives import LEADER, gather_rows, ring_bytes, total_bytes
 from common.core.failures import RanksDisagree, UsageError
 from common.step.gradient_check import require_finite
 from common.step.gradient_sync import GradientSync
+
+Owed = Mapping[Tensor, Tensor]
+"""Parameters of which a rounded wire keeps residuals, with these, each of its parameter's shape."""
+NOTHING: Owed = {}
 
 
 class Used:
@@ -48,23 +52,25 @@ class Used:
             if parameter.grad is None and (is_used or parameter in also):
                 parameter.grad = torch.zeros_like(parameter)
 
-    def drop_zeros(self) -> None:
-        """Takes the zeros from those that no rank has: weight decay and momentum would move them.
+    def drop(self, owed: Owed = NOTHING) -> None:
+        """Takes the mean from those that no rank has: weight decay and momentum would move them.
 
-        Where a rounded wire has sent a residual there is more than zeros: that stays.
+        It is zero, but for what a rounded wire has sent of their residuals, which is `owed` again.
         """
         for parameter, is_used in zip(self._parameters, self.anywhere(), strict=True):
-            if not (is_used or parameter.grad is None or parameter.grad.any()):
+            if parameter.grad is not None and not is_used:
+                if parameter in owed:
+                    owed[parameter].add_(parameter.grad)
                 parameter.grad = None
 
 
 @contextmanager
-def completed(sync: GradientSync, gradients: Sequence[Tensor], also: Collection[Tensor] = (),
+def completed(sync: GradientSync, gradients: Sequence[Tensor], owed: Owed = NOTHING,
               group: dist.ProcessGroup | None = None) -> Iterator[Sequence[Tensor]]:
     """Around the averaging of all gradients that any rank has: yields them, equally many anywhere.
 
     Who sends gradients enters it, on every rank, in place of require_finite: raises NotFinite. The
-    parameters `also` are among them even where no rank has a gradient. Without a call of
+    parameters `owed` are among them even where no rank has a gradient. Without a call of
     sync.prepare(model, ...) before, `gradients` must be complete, and are yielded as they are.
     """
     require_finite(gradients)
@@ -73,9 +79,9 @@ def completed(sync: GradientSync, gradients: Sequence[Tensor], also: Collection[
         return
     used = Used(sync.parameters, [each.grad is not None for each in sync.parameters], group)
     sync.bytes_sent += used.bytes_sent
-    used.fill(also)
+    used.fill(owed)
     yield [each.grad for each in sync.parameters if each.grad is not None]
-    used.drop_zeros()
+    used.drop(owed)
 
 
 def trained_alike(model: nn.Module, same_layout: bool = False) -> list[nn.Parameter]:

@@ -158,7 +158,7 @@ class VirtualNodes(GradientSync):
         self._average_sums(by_subtree)
         for parameter, mean in zip(self._sums, by_subtree[0], strict=True):
             parameter.grad = mean
-        used.drop_zeros()
+        used.drop()
 
     def _average_sums(self, by_subtree: Sequence[Sequence[Tensor]]) -> None:
         """Leaves the means in the first subtree's sums."""

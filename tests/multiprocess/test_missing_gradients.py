@@ -1,10 +1,9 @@
 """Gradients missing, zero, frozen, shared or of other dtypes on some ranks: right, or said so.
 
-Mutations that turn this red: MIN for MAX in Used; drop `fill` or `drop_zeros` from `completed`, the
-`any` in `drop_zeros`, `also` in Flat; `zeros_like` for None in OverlappedAllReduce._take; drop the
-dtype from fill_buckets or FlatVirtual; drop `require_all` from Part Three, `require_known`, or
-`trained_alike`; `copy=False` in Wire.pack; `dist.group.WORLD` for OwnStrategy's group; drop the
-zeros from LocalSGD.average.
+Mutations that turn this red: MIN for MAX in Used; drop `fill` or `drop` from `completed`, what
+`drop` gives back, `owed` in Flat, the zeros in OverlappedAllReduce._to_send; the dtype in
+fill_buckets or FlatVirtual; drop `require_all` from Part Three, `require_known`, or
+`trained_alike`; None for OwnStrategy's group; drop the zeros from LocalSGD.average.
 """
 
 from functools import cache
@@ -91,7 +90,7 @@ def test_every_strategy_learns_what_one_rank_learns(seed):
     assert faults(Case(seed), ways_of(Case(seed))) == []
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS[1::4])
 def test_ddp_does_or_says_why_not(seed):
     for way in DDP:
         wrong, told = faults_or_sentence(Case(seed), way)
