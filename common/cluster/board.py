@@ -6,6 +6,7 @@ No rank but the leader reads what every rank posted, so N ranks need O(N) operat
 """
 
 import contextlib
+import re
 import socket
 import time
 from collections.abc import Callable, Collection
@@ -24,6 +25,7 @@ LINGER_SECONDS = 5.0
 FOREVER = float("inf")
 JOINED = "joined"
 SENT_AWAY = "sent away"  # the store's key of who came last with another token
+GLOO_SOURCE = re.compile(r"\bgloo/\S+\.(cc|cpp|h|hpp):\d+\]")
 ALL_DONE = Verdict("all ranks have done everything", 0)
 
 
@@ -144,5 +146,9 @@ class Board(Posts):
 
 
 def is_broken_collective(error: BaseException | None) -> bool:
-    """Whether another rank, or the network, is the likely cause of `error`."""
-    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
+    """Whether another rank, or the network, is the likely cause of `error`.
+
+    gloo raises plain RuntimeErrors, which begin with the line of its source that failed.
+    """
+    return isinstance(error, dist.DistError) or (
+        type(error) is RuntimeError and bool(GLOO_SOURCE.search(str(error))))

@@ -28,8 +28,10 @@ class Truth:
     local: Sequence[Sequence[Sequence[Row | None]]]
 
     def mean(self, step: int, tensor: int) -> Row | None:
+        """None where no rank has a gradient; otherwise those that have none count with zeros."""
         rows = [rank[tensor] for rank in self.local[step]]
-        return None if rows[0] is None else np.mean([row for row in rows if row is not None], 0)
+        found = [row for row in rows if row is not None]
+        return np.sum(found, 0) / len(rows) if found else None
 
     def counts(self, step: int) -> np.ndarray:
         """The samples of each rank."""

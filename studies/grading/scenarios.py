@@ -32,7 +32,10 @@ LATE_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Scenario:
-    """One training of a few steps. `name` is the user's; `step_shards` has samples by rank."""
+    """One training of a few steps. `name` is the user's; `step_shards` has samples by rank.
+
+    No rank's loss depends on the parameters `unused`, or only rank 0's if it `uses_all_on_first`.
+    """
 
     name: str
     shapes: Shapes
@@ -44,6 +47,7 @@ class Scenario:
     loses_a_peer: bool = False
     is_timed: bool = False
     is_zero_on_one: bool = False
+    uses_all_on_first: bool = False
 
     @property
     def is_special(self) -> bool:
@@ -61,7 +65,8 @@ class Scenario:
 
     def model(self, rank: int) -> "LinearModel":
         """With the same weights on every rank, and buffers that are the rank's own."""
-        return LinearModel(self.shapes, self.is_strided, self.unused, rank)
+        unused = () if self.uses_all_on_first and rank == 0 else self.unused
+        return LinearModel(self.shapes, self.is_strided, unused, rank)
 
     def shard(self, world: int, rank: int, step: int) -> tuple[Tensor, float]:
         """This rank's inputs (n, numbers), float64, and the weight of their mean loss."""
@@ -130,9 +135,11 @@ EVERYWHERE = (
     Scenario("large tensors", LARGE, ((2, 2, 2, 2),) * 5, is_timed=True),
 )
 UNUSED = Scenario("a parameter without gradient", EQUAL, unused=("second.weight",))
+PARTLY = Scenario("a parameter with a gradient on rank 0 only", EQUAL, unused=("second.weight",),
+                  uses_all_on_first=True)
 ZERO = Scenario("a gradient of zeros on the last rank", EQUAL, ((3, 3, 3, 3),),
                 is_zero_on_one=True)
 NAN = Scenario("a NaN on the last rank", EQUAL, ((3, 3, 3, 3),), has_nan=True)
 LOST = Scenario("the last rank dies", EQUAL, ((3, 3, 3, 3),) * 2, loses_a_peer=True)
-PLAN: dict[int, Sequence[Scenario]] = {1: EVERYWHERE, 2: (*EVERYWHERE, UNUSED),
+PLAN: dict[int, Sequence[Scenario]] = {1: EVERYWHERE, 2: (*EVERYWHERE, UNUSED, PARTLY),
                                        3: (*EVERYWHERE, ZERO, NAN, LOST), 4: EVERYWHERE}

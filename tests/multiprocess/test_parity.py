@@ -147,12 +147,12 @@ def sent(strategy: str, wire: str) -> int:
 
 @pytest.mark.parametrize("strategy", SYNC_NAMES)
 def test_counts_the_bytes_that_each_rank_sends(strategy):
-    payload = 4 * 1000
+    payload, used = 4 * 1000, 3  # a byte for each of the two parameters, around a ring
     counted = run_ranks(4, sent, strategy, "float32")
     if strategy.startswith("gather"):
-        assert counted == [3 * payload, payload, payload, payload]
-    else:  # the overlapping ones also send a byte for each of the two parameters
-        assert counted == [payload * 3 // 2 + 3 * (strategy in OVERLAPPING)] * 4
+        assert counted == [3 * payload + used, *[payload + used] * 3]
+    else:
+        assert counted == [payload * 3 // 2 + used] * 4
 
 
 def averaged_mixed_layouts(strategy: str) -> Tensor:
