@@ -101,12 +101,13 @@ def own_errors(unless: Callable[[BaseException], bool], who: str = "") -> Iterat
     except Failure:
         raise
     except Exception as error:
-        if unless(error) or not _own_frames(error):
+        if unless(error) or not own_frames(error):
             raise
         raise _told(error, who) from error
 
 
-def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The lines of the user's files that the error has come through."""
     return [frame for frame in traceback.extract_tb(error.__traceback__)
             if Path(frame.filename).parent in _folders]
 
@@ -116,7 +117,7 @@ def _told(error: BaseException, who: str = "", file: Path | None = None) -> User
 
     `file` is for an error before its first line is reached.
     """
-    told, own = traceback.TracebackException.from_exception(error), _own_frames(error)
+    told, own = traceback.TracebackException.from_exception(error), own_frames(error)
     told.stack = traceback.StackSummary.from_list(own)
     told.__cause__ = told.__context__ = None
     print("".join(told.format()), file=sys.stderr, end="", flush=True)
