@@ -73,7 +73,8 @@ class RecordedRun:
     @cached_property
     def merged(self) -> list[dict[str, Any]]:
         """One record for each iteration of all ranks: see common/reporting/merged_steps.py."""
-        return [merge(place, ranks, self.metric.key) for place, ranks in self.steps.items()]
+        return [merge(place, ranks, self.metric.key, self.overlaps_sync)
+                for place, ranks in self.steps.items()]
 
     @cached_property
     def durations(self) -> list[float]:
@@ -105,9 +106,17 @@ class RecordedRun:
                                   if rank in row)) for rank in ranks}
 
     @property
+    def sent_while_traced(self) -> int:
+        """Bytes that the leader sent in the last iteration before its trace was written, or 0."""
+        kinds = [event["event"] for event in self.events]
+        traced = len(kinds) - kinds[::-1].index("operators") if "operators" in kinds else 0
+        return next((event["bytes_sent"] for event in reversed(self.events[:traced])
+                     if event["event"] == "step"), 0)
+
+    @cached_property
     def overlaps_sync(self) -> bool:
         """Whether averaging happens inside backward, as DDP does it."""
-        return self.ranks > 1 and averages_in_backward(list(self.steps.values())[-1].values())
+        return self.ranks > 1 and averages_in_backward(self.steps)
 
 
 def short(name: str) -> str:
