@@ -154,7 +154,7 @@ def sentences(runs: Sequence[Learned], losses: str = "their losses") -> list[str
     """
     alike = _alike(runs)
     found = [(head, difference(head, run), run) for head, *others in alike for run in others]
-    found += [(runs[0], difference(runs[0], group[0]), run)
+    found += [(runs[0], difference(runs[0], run), run)
               for group in alike[1:] for run in group]
     merged: dict[tuple, tuple[Learned, dict[str, Difference]]] = {}
     for head, each, run in found:
