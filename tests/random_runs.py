@@ -102,7 +102,8 @@ def _draw_run(draw: random.Random, name: str, common: dict[str, Any], curve: lis
     rows = {(1 + step // PER_EPOCH, step % PER_EPOCH): _row(
         draw, before if step < at else ranks, losses[step], own * (6 if step == 0 else 1), spread,
         sync, slow, sends if draw.random() < 0.98 else 0) for step in range(steps)}
-    hosts = {rank: draw.choice(["a", "a", "b"]) for rank in range(max(ranks, before))}
+    hosts = {rank: draw.choice(["a", "a", "b"])
+             for rank in range(max(ranks, before if at else 0))}
     run = Drawn(name, ranks, settings(**common | changed), draw.choice([1, 2, 8]), hosts, rows)
     run.told["max_iterations"] = common["max_iterations"] and max(common["max_iterations"], steps)
     if draw.random() < 0.8:

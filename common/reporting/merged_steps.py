@@ -11,7 +11,7 @@ backward (Part Three), backward includes waiting for other ranks, so only data a
 import re
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -100,8 +100,7 @@ def merge(place: tuple[int, int], ranks: dict[int, Step], metric: str = ACCURACY
     """
     samples = sum(step["samples"] for step in ranks.values())
     # exact where the log has exact sums, so that it does not depend on the number of ranks
-    loss = sum(Fraction(step.get("loss_sum", step["loss"] * step["samples"]))
-               for step in ranks.values())
+    loss = sum(_sum_of_losses(step) for step in ranks.values())
     by_phase = [step["seconds"] for step in ranks.values()]
     return {
         "epoch": place[0], "iteration": place[1], "ranks": sorted(ranks), "samples": samples,
@@ -112,6 +111,12 @@ def merge(place: tuple[int, int], ranks: dict[int, Step], metric: str = ACCURACY
                  - min(seconds[phase] for seconds in by_phase) for phase in PHASES},
         "slowest": max(ranks, key=lambda rank: own_work(ranks[rank], overlaps)),
     }
+
+
+def _sum_of_losses(step: Step) -> Fraction | float:
+    """Over the rank's samples; a float where it is not a number or infinite."""
+    value = step.get("loss_sum", step["loss"] * step["samples"])
+    return Fraction(value) if isinstance(value, str) or isfinite(value) else value
 
 
 def own_work(step: Step, overlaps: bool) -> float:

@@ -133,7 +133,7 @@ def capital(sentence: str) -> str:
 def find_runs(folders: Iterable[Path]) -> list[RecordedRun]:
     """The runs in these folders and below, parts in the order of the lesson.
 
-    A run without a leader's log, or without a step, is passed over. Raises DataError when none is
+    A run without a step of its leader's is passed over. Raises DataError when none is
     left, or when a folder is missing.
     """
     folders = list(folders)
@@ -151,7 +151,7 @@ def find_runs(folders: Iterable[Path]) -> list[RecordedRun]:
 def _read(name: str, paths: list[Path]) -> RecordedRun | None:
     leaders = [path for path in paths if rank_of(path) == 0]
     steps = by_place(paths)
-    if not leaders or not steps:
+    if not leaders or not any(0 in row for row in steps.values()):
         return None
     hosts = {rank_of(path): event.get("host", "") for path in paths
              for event in read_events(path, "start")}

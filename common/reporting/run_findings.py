@@ -38,6 +38,8 @@ def _course_of_the_loss(losses: Sequence[float], whose: str) -> str:
     last = losses[1:][-EARLY:]
     if not last:
         return f"the loss{whose} is {losses[0]:.3g} in its only iteration"
+    if not isfinite(fmean([losses[0], *last])):
+        return f"the loss{whose} is not finite in all of its iterations"
     begin, end = causes.told_apart(losses[0], fmean(last), digits=3)
     way = "falls" if fmean(last) < losses[0] else "rises" if fmean(last) > losses[0] else "stays"
     if way == "stays":
@@ -164,9 +166,10 @@ def amount(sent: float) -> str:
 
 def straggling(runs: Sequence[RecordedRun]) -> str:
     """The first straggler of any run, or that there is none."""
-    several = [run for run in repeated(runs) if len(run.phases) > 1]
+    several = [run for run in repeated(runs) if run.ranks > 1]
     told = [f"{short(run.name)}: {text}" for run in several
             if not (text := straggler(run.steps)).startswith("no ")]
+    # of a rank whose log is missing nothing is known
     whole = all(len(run.phases) == run.ranks for run in several)
     return told[0] if told else "no rank is a straggler" if several and whole else ""
 

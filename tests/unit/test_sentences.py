@@ -19,12 +19,15 @@ from itertools import pairwise
 from math import isfinite, isnan
 from pathlib import Path
 from statistics import fmean, median, stdev
+from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 
 from common.core.failures import DataError
 from common.core.spread import half_interval, times_as_fast
 from common.report import compare_seconds
+from common.reporting import figure_style
 from common.reporting import page as page_module
 from common.reporting.digests import digests_as_text, have_one_digest
 from common.reporting.merged_steps import straggler
@@ -37,9 +40,10 @@ SEED = 40
 DIGITS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NUMBER = r"[\d.]+(?:e[-+]\d+)?|nan"
 LEARNS = ("seed", "learning_rate", "precision", "batch_size", "epochs")
-APART = (rf"their losses (?:are equal, bit for bit, in (?P<equal>[^;,]+?)|differ by (?P<at>{NUMBER})"
-         rf"(?: at most)? in the first common iteration(?: and by (?P<most>{NUMBER}) at most in "
-         r"(?P<several>[^;,]+?))?)")
+APART = (r"their losses (?:are equal, bit for bit, in (?P<equal>[^;,]+?)|differ by "
+         rf"(?P<at>{NUMBER})(?: at most)? in the first common iteration(?: and by "
+         rf"(?P<most>{NUMBER}) "
+         r"at most in (?P<several>[^;,]+?))?)")
 
 
 class Case:
@@ -126,7 +130,7 @@ def statistics(case: Case, found: re.Match) -> None:
 def another_algorithm(case: Case, found: re.Match) -> None:
     runs, head = case.named(found["they"]), *case.named(found["head"])
     for run in runs:
-        assert "local-sgd" in (run.short, head.short) or run.told.get("wire") != head.told.get("wire")
+        assert "local-sgd" in (run.short, head.short) or "wire" in differ_in(run, head)
     check_apart(found, runs, head)
 
 
@@ -141,7 +145,8 @@ def fault(case: Case, found: re.Match) -> None:
     runs, head = case.named(found["they"]), *case.named(found["head"])
     worst = case.named(found["worst"])[0] if found["worst"] else runs[0]
     gap = gaps_of(worst, head)[int(found["at"]) - 1]
-    assert abs(float(found["gap"]) - gap) <= 0.5 * gap and float(found["room"]) < float(found["gap"])
+    assert abs(float(found["gap"]) - gap) <= 0.5 * gap
+    assert float(found["room"]) < float(found["gap"])
     assert not any(differ_in(run, head) or one_digest([run], head)
                    and run.losses.keys() == head.losses.keys() for run in runs)
 
@@ -406,9 +411,9 @@ KINDS: dict[str, Callable[[Case, re.Match], None]] = {
     rf"the loss(?: of (?P<name>\S+))? (?P<way>falls|rises|stays|is) (?:from|at|in)? ?"
     rf"(?P<begin>{NUMBER})(?: in the first iteration to (?P<end>{NUMBER}) in (?P<over>.+)"
     r"| in its only iteration)?": course_of_the_loss,
-    r"(?P<ranks>\d) ranks \((?P<name>\S+)\) (?:are (?P<times>[\d.]+) times as fast as one|and one do "
-    r"not differ in speed beyond the spread of their iterations)(?:; the (?P<shared>\d) share one "
-    r"machine's (?P<cores>\d) (?P<noun>cores?))?": speed_up,
+    r"(?P<ranks>\d) ranks \((?P<name>\S+)\) (?:are (?P<times>[\d.]+) times as fast as one|and one "
+    r"do not differ in speed beyond the spread of their iterations)(?:; the (?P<shared>\d) share "
+    r"one machine's (?P<cores>\d) (?P<noun>cores?))?": speed_up,
     r"on (?P<ranks>\d) rank(?P<s>s?), against (?P<name>\S+): (?P<told>.+)": strategies,
     r"(?P<phase>\w+) takes (?P<share>\d+) % of the time(?: in (?P<name>\S+))?": slowest_phase,
     r"(?:(?P<name>\S+) spends (?P<share>\d+) % of its time averaging(?:; averaging takes less than "
@@ -419,6 +424,7 @@ KINDS: dict[str, Callable[[Case, re.Match], None]] = {
     r"iteration, the other ranks' median (?P<others>[\d.]+) ms; slowest in (?P<times>\d+) of "
     r"(?P<rows>\d+) iterations?": a_straggler,
     "no rank is a straggler": no_straggler,
+    "who waits for whom in an iteration": lambda case, found: None,
     r"test accuracy (?:is|lies between) (?P<low>[\d.]+) %(?: and (?P<high>[\d.]+) %)?"
     r"(?: in (?P<names>.+))?": scores,
     r"losses differ from (?P<name>\S+)'s by at most (?P<told>.+)": differences,
@@ -427,15 +433,15 @@ KINDS: dict[str, Callable[[Case, re.Match], None]] = {
     r"(?P<name>\S+), (?P<ranks>\d) ranks?: (?:(?P<no>no test image is mistaken)|(?P<sum>\d+) of "
     r"(?P<all>\d+) test images are mistaken|\w+ is taken for \w+ most often, (?P<most>\d+) of "
     r"(?P<of>\d+) times?)": mistakes,
-    r"(?:the other (?P<others>\d) runs differ|\S+, \d ranks? differs) from \S+, \d ranks? by at most "
-    r"(?P<gap>\d+) test image(?P<s>s?) in a cell": cells,
+    r"(?:the other (?P<others>\d) runs differ|\S+, \d ranks? differs) from \S+, \d ranks? by at "
+    r"most (?P<gap>\d+) test image(?P<s>s?) in a cell": cells,
     r"(?P<name>\S+): (?:(?P<alone>one step of one rank)|one step of (?P<ranks>\d) ranks; "
     r"(?P<without>not all of its messages are|too few messages for gradients are) in the trace"
     r"|messages are under way while the ranks compute nothing|(?P<share>\d+) % of the time that "
     "messages are under way, the ranks compute)": traced,
-    r"(?P<name>\S+): (?P<late>\S+) of the (?P<whole>[\d.]+) (?P<unit>MB|kB|bytes) that rank 0 sends "
-    r"(?:is exposed: nothing travels after the last gradient is ready|are exposed: they travel after "
-    r"the last gradient is ready, within (?P<within>[\d.]+) ms)": travels}
+    r"(?P<name>\S+): (?P<late>\S+) of the (?P<whole>[\d.]+) (?P<unit>MB|kB|bytes) that rank 0 "
+    r"sends (?:is exposed: nothing travels after the last gradient is ready|are exposed: they "
+    r"travel after the last gradient is ready, within (?P<within>[\d.]+) ms)": travels}
 
 
 def check(case: Case, sentence: str) -> None:
@@ -456,17 +462,18 @@ def tables_hold(case: Case, page: Page, runs: list[RecordedRun]) -> None:
     for run, row in zip(case.runs, page.timing.rows, strict=True):
         took = run.durations
         spread = f" ± {stdev(took):.3f}" if len(took) > 1 else ""
-        assert row[2] == (f"{fmean(took):.3f}{spread}" if took else "-") and int(row[4]) == len(took)
+        assert row[2] == (f"{fmean(took):.3f}{spread}" if took else "-")
+        assert int(row[4]) == len(took)
         assert not took or row[3] == f"{median(took):.3f}"
-        assert (float(row[7]) > 0) == (max(sent_by(run).values()) > 0) if row[7] != "-" else not any(
-            sent_by(run).values())
+        assert any(sent_by(run).values()) == (row[7] != "-" and float(row[7]) > 0)
     several = len(case.runs)
     assert page.title.startswith(f"{several} run{'s' * (several > 1)} of digits-vgg11: ")
     for run, recorded in zip(case.runs, runs, strict=True):
         told, code = describe(recorded, time.time())
         assert code == run.failed and ("finished" in told.splitlines()[0]) == run.ended
         epoch, iteration = list(run.rows)[-1]
-        assert f"epoch {epoch} of 10, iteration {(epoch - 1) * PER_EPOCH + iteration + 1} of " in told
+        done = (epoch - 1) * PER_EPOCH + iteration + 1
+        assert f"epoch {epoch} of 10, iteration {done} of " in told
         recent = min(20, len(run.rows))
         assert ("(last iteration, rank 0)" if recent == 1 else
                 f"(last {recent} iterations, rank 0)") in told
@@ -502,7 +509,7 @@ def speeds_hold(case: Case) -> None:
 def sentences_of(page: Page) -> Iterator[str]:
     yield from page.summary
     for section in page.sections:
-        yield from (picture for picture in section.pictures if picture)
+        yield from section.pictures
 
 
 def hold(seed: int, folder: Path) -> None:
@@ -527,24 +534,45 @@ def hold(seed: int, folder: Path) -> None:
             recorded.steps).startswith("no straggler: ")
 
 
-@pytest.fixture
-def titles(monkeypatch):
-    """Figures are made and not drawn: their titles stand in their places."""
-    monkeypatch.setattr(page_module, "pictures_of", lambda drawn: [
+def titles_alone(patch: pytest.MonkeyPatch, without_figures: bool) -> None:
+    """Figures are made and not drawn, or not even made: their titles stand in their places."""
+    patch.setattr(page_module, "pictures_of", lambda drawn: [
         figure.get_suptitle() for name, figure in drawn if figure and name != "learning"])
     page_module._trace.cache_clear()
+    if without_figures:
+        patch.setattr(figure_style, "Figure", lambda **_: Untouched())
+
+
+class Untouched(MagicMock):
+    """A figure that takes what is drawn, and has its title."""
+
+    def subplots(self, rows: int, columns: int, squeeze: bool) -> np.ndarray:
+        axes = MagicMock()
+        axes.get_legend_handles_labels.return_value = [], ["label"]
+        panels = np.empty((rows, columns), dtype=object)
+        panels.fill(axes)
+        return panels
+
+    def get_figheight(self) -> float:
+        return 3.0
+
+    def get_suptitle(self) -> str:
+        return self.suptitle.call_args.args[0]
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 12))
-def test_every_sentence_holds(seed, tmp_path, titles):
+def test_every_sentence_holds(seed, tmp_path, monkeypatch):
+    titles_alone(monkeypatch, without_figures=seed > SEED)
     hold(seed, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_every_sentence_of_2000_cases_holds(tmp_path, titles):
+def test_every_sentence_of_2000_cases_holds(tmp_path):
     for seed in range(2000):
-        try:
-            hold(seed, tmp_path / str(seed))
-        except Exception as error:
-            raise AssertionError(f"case {seed}: {error}") from error
+        with pytest.MonkeyPatch.context() as patch:
+            titles_alone(patch, without_figures=seed % 10 > 0)
+            try:
+                hold(seed, tmp_path / str(seed))
+            except Exception as error:
+                raise AssertionError(f"case {seed}: {error!r}") from error
