@@ -25,6 +25,7 @@ from common.core.metrics import Metric
 from common.core.progress import PHASES
 from common.reporting.merged_steps import (
     Steps,
+    averages_in_backward,
     by_place,
     leaders_starts,
     logs_of_runs,
@@ -41,16 +42,18 @@ def show(steps: Steps, starts: list[dict[str, Any]], every: int, metric: Metric)
     `starts` tell on how many ranks each iteration was trained.
     """
     ranks = sorted({rank for row in steps.values() for rank in row})
-    print(f"{len(steps)} iterations of ranks {', '.join(map(str, ranks))}; skew is slowest minus "
-          "fastest rank, in milliseconds")
+    print(f"{len(steps)} iteration{'s' * (len(steps) > 1)} of rank{'s' * (len(ranks) > 1)} "
+          f"{', '.join(map(str, ranks))}; skew is slowest minus fastest rank, in milliseconds")
+    overlaps = averages_in_backward(steps)
     width = max(8, len(metric.name))
     print(f"epoch  iteration  samples    loss  {metric.name:>{width}}  seconds  "
           + "  ".join(f"{phase:>8}" for phase in PHASES) + "  slowest")
     for index, (place, row) in enumerate(steps.items()):
         if len(row) < min(len(ranks), ranks_at(place, starts)):
-            print(f"{place[0]:>5}  {place[1]:>9}  only ranks {', '.join(map(str, sorted(row)))}")
+            print(f"{place[0]:>5}  {place[1]:>9}  only rank{'s' * (len(row) > 1)} "
+                  f"{', '.join(map(str, sorted(row)))}")
         elif index % every == 0:
-            one = merge(place, row, metric.key)
+            one = merge(place, row, metric.key, overlaps)
             print(f"{place[0]:>5}  {place[1]:>9}  {one['samples']:>7}  {one['loss']:>6.3f}  "
                   f"{one['score']:>{width}.3f}  {one['seconds']:>7.3f}  "
                   + "  ".join(f"{1000 * one['skew'][phase]:>8.1f}" for phase in PHASES)

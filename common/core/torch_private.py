@@ -7,10 +7,12 @@ day torch changes it. None copies anything more than torch does.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.profiler import _ExperimentalConfig
 
 # The base class of nn.BatchNorm1d, 2d and 3d; publicly the tuple of these three.
 AnyBatchNorm = _BatchNorm
@@ -23,6 +25,14 @@ def change_class(layer: nn.Module, kind: type[nn.Module]) -> None:
     to its parent.
     """
     layer.__class__ = kind
+
+
+def trace_all_threads() -> Any:
+    """A profiler's configuration that traces every thread, and not only the one that starts it.
+
+    Publicly: None, and then messages that leave from threads of their own are not in the trace.
+    """
+    return _ExperimentalConfig(profile_all_threads=True)
 
 
 class BeforeUse:

@@ -94,9 +94,11 @@ def _drawn(title: str, matrix: np.ndarray, shades: np.ndarray, names: Sequence[s
 def _worst_mistake(matrix: np.ndarray, names: Sequence[str]) -> str:
     mistakes = matrix.copy()
     np.fill_diagonal(mistakes, 0)
+    if not mistakes.any():
+        return "no test image is mistaken"
     if (mistakes == mistakes.max()).sum() > 1:
-        return (f"{mistakes.sum()} of {matrix.sum()} test images are mistaken" if mistakes.any()
-                else "no test image is mistaken")
+        return f"{mistakes.sum()} of {matrix.sum()} test images are mistaken"
     truth, taken = divmod(int(mistakes.argmax()), len(matrix))
-    return (f"{names[truth]} is taken for {names[taken]} most often, {mistakes.max()} of "
-            f"{matrix[truth].sum()} times")
+    images = int(matrix[truth].sum())
+    return (f"{names[truth]} is taken for {names[taken]} most often, {mistakes.max()} of {images} "
+            f"time{'s' * (images > 1)}")

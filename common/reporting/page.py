@@ -170,21 +170,24 @@ def _traces(runs: Runs) -> Section:
     for run in runs:
         for path in sorted((run.folder / "traces").glob("trace_all*.json.gz"))[-1:]:
             table, drawn = _trace(path, path.stat().st_mtime_ns, short(run.name),
-                                  f"{run.name.replace('/', '-').lower()}-{run.ranks}")
+                                  f"{run.name.replace('/', '-').lower()}-{run.ranks}",
+                                  run.sent_while_traced)
             found += table
             pictures += drawn
     return Section("Traces", found, pictures)
 
 
 @lru_cache
-def _trace(path: Path, changed: int, name: str, place: str) -> tuple[list[Table], list[Picture]]:
+def _trace(path: Path, changed: int, name: str, place: str,
+           counted: int) -> tuple[list[Table], list[Picture]]:
     """Of one run. A trace takes a second to read and draw, so it is done once until it changes.
 
     Raises DataError where it is none.
     """
     try:
         trace = unpack_trace(read_bytes(path))
-        drawn, intervals = [(f"trace-{place}", timeline(trace, name))], travel(trace)
+        drawn = [(f"trace-{place}", timeline(trace, name, counted))]
+        intervals = travel(trace, counted)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise DataError(f"{path} is not a trace that a run with --profile wrote") from error
     if intervals:
