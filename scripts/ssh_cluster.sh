@@ -22,7 +22,7 @@ keep_command "$0" "$@"
 ROOT="$(cd "$(dirname "$0")/.." && pwd)"
 SOURCES="common PartOne PartTwo PartThree scripts studies benchmarks"
 # The same words here and there: names and contents of all source files.
-DIGEST="find $SOURCES -name '*.py' | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-12"
+DIGEST="from common.core.provenance import *; print(code_digest(folders='$SOURCES'.split()))"
 # One connection a node, which all commands share: asking every rank each second whether it has
 # ended must take no processor time from what is measured there. The path has a short limit.
 sockets="$(mktemp -d /tmp/ssh-XXXXXX)"
@@ -41,21 +41,25 @@ fail() {
 close_connections() {
     local target
     for target in "${targets[@]}"; do
-        "${SSH_COMMAND[@]}" -O exit "$target" 2> /dev/null
+        "${SSH_COMMAND[@]}" -O exit -- "$target" 2> /dev/null
     done
     rm -rf "$sockets"
 }
 
 on() {  # on RANK COMMAND: runs a shell command in the project's folder there; $job is the rank's own
-    "${SSH_COMMAND[@]}" -n "${targets[$1]}" \
+    "${SSH_COMMAND[@]}" -n -- "${targets[$1]}" \
         "cd $(printf %q "$remote_dir") && job=outputs/.ssh-$run/rank$1 && { $2; }"
 }
 
 read_hosts() {
     [ -f "$1" ] && [ -r "$1" ] || fail 2 "the hosts file $1 cannot be read: it must be a file"
-    local target address
+    local target address word
     while read -r target address _ || [ -n "$target" ]; do
         [[ -n $target && $target != \#* ]] || continue
+        for word in "$target" "${target#*@}" "$address"; do  # ssh would take it for an option
+            [[ $word != -* ]] || fail 2 "the hosts file $1 names $(printf %q "$word"), which is not\
+ an address: one cannot begin with -"
+        done
         targets+=("$target")
         addresses+=("${address:-${target#*@}}")
     done < "$1"
@@ -65,19 +69,20 @@ read_hosts() {
 check_node() {
     local host=${targets[$1]} folder theirs ours
     folder=$(printf %q "$remote_dir")
-    "${SSH_COMMAND[@]}" -n "$host" true || fail 75 "rank $1: $host does not answer ssh without a\
+    "${SSH_COMMAND[@]}" -n -- "$host" true || fail 75 "rank $1: $host does not answer ssh without a\
  password: \"${SSH:-ssh} $host true\" must succeed here without a question"
     if [ "${COPY:-}" = 1 ]; then
         tar -C "$ROOT" --exclude=__pycache__ -cz $SOURCES requirements.txt requirements-dev.txt |
-            "${SSH_COMMAND[@]}" "$host" "mkdir -p $folder && tar -C $folder -xz" ||
+            "${SSH_COMMAND[@]}" -- "$host" "mkdir -p $folder && tar -C $folder -xz" ||
             fail 75 "rank $1: the code could not be copied to $host:$remote_dir"
     fi
-    ours="$(cd "$ROOT" && eval "$DIGEST")"
-    theirs="$(on "$1" "$DIGEST" 2> /dev/null)"
+    ! on "$1" true 2> /dev/null || on "$1" "command -v $(printf %q "$python")" > /dev/null ||
+        fail 2 "rank $1: $host:$remote_dir has no $python: install the packages there, or name\
+ another interpreter with PYTHON"
+    ours="$(cd "$ROOT" && python3 -c "$DIGEST")" || fail 2 "the code here cannot be read"
+    theirs="$(on "$1" "$(printf '%q ' "$python" -c "$DIGEST")" 2> /dev/null)"
     [ "$ours" = "$theirs" ] || fail 3 "rank $1: $host:$remote_dir holds other code (${theirs:-none})\
  than is here ($ours): bring both to the same commit, or copy it with COPY=1"
-    on "$1" "command -v $(printf %q "$python")" > /dev/null || fail 2 "rank $1: $host:$remote_dir\
- has no $python: install the packages there, or name another interpreter with PYTHON"
 }
 
 start_rank() {  # prints the process id there, which is also that of the rank's process group

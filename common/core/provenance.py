@@ -6,11 +6,15 @@
 import hashlib
 import os
 import platform
+from collections.abc import Iterable
 from datetime import date
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("common", "PartOne", "PartTwo", "PartThree", "scripts", "studies")
+# Of all languages that the project is written in: the C++ decides bits, the scripts start ranks.
+SOURCES = (".py", ".cpp", ".h", ".sh", ".sbatch", ".j2", ".css", ".js")
 
 
 def processor() -> str:
@@ -61,10 +65,16 @@ def conditions() -> str:
             f"load {os.getloadavg()[0]:.1f} at the end")
 
 
-def code_digest(root: Path = ROOT) -> str:
+def code_digest(root: Path = ROOT, folders: Iterable[str] = FOLDERS) -> str:
     """A hash of the program's own source files, equal on nodes that run the same code."""
     digest = hashlib.sha256()
-    for folder in ("common", "PartOne", "PartTwo", "PartThree"):
-        for path in sorted((root / folder).rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    for path in source_files(root, folders):
+        contents = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{path.relative_to(root).as_posix()} {contents}\n".encode())
     return digest.hexdigest()[:12]
+
+
+def source_files(root: Path = ROOT, folders: Iterable[str] = FOLDERS) -> list[Path]:
+    """The sources in `folders`, sorted; without hidden files, which editors leave beside them."""
+    return sorted(path for folder in folders for path in (root / folder).rglob("*")
+                  if path.suffix in SOURCES and path.is_file() and path.name[0] != ".")

@@ -70,6 +70,16 @@ def digests(texts: Iterable[str]) -> dict[str, str]:
     return {place.file.name: place.digest for place in places}
 
 
+def loaded() -> dict[str, str]:
+    """The digest of each user's file that has been loaded, by its name.
+
+    What a user's file imports from beside it counts; packages in folders below do not.
+    """
+    names = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    files = sorted({Path(name) for name in names if name and Path(name).parent in _folders})
+    return {file.name: Place(file, "").digest for file in files}
+
+
 @cache
 def _module(file: Path) -> ModuleType:
     name = f"user_code_{file.stem}"

@@ -66,6 +66,7 @@ def open_run(part: str, strategy: str, settings: Settings, node: Node,
         constants = {"settings": settings.as_json(), "data": loader.dataset.digest,
                      "samples": form_of(loader.dataset),
                      "ran_on": ran_on(name, node, settings, model)}
+        node.agree("code", constants["ran_on"]["code"])  # what user code imports is loaded by now
         checkpoints = Checkpoints(folder / "checkpoints", node, log, constants, every.iterations,
                                   SaveClock(name, every.minutes, node))
         run = Run(name, settings, node, model, optimizer, gradient_sync, log, checkpoints,
@@ -178,15 +179,15 @@ def _check_settings(contents: dict[str, Any], settings: Settings,
                     now: dict[str, Any]) -> list[str]:
     """Remarks on accepted changes. Raises UsageError for changes that were not accepted.
 
-    On virtual nodes other versions or convolutions are changes too. Another processor only
-    draws a remark: a lost node may have no like.
+    On virtual nodes other versions or convolutions are changes too. Another processor or other
+    code only draws a remark: a lost node may have no like, and most changes of code change no bit.
     """
     changed = settings.changes_since(contents.get("settings", {}))
     if contents.get("data") != now["data"]:
         changed.append(f"data was {contents.get('data')} and is {now['data']}")
     if settings.virtual_nodes:
         changed += _changes(contents.get("ran_on", {}), now["ran_on"],
-                            but=("threads", "instructions", "products"))
+                            but=("threads", "instructions", "products", "code"))
     if changed and not settings.accepts_changes:
         raise UsageError("the run to resume had other settings: " + "; ".join(changed) +
                          f". Give the old ones, or --resume {settings.resume}:changed")
@@ -195,9 +196,10 @@ def _check_settings(contents: dict[str, Any], settings: Settings,
 
 def _restore_ranks(saved: list[list[Tensor]], state: list[Tensor], node: Node) -> list[str]:
     """Gives the strategy back its state on this rank, in place; a remark where it cannot be."""
-    if len(saved) != len(state) or any(len(rows) != node.world.size for rows in saved):
-        return ["the strategy's state is lost: the number of ranks or buckets, or the strategy, "
-                "changed"]
+    forms = [[(each.shape, each.dtype)] * node.world.size for each in state]
+    if [[(row.shape, row.dtype) for row in rows] for rows in saved] != forms:
+        return ["the strategy's state is lost: the number of ranks, the strategy, its buckets or "
+                "its precision changed"]
     for tensor, rows in zip(state, saved, strict=True):
         tensor.copy_(rows[node.world.rank])
     return []
@@ -211,6 +213,8 @@ def _changes(before: dict[str, Any], now: dict[str, Any], but: Sequence[str] = (
 def _exactness(before: dict[str, Any], now: dict[str, Any]) -> str:
     if not before:
         return "no, because the file does not say what it was trained with"
-    if changed := _changes(before, now):
+    if changed := _changes(before, now, but=("code",)):
         return "no, because " + ", ".join(changed)
+    if changed := _changes(before, now):
+        return f"unknown, because {changed[0]}"
     return "yes" if now["device"] == "cpu" else "not promised on a GPU"

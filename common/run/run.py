@@ -18,8 +18,9 @@ from common.cluster.process_group import Node
 from common.core.collectives import gather_rows
 from common.core.precision import Precision
 from common.core.progress import Position
-from common.core.provenance import instruction_sets, versions
+from common.core.provenance import code_digest, instruction_sets, versions
 from common.core.settings import Settings
+from common.core.user_code import loaded
 from common.data.epoch_plan import EpochPlan, mix
 from common.model.convolutions import algorithms, products
 from common.run.checkpoints import Checkpoints
@@ -169,6 +170,7 @@ def ran_on(name: str, node: Node, settings: Settings, model: nn.Module) -> dict[
     ranks = {} if settings.virtual_nodes else {
         "run": name, "world_size": node.world.size, "accumulate": settings.accumulate,
         "bucket_mb": settings.bucket_mb}
-    return {**ranks, "threads": node.threads, "device": node.device.type,
+    own = [f"{name}:{digest}" for name, digest in loaded().items()]
+    return {**ranks, "code": " ".join([code_digest(), *own]), "threads": node.threads, "device": node.device.type,
             "instructions": instruction_sets(), "convolutions": algorithms(model),
             "products": products(model, Precision(settings.precision)), **versions()}

@@ -12,7 +12,6 @@ from torch import nn
 
 from common.cluster.process_group import Node
 from common.core.failures import UsageError, writing
-from common.core.provenance import code_digest
 from common.core.settings import Settings, begun_with
 from common.options.settings_file import RAN_ON
 from common.run import checkpoint_folder
@@ -60,7 +59,7 @@ def keep_settings(run: Run) -> None:
     if strategy:
         told["sync"] = [str(each) for each in run.settings.sync if each.label == strategy]
     constants = run.checkpoints.constants
-    told[RAN_ON] = {"code": code_digest(), "data": constants["data"],
+    told[RAN_ON] = {"data": constants["data"],
                     "world_size": run.node.world.size, **constants["ran_on"]}
     with writing(path := run.folder / "settings.json"):
         path.write_text(json.dumps(told, indent=2) + "\n")

@@ -2,10 +2,12 @@
 
 Mutations that turn this red: drop check_node; drop signal_all from stop_all; let `code_of` say 0
 for a rank that vanished; drop collect; drop the trap for TERM; collect the folder of logs too; drop
-ControlMaster; drop the last line of the rank that failed.
+ControlMaster; drop the last line of the rank that failed; hash *.py alone; take any word for an
+address.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +44,8 @@ def program_in(folder: Path, text: str) -> Path:
     """A small copy of the project whose PartTwo is `text`: rank is sys.argv[6]."""
     for name in ("common", "PartOne", "PartTwo", "PartThree", "scripts"):
         (folder / name).mkdir(parents=True)
+    (folder / "common" / "core").mkdir()
+    shutil.copy(ROOT / "common/core/provenance.py", folder / "common/core")
     (folder / "PartTwo" / "main.py").write_text(f"import os, sys, time\nrank = sys.argv[6]\n{text}")
     for script in ("ssh_cluster.sh", "run_command.sh", "exit_code.sh"):
         (folder / "scripts" / script).symlink_to(ROOT / "scripts" / script)
@@ -103,6 +107,16 @@ def test_other_code_on_a_node_is_refused(ssh, tmp_path):
     assert launcher.returncode == 3 and "rank 0: 127.0.0.1:" in errors and "other code" in errors
 
 
+def test_one_byte_more_in_a_source_that_is_not_python_is_refused(ssh, tmp_path):
+    for name in ("common", "PartOne", "PartTwo", "PartThree", "scripts", "studies", "benchmarks"):
+        shutil.copytree(ROOT / name, tmp_path / "there" / name)
+    with (tmp_path / "there/common/model/cpp/products.cpp").open("a") as file:
+        file.write(" ")
+    launcher = launch(ssh, tmp_path, "PartTwo", REMOTE_DIR=str(tmp_path / "there"))
+    _, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 3 and "holds other code" in errors and "(none)" not in errors
+
+
 def test_a_node_that_does_not_answer(ssh, tmp_path):
     launcher = launch(f"{ssh} -p {free_port()}", tmp_path, "PartTwo")
     _, errors = launcher.communicate(timeout=60)
@@ -150,9 +164,12 @@ def is_running(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("hosts, part, words", [
-    ("", "PartTwo", "names no host"), ("a", "PartSeven", "no program PartSeven")])
+    ("-oProxyCommand=touch${IFS}pwned", "PartTwo", "which is not an address"),
+    ("me@-oProxyCommand=x", "PartTwo", "which is not an address"),
+    ("a --resume", "PartTwo", "which is not an address"), ("", "PartTwo", "names no host"), ("a", "PartSeven", "no program PartSeven")])
 def test_mistakes_are_reported_in_a_sentence(tmp_path, hosts, part, words):
     (tmp_path / "hosts.txt").write_text(hosts)
     done = subprocess.run([ROOT / "scripts" / "ssh_cluster.sh", tmp_path / "hosts.txt", part],
-                          capture_output=True, text=True)
+                          capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2 and words in done.stderr
+    assert not (tmp_path / "pwned").exists()

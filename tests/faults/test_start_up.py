@@ -171,7 +171,7 @@ def other_code() -> None:
     plain = provenance.code_digest
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name)
-        for folder in ("common", "PartOne", "PartTwo", "PartThree"):
+        for folder in provenance.FOLDERS:
             shutil.copytree(ROOT / folder, copy / folder)
         assert plain(copy) == plain()
         with (copy / "common" / "core" / "world.py").open("a") as file:

@@ -15,7 +15,6 @@ import torch
 
 from common.cluster.process_group import Node
 from common.core.failures import UsageError
-from common.core.provenance import code_digest
 from common.core.setting_types import SyncChoice
 from common.core.settings import Settings
 from common.core.world import World
@@ -165,7 +164,7 @@ def test_a_strategy_is_repeated_by_itself_and_by_other_parts(tmp_path):
     path = record(tmp_path, "PartTwo", "diloco", "--sync", "local-sgd,diloco:7", "--wire", "int8",
                   "--seed", "4")
     assert json.loads(path.read_text())[RAN_ON] == {
-        "code": code_digest(), "data": "d", "world_size": 1, "threads": 2}
+        "data": "d", "world_size": 1, "threads": 2}
     with pytest.raises(UsageError, match="--wire int8"):
         told("PartTwo", path, "--sync", "all-reduce")
     assert told("PartTwo", path).sync == (SyncChoice("diloco", 7),)

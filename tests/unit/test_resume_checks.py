@@ -1,0 +1,67 @@
+"""What a resumed run compares with its checkpoint, and what it says of a difference.
+
+Mutations that turn this red: drop the comparison of data; count other code as exact, as inexact, or
+as a change that virtual nodes refuse; compare the number of a strategy's tensors alone.
+"""
+
+import pytest
+import torch
+
+from common.cluster.process_group import Node
+from common.core.failures import UsageError
+from common.core.settings import Settings
+from common.core.world import World
+from common.run.resume import _check_settings, _exactness, _restore_ranks
+
+NODE = Node(World(1, 2), torch.device("cpu"), threads=1)
+RAN_ON = {"code": "abc", "threads": 1, "device": "cpu"}
+
+
+@pytest.mark.parametrize("resume", ["auto", "auto:changed"])
+def test_other_data_is_refused_unless_changes_are_accepted(resume):
+    settings = Settings(resume=resume)
+    before = {"settings": settings.as_json(), "data": "old", "ran_on": RAN_ON}
+    now = {"data": "new", "ran_on": RAN_ON}
+    assert _check_settings({**before, "data": "new"}, settings, now) == []
+    if settings.accepts_changes:
+        assert _check_settings(before, settings, now) == [
+            "continuing with changed settings: data was old and is new"]
+    else:
+        with pytest.raises(UsageError, match="other settings: data was old and is new. Give the"):
+            _check_settings(before, settings, now)
+
+
+@pytest.mark.parametrize("virtual_nodes", [0, 4])
+def test_other_code_is_said_and_not_refused(virtual_nodes):
+    settings = Settings(virtual_nodes=virtual_nodes, threads=1)
+    before = {"settings": settings.as_json(), "data": "d", "ran_on": RAN_ON}
+    now = {"data": "d", "ran_on": {**RAN_ON, "code": "def"}}
+    assert _check_settings(before, settings, now) == []
+
+
+@pytest.mark.parametrize("now, words", [
+    ({}, "yes"), ({"code": "def"}, "unknown, because code was abc and is def"),
+    ({"code": "abc mine.py:1"}, "unknown, because code was abc and is abc mine.py:1"),
+    ({"code": "def", "threads": 2}, "no, because threads was 1 and is 2"),
+    ({"device": "cuda"}, "no, because device was cpu and is cuda")])
+def test_whether_a_resumed_run_is_exact(now, words):
+    assert _exactness(RAN_ON, {**RAN_ON, **now}) == words
+
+
+SAVED = [[torch.ones(2), torch.full((2,), 5.0)], [torch.ones(3), torch.full((3,), 7.0)]]
+
+
+@pytest.mark.parametrize("sizes, dtype, saved", [
+    ((2, 4), torch.float32, SAVED), ((3, 2), torch.float32, SAVED), ((2,), torch.float32, SAVED),
+    ((2, 3), torch.bfloat16, SAVED), ((2, 3), torch.float32, [rows * 2 for rows in SAVED]),
+    ((2, 3), torch.float32, [])])
+def test_a_strategys_state_of_another_form_is_lost_in_a_sentence(sizes, dtype, saved):
+    state = [torch.zeros(size, dtype=dtype) for size in sizes]
+    remark, = _restore_ranks(saved, state, NODE)
+    assert remark.startswith("the strategy's state is lost") and not any(map(torch.any, state))
+
+
+def test_a_strategys_state_of_the_same_form_is_this_ranks():
+    state = [torch.zeros(2), torch.zeros(3)]
+    assert _restore_ranks(SAVED, state, NODE) == []
+    assert [each.tolist() for each in state] == [[5.0] * 2, [7.0] * 3]
