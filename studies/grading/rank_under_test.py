@@ -33,7 +33,7 @@ def serve(rank: int, world: int, folder: str, place: Place, scenarios: Sequence[
     limit_this_process()
     _be_silent()
     stacks = open(f"{folder}/stack{rank}", "w")  # noqa: SIM115 (open as long as the process)
-    faulthandler.register(signal.SIGUSR1, stacks)
+    faulthandler.register(signal.SIGUSR1, stacks, all_threads=False)
     told = io.StringIO()
     try:
         with contextlib.redirect_stderr(told), own_errors(unless=_never):
