@@ -20,7 +20,14 @@ from common.cluster import connections
 from common.cluster.connections import holds_bytes
 from common.core.world import World
 from common.run import standstill as module
-from common.run.standstill import CONFIRMED, QUIET_SECONDS, Place, Standstill, is_running, standstill
+from common.run.standstill import (
+    CONFIRMED,
+    QUIET_SECONDS,
+    Place,
+    Standstill,
+    is_running,
+    standstill,
+)
 from common.run.waits import Mark, Whereabouts, noted
 from tests.ranks import ROOT
 from tests.unit.test_structure import SOURCES
