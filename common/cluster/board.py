@@ -33,12 +33,13 @@ class Board(Posts):
     """Posts, and the waits for them. `say` prints every three seconds which ranks are missing.
 
     A topic can be collected once. `deadline` is a time.monotonic() value, for every wait that has
-    none of its own.
+    none of its own; `longer` is how the user asks for a later one.
     """
 
     def __init__(self, store: Store, world: World, say: Callable[[str], None] = lambda text: None,
-                 deadline: float = FOREVER) -> None:
+                 deadline: float = FOREVER, longer: str = "--timeout") -> None:
         super().__init__(store, world)
+        self.longer = longer
         self._say = say
         self._deadline = deadline
 
@@ -68,7 +69,7 @@ class Board(Posts):
                 raise verdict
             if (now := time.monotonic()) > deadline:
                 raise PeerLost(f"gave up: {self._report(topic)}; start the missing, or raise "
-                               f"--timeout{hint}")
+                               f"{self.longer}{hint}")
             if now > remark:
                 self._say(self._remark(topic) + hint)
                 remark += REMARK_SECONDS

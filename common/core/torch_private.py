@@ -10,12 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.profiler import _ExperimentalConfig
 
 # The base class of nn.BatchNorm1d, 2d and 3d; publicly the tuple of these three.
 AnyBatchNorm = _BatchNorm
+
+# Where DDP finds the function that hands out the leader's buffers in forward, and waits in it.
+# Publicly: nothing.
+BROADCAST_IN_FORWARD = (dist, "_broadcast_coalesced")
 
 
 def change_class(layer: nn.Module, kind: type[nn.Module]) -> None:

@@ -15,8 +15,8 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch.distributed as dist
@@ -37,6 +37,7 @@ from common.run.standstill import Standstill
 
 EVERY = 20
 TIMEOUT = 300.0
+SILENCE_SECONDS = 20.0  # of a rank that is stopped; a killed one's connections break at once
 _entered = itertools.count(1)
 
 
@@ -76,18 +77,33 @@ def _several_ranks(model: nn.Module, optimizer: Optimizer, loader: Any, every: i
         return PrefixStore(prefix, group.clone())
 
     process_progress().mark, say = mark(world), console(world)
-    board = Board(connect(), world, say, time.monotonic() + timeout)
+    board = Board(connect(), world, say, time.monotonic() + timeout, longer="timeout=")
     observer = Observer(model, optimizer, loader, board.store, world, every, strict, say)
     progress = progress or observer.here
     lengths: list[int | None] = []
     with (_all_or_none(board), _explained(lengths),
-          Watch(board, connect, timeout, Stop(), progress) as watch):
+          Watch(board, connect, timeout, Stop(), progress, SILENCE_SECONDS) as watch):
         lengths += _meet(board, watch, loader)
         _require_batches(lengths, strict)
-        with observer, Standstill(connect, world, observer.here):
+        with observer, _standstill(connect, world, observer, model):
             yield observer
             progress.phase = FINISHED
             observer.conclude()
+
+
+def _standstill(connect: Callable[[], Store], world: World, observer: Observer,
+                model: nn.Module) -> AbstractContextManager:
+    """Finds ranks that wait for each other for ever, over gloo: the kernel sees what it sends."""
+    if "gloo" not in str(dist.get_backend_config()) or any(p.is_cuda for p in model.parameters()):
+        return nullcontext()
+    return Standstill(connect, _port(_group_store()), world, observer.here, observer.seen.length)
+
+
+def _port(store: Store) -> int:
+    """Where the store listens; 0 for one that does not."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return getattr(store, "port", 0)
 
 
 def _group_store() -> Store:

@@ -46,7 +46,7 @@ def serve(rank: int, world: int, folder: str, place: Place, scenarios: Sequence[
     try:
         limit_this_process(folder)
         _be_silent()
-        faulthandler.register(signal.SIGUSR1, stacks.fileno())
+        faulthandler.register(signal.SIGUSR1, stacks.fileno(), all_threads=False)
         with contextlib.redirect_stderr(told), own_errors(unless=_never):
             _join(rank, world, store)
             _serve(rank, world, place, scenarios, grader)
