@@ -1,7 +1,7 @@
 """What DistributedDataParallel needs from us: rules for buffers and buckets, and its seam."""
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -91,10 +91,10 @@ class AveragedInBackward(GradientSync):
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Registers the hook, and rebuilds the buckets. Every rank must call it."""
         register_comm_hook(self._replica, self._hook, self)
-        if self._example is not None:
-            rebuild_buckets(self._replica, self._example)
         if isinstance(self._replica, nn.parallel.DistributedDataParallel):
             self._arrivals.expect(model)
+        if self._example is not None:
+            rebuild_buckets(self._replica, self._example, self._arrivals.require_all)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -144,17 +144,20 @@ def create_sync(settings: Settings, replica: nn.Module, example: Tensor) -> Grad
     return AveragedInBackward(replica, settings.wire, example)
 
 
-def rebuild_buckets(replica: nn.Module, example: Tensor) -> None:
+def rebuild_buckets(replica: nn.Module, example: Tensor,
+                    check: Callable[[], None] = lambda: None) -> None:
     """Lets DDP rearrange its buckets now, so that every start of a run sums in the same order.
 
     DDP rebuilds its buckets after the first backward pass, by the order in which gradients came. So
     the first step after any start sums in another order than the same step in mid-run, and with
     three or more ranks a resumed run would drift off by a rounding. Two passes on `example`, a
-    batch of any values, are forgotten but for the buckets. Every rank must call it.
+    batch of any values, are forgotten but for the buckets; `check` is called after each. Every
+    rank must call it.
     """
     buffers = [buffer.clone() for buffer in replica.buffers()]
     for _ in range(2):
         replica(example).sum().backward()
+        check()
     replica.zero_grad()
     for buffer, before in zip(replica.buffers(), buffers, strict=True):
         buffer.copy_(before)

@@ -23,7 +23,7 @@ from common.core.collectives import world_size
 from common.core.failures import UsageError
 from common.core.user_code import Place
 from common.step.gradient_sync import GradientSync
-from common.step.shared_gradients import completed
+from common.step.shared_gradients import completed, trained_alike
 
 
 class OwnStrategy(GradientSync):
@@ -56,9 +56,13 @@ class OwnStrategy(GradientSync):
         self._told += value - self.bytes_sent
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Every rank must call it: an object with hooks gets a process group beside its own."""
+        """Every rank must call it: beside an object with hooks we need a process group.
+
+        Raises RanksDisagree where its hooks would be registered on other parameters.
+        """
         super().prepare(model, optimizer)
         if hasattr(self._own, "prepare"):
+            trained_alike(model)
             # what the hooks have sent may still be on its way, and collectives match by order
             self._group = dist.new_group() if world_size() > 1 else None
             self._own.prepare(model, optimizer)

@@ -3,10 +3,11 @@
 Mutations that turn this red: add from right to left in ShardTree.mean (reversed values);
 let reduce_scatter_all_gather sum the first slices; drop `wanted.sub_` in Wire.pack
 (errors pile up); drop `add_(row)` (nothing is sent); let OverlappedAllReduce send a bucket when it
-is full and not in its turn; drop `same_layout`; drop what `_send_the_rest` takes, or
-always send zeros there; drop `_used.drop` from `average` or CrossStepAllReduce._update, or what it
-gives back; drop the residual from `state`; drop `_require_in_range` from Wire.unpack; count 4 bytes
-a number in `counted`; `copy=False` in Wire.pack.
+is full and not in its turn; drop `same_layout`; drop what `_send_the_rest` takes, or always send
+zeros there; MIN for MAX in Used; drop `fill` from `completed`; drop `_used.drop` from `average` or
+CrossStepAllReduce._update, or what it gives back; drop the residual from `state`; drop
+`_require_in_range` from Wire.unpack; count 4 bytes a number in `counted`; `copy=False` in
+Wire.pack.
 """
 
 from functools import partial
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from common.core.failures import RanksDisagree, UsageError
+from common.core.strategies import STRATEGIES
 from common.step.gradient_check import NotFinite
 from common.step.gradient_sync import GradientSync
 from PartThree.comm_hooks import POWER_START, register_comm_hook
@@ -70,18 +72,14 @@ def test_buckets_leave_in_one_order_whatever_order_gradients_come_in():
             assert mean == pytest.approx([number + 1] * 10)
 
 
-def overlapped_but_one_unused() -> list[float]:
-    parameters = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
-    sync = OverlappedAllReduce(SyncOptions())
-    sync.prepare(nn.ParameterList(parameters), torch.optim.SGD(parameters))
-    used = parameters if dist.get_rank() == 0 else parameters[:1]
-    sum(parameter.sum() for parameter in used).backward()
-    sync.average([])
-    return [parameter.grad[0].item() for parameter in parameters]
+def weights_where_rank_0_used_both(strategy: str) -> list[float]:
+    return weights_after(strategy, SyncOptions(), [[0] if dist.get_rank() else [0, 1]] * 2)
 
 
-def test_a_gradient_that_only_one_rank_has_counts_as_zero_elsewhere():
-    assert run_ranks(2, overlapped_but_one_unused) == [[1.0, 0.5]] * 2
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_gradient_that_only_one_rank_has_counts_as_zero_elsewhere(strategy):
+    for weights in run_ranks(2, weights_where_rank_0_used_both, strategy):
+        assert weights == pytest.approx([1 - 2 * 0.1 * 0.3, 1 - 2 * 0.1 * 0.3 / 2])
 
 
 def learned_from_two_micro_batches(strategy: str) -> list[list[float]]:
@@ -291,3 +289,10 @@ def test_powersgd_is_exact_at_first_and_then_sends_little():
         assert 0 < error < 1
         assert sent[:POWER_START] == pytest.approx([4 * NUMBERS] * POWER_START, abs=8)
         assert max(sent[POWER_START + 1:]) < NUMBERS / 2
+
+
+def test_a_bucket_has_one_dtype():
+    dtypes = [torch.float32, torch.bfloat16, torch.bfloat16, torch.float32]
+    found = fill_buckets([nn.Parameter(torch.zeros(3, dtype=each)) for each in dtypes], 400)
+    assert [[each.dtype for each in bucket.parameters] for bucket in found] == [
+        dtypes[:1], dtypes[1:3], dtypes[3:]]
