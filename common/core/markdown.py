@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from common.core.visible import visible
 
-# What begins emphasis, code, a link, a cell, a formula, a deletion; at the start a heading, a quote.
+# What begins emphasis, code, a link, a cell, a formula, a deletion; in front a heading, a quote.
 _MARKUP = re.compile(r"([\\`*\[\]|$]|~(?=~)|(?<!\w)_|\A[#>])")
 
 

@@ -16,10 +16,11 @@ Entries = list[tuple[str, os.stat_result]]  # names in a folder, sorted, and wha
 
 
 def walk(source: Path) -> Iterator[tuple[str, Entries]]:
-    """`source`, if there is one, and its folders, each with what is in it; deeper ones hold no data.
+    """`source`, if there is one, and its folders, each with what is in it.
 
-    Links are followed where they lead somewhere. Hidden folders, of which one is the cache, do not
-    count. Raises DataError where a folder cannot be read, or changes meanwhile.
+    Deeper folders hold no data. Links are followed where they lead somewhere. Hidden folders, of
+    which one is the cache, do not count. Raises DataError where a folder cannot be read, or changes
+    meanwhile.
     """
     folders = [os.fspath(source)] * source.is_dir()
     for folder in folders:

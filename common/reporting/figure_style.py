@@ -9,7 +9,8 @@ bars keep their light faces and dark edges.
 import io
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -20,7 +21,7 @@ matplotlib.use("Agg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import FixedFormatter, FuncFormatter
+from matplotlib.ticker import FuncFormatter
 
 from common.core.visible import visible
 from common.reporting.recorded_run import capital
@@ -91,6 +92,11 @@ def unlisted(name: str) -> str:
     return f"_{name}"
 
 
+def shortened(name: str) -> str:
+    """A name, cut at its end where it would leave no room beside an axis."""
+    return name if len(name) <= NAME_LETTERS else name[:NAME_LETTERS - 1] + "…"
+
+
 def wrapped(name: str) -> str:
     """A name that stands beside an axis, in lines that leave room for the axis."""
     return textwrap.fill(name, NAME_LETTERS)
@@ -126,14 +132,18 @@ def _take_literally(figure: Figure) -> None:
     own: set[Text] = set()
     for axis in (each for axes in figure.axes for each in (axes.xaxis, axes.yaxis)):
         labels = axis.get_ticklabels()
-        if not isinstance(formatter := axis.get_major_formatter(), FuncFormatter | FixedFormatter):
+        if isinstance(formatter := axis.get_major_formatter(), FuncFormatter):  # given names
+            formatter.func = partial(_shown, formatter.func)
+        else:
             own.update(labels)
-        elif isinstance(formatter, FixedFormatter):
-            formatter.seq = [visible(name, "\n") for name in formatter.seq]
     for text in figure.findobj(Text):
         if text not in own:
             text.set_parse_math(False)
             text.set_text(visible(text.get_text(), "\n"))
+
+
+def _shown(words: Callable[[float, int], str], value: float, place: int) -> str:
+    return visible(words(value, place), "\n")
 
 
 def svg(figure: Figure) -> str:

@@ -18,7 +18,8 @@ from PIL import Image, ImageOps
 SIZE = 16
 NAMES = ("ant", "été", "日本語", "a$_$b", "$x^2$", "bee\x1b]0;title\x07", "new\nline", "\u202egnp",
          b"\xff\xfe".decode(errors="surrogateescape"), "<img src=x onerror=alert(1)>", "_under",
-         "a|b`c`*d*", "[x](javascript:y)", " ", "-rf", "%s{0}", "l" * 200, "two words", "\x85\u2028")
+         "a|b`c`*d*", "[x](javascript:y)", " ", "-rf", "%s{0}", "l" * 200,
+         "two words", "\x85\u2028")
 SUFFIXES = ("png", "jpg", "bmp", "gif", "tiff", "PNG", "ppm")
 MODES = ("RGB", "L", "P", "1", "RGBA", "LA", "CMYK", "I;16")
 FORMATS_OF = {"CMYK": ("TIFF", "JPEG"), "I;16": ("PNG", "TIFF"), "1": ("PNG", "TIFF", "BMP"),

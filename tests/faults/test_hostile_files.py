@@ -146,6 +146,18 @@ def test_sound_files_are_taken(name, sound, tmp_path):
     assert code == 0 or name == "tuned" and "has nothing for" in output, output
 
 
+@pytest.mark.parametrize("damage, words", [
+    (hostile.runs_code, "cannot be loaded: it holds posix.system"),
+    (lambda path, _: path.unlink() or os.mkfifo(path), "it is a named pipe, and a file is needed"),
+    (lambda path, _: path.write_bytes(b"PK\3\4" + b"no zip" * 9), "is not a checkpoint")])
+def test_a_checkpoint_that_is_none_is_refused_in_a_sentence(damage, words, sound, tmp_path):
+    folder = hostile.fresh_copy(sound, tmp_path / "copy")
+    damage(folder / "Epoch_2.pt", random.Random(1))
+    code, output = ended(KINDS["evaluate"], folder, tmp_path / "mark")
+    assert code == 4 and words in output and "weights_only" not in output
+    assert not (tmp_path / "mark").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("name", KINDS)

@@ -8,8 +8,11 @@ leave `formats` out of Image.open; encode names in _fingerprint as strict UTF-8;
 Failure.
 """
 
+import json
 import os
 import random
+import re
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -22,6 +25,8 @@ from common.core.visible import visible
 from common.data.datasets import load_image_folder
 from tests.faults.odd_folders import SIZE, expected_of, vanishing, write_odd_folder
 from tests.forked import Ended, forked
+from tests.ranks import error_lines, program, run_programs
+from tests.small_files import write_image_folder
 
 NOBODY = 65534
 LEAST, ALL = 25, 500
@@ -127,3 +132,45 @@ def test_what_a_user_may_not_read_is_named(secret, place):
     assert ended.code == 0, ended.output
     assert ended.value[0] == "refused" and f"data/{secret}" in ended.value[1]
     assert "Permission denied" in ended.value[1]
+
+
+def require_a_right_program(seed: int, place: Path) -> None:
+    """The literal main on an odd folder: it trains, or ends with 4 and a sentence on the file."""
+    data = place / f"data{seed}"
+    expected = write_odd_folder(data / "train", random.Random(seed))
+    if expected.refused is None:
+        shutil.copytree(data / "train", data / "test")
+    done, = run_programs([program("PartOne", [
+        "--workload", "image-folder", "--data-dir", str(data), "--max-iterations", "1",
+        "--output-dir", str(place / f"out{seed}")], place, f"rank{seed}")])
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", done.output)
+    if done.code == 0:
+        assert expected.refused is None
+        report = json.loads((place / f"out{seed}/PartOne/report.json").read_text())
+        assert report["class_names"] == [visible(name) for name in expected.names]
+        for name in ("report.txt", "logs_rank0.txt"):
+            text = (place / f"out{seed}/PartOne" / name).read_text()
+            assert text.replace("\n", "").isprintable()
+    else:
+        (sentence,) = error_lines(done.output)
+        assert done.code in (2, 4), done.output
+        if expected.refused is not None:
+            assert done.code == 4 and visible(" ".join(expected.refused.split())) in sentence
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(PROGRAMS))
+def test_programs_on_odd_folders(seed, place):
+    require_a_right_program(seed, place)
+
+
+def test_a_program_on_a_folder_with_a_named_pipe(place):
+    write_image_folder(place / "data/train", 3, SIZE)
+    os.mkfifo(place / "data/train/bee/x.png")
+    done, = run_programs([program("PartOne", ["--workload", "image-folder", "--data-dir",
+                                              str(place / "data")], place, "rank0")])
+    assert done.code == 4
+    assert error_lines(done.output) == [
+        f"error: {place}/data/train/bee/x.png is not a readable image (it is a named pipe, and a "
+        "file is needed)"]

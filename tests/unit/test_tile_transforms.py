@@ -3,7 +3,8 @@
 Mutations that turn this red: drop -ffp-contract=off; add the tiles from the last on; round with
 `+ 0x8000` (ties), or forget NaN; leave out `| DENORMAL`; `continue` for `sums[...] +=` at a map's
 edge; load a cached file without looking at its digest; leave the processor, or the source, out of a
-file's name; do not look at the folders above the cache; leave the sticky bit out, or the private group.
+file's name; do not look at the folders above the cache; leave out the sticky bit or the private
+group.
 """
 
 import os
