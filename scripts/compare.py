@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
                         help="also show what scripts/prove.py wrote there (its .json)")
     parser.add_argument("--one-digest", action="store_true",
                         help="print each run's digest of its weights first, and end with status 1 "
-                        "unless all are equal")
+                        "unless there are two or more, all equal")
     parser.add_argument("--watch", action="store_true",
                         help="write the page again while runs go on; it renews itself in the "
                         "browser. Ends a minute after the last run")
