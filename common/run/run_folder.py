@@ -41,7 +41,9 @@ def write_anew(run: Run, lock: FolderLock) -> None:
 
     Raises UsageError where another run has begun there.
     """
+    run.node.progress.log = None  # which may be another run's
     lock.take()
+    run.node.progress.log = run.log.metrics_path
     if run.node.world.is_leader:
         keep_settings(run)
         if run.checkpoints.last is not None and not run.checkpoints.last.exists():
