@@ -24,6 +24,8 @@ from common.core.spread import half_interval
 NOTABLE = 0.1  # of the other ranks' median: so much longer is a straggler's own work
 Step = dict[str, Any]
 Steps = dict[tuple[int, int], dict[int, Step]]
+_RANKS_LOG = re.compile(r"metrics_rank(0|[1-9][0-9]*)\.jsonl")
+_NODES_FOLDER = re.compile(r"node(0|[1-9][0-9]*)")
 
 
 def logs_of_runs(folders: Iterable[Path]) -> list[tuple[Path, list[Path]]]:
@@ -36,7 +38,9 @@ def logs_of_runs(folders: Iterable[Path]) -> list[tuple[Path, list[Path]]]:
     found: dict[Path, list[Path]] = {}
     for folder in folders:
         for path in sorted(folder.rglob("metrics_rank*.jsonl")):
-            parts = [part for part in path.parent.parts if not re.fullmatch(r"node\d+", part)]
+            if not (_RANKS_LOG.fullmatch(path.name) and path.is_file()):
+                continue  # a copy of the user's, say
+            parts = [part for part in path.parent.parts if not _NODES_FOLDER.fullmatch(part)]
             found.setdefault(Path(*parts), []).append(path)
     return [(folder, paths) for folder, every in found.items()
             for paths in _one_and_left_over(every) if paths]
@@ -88,7 +92,9 @@ def metric_of(paths: Iterable[Path]) -> Metric:
 
 def rank_of(path: Path) -> int:
     """The R of metrics_rankR.jsonl."""
-    return int(re.sub(r"\D", "", path.stem))
+    found = _RANKS_LOG.fullmatch(path.name)
+    assert found is not None
+    return int(found[1])
 
 
 def merge(place: tuple[int, int], ranks: dict[int, Step],

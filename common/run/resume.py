@@ -67,9 +67,9 @@ def open_run(part: str, strategy: str, settings: Settings, node: Node,
                      metric=find_workload(settings.workload).metric)
         constants = {"settings": settings.as_json(), "data": loader.dataset.digest,
                      "samples": form_of(loader.dataset),
-                     "ran_on": ran_on(name, node, settings, model)}
+                     "ran_on": (conditions := ran_on(name, node, settings, model))}
         lock = stack.enter_context(FolderLock(folder, node.world.rank, node.whose))
-        warnings = hold_folder(folder, lock, node, constants["ran_on"]["code"])
+        warnings = hold_folder(folder, lock, node, conditions["code"])
         refuse_other_run(folder, settings, node.world)  # one that ended while this one waited
         checkpoints = Checkpoints(folder / "checkpoints", node, log, constants, every.iterations,
                                   SaveClock(name, every.minutes, node))

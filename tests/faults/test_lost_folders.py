@@ -1,7 +1,7 @@
 """The folder of a run is deleted, moved or swapped: that is said, and what can be is written anew.
 
-Mutations that turn this red: no `is_lost` in RunLog._append; leave out `when_lost`, or keep_settings
-or the lock in write_anew; copy what was lost into a file that is there; drop
+Mutations that turn this red: no `is_lost` in RunLog._append; leave out `when_lost`, or
+keep_settings or the lock in write_anew; copy what was lost into a file that is there; drop
 `_refuse_anothers_folder`.
 """
 
