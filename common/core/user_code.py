@@ -5,17 +5,20 @@
 
 import hashlib
 import importlib.util
+import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from common.core.failures import Failure, UsageError, first_line
 from common.core.files import read_bytes
+from common.core.progress import process_progress
 
 
 class UserCodeError(UsageError):
@@ -89,11 +92,30 @@ def _module(file: Path) -> ModuleType:
     sys.modules[name] = module
     sys.path.insert(1, str(file.parent))  # for what stands beside it
     _folders.add(file.parent)
+    _make_exits_heard()
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise _told(error, file=file) from error
     return module
+
+
+@cache
+def _make_exits_heard() -> None:
+    """Turns os._exit, called by user code, into SystemExit, of which own_errors can tell.
+
+    In this process's main thread alone: what user code has forked ends as it likes.
+    """
+    end_process, process = os._exit, os.getpid()
+
+    def end_or_tell(status: int) -> NoReturn:
+        caller = Path(sys._getframe(1).f_code.co_filename).parent
+        if (caller in _folders and os.getpid() == process
+                and threading.current_thread() is threading.main_thread()):
+            raise SystemExit(status)
+        end_process(status)
+
+    os._exit = end_or_tell
 
 
 _folders: set[Path] = set()  # those that user code has been loaded from
@@ -103,14 +125,15 @@ _folders: set[Path] = set()  # those that user code has been loaded from
 def own_errors(unless: Callable[[BaseException], bool], who: str = "") -> Iterator[None]:
     """Around what calls user code: what that raises becomes a UserCodeError about `who`.
 
-    Prints the traceback, cut to the lines of the user's files. Errors that are `unless`, and those
-    that no line of the user's was on the way of, stay what they are.
+    That includes sys.exit and os._exit, which would end one rank, or all, without a word. Prints
+    the traceback, cut to the lines of the user's files. Errors for which `unless` holds, or whose
+    traceback has no line of the user's, are raised unchanged.
     """
     try:
         yield
     except Failure:
         raise
-    except Exception as error:
+    except BaseException as error:
         if unless(error) or not own_frames(error):
             raise
         raise _told(error, who) from error
@@ -136,4 +159,6 @@ def _told(error: BaseException, who: str = "", file: Path | None = None) -> User
     else:
         where = (f"{Path(own[-1].filename).name}, line {own[-1].lineno}" if own
                  else file.name if file else "")
+    if not isinstance(error, Exception) and file is None:
+        where += f", ended the process {process_progress().place()}"
     return UserCodeError(f"{who}{where}: {type(error).__name__}: {first_line(error)}")

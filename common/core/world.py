@@ -160,7 +160,7 @@ def _slurm_size(environment: Mapping[str, str]) -> int:
 
 def first_slurm_node(node_list: str) -> str:
     """The first host of SLURM's compressed list: "gpu[03-05,9],login" gives "gpu03"."""
-    match = re.match(r"([^,\[]+)(?:\[(\d+))?", node_list)
+    match = re.match(r"([^,\[]+)(?:\[([0-9]+))?", node_list)
     if not match:
         raise UsageError(f"SLURM_NODELIST is {node_list!r}, which names no host")
     return match.group(1) + (match.group(2) or "")

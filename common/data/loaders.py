@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from common.core.failures import DataError
+from common.core.failures import DataError, first_line
+from common.core.user_code import UserCodeError, own_errors
 from common.data.augment import Preparation
 from common.data.dataset import Dataset
 from common.data.epoch_plan import EpochPlan, Share
@@ -104,18 +105,29 @@ class WorkerLoader(torch.utils.data.Dataset):
     def __getitem__(self, request: tuple[int, int, int, bool, int, int]) -> tuple[Tensor, Tensor]:
         """One augmented sample per request: (index, top, left, flip, row, column). For workers."""
         index, *how = request
-        inputs, targets = self.dataset.take([index])
+        with own_errors(unless=lambda error: False):  # here, where its traceback still is
+            inputs, targets = self.dataset.take([index])
         inputs = self._loader.augment(inputs, *(torch.tensor([part]) for part in how))
         return inputs[0], targets[0]
 
 
 def _without_traceback(fetched: Iterable[Any]) -> Iterator[Any]:
-    """What the workers fetch; a DataError of theirs becomes its one sentence again."""
+    """What the workers fetch; a Failure of theirs becomes its one sentence again.
+
+    Raises DataError where a worker has ended: memory may have run out, or a data set may end it.
+    """
     try:
         yield from fetched
-    except DataError as error:
-        sentence = str(error).rpartition("DataError: ")[2]
-        raise DataError(sentence) from error.with_traceback(None)  # its frames hold the workers
+    except (DataError, UserCodeError) as error:
+        sentence = str(error).rpartition(f"{type(error).__name__}: ")[2]
+        raise type(error)(sentence) from error.with_traceback(None)  # its frames hold the workers
+    except (RuntimeError, OSError, EOFError) as error:  # as it was waited for, or as it handed over
+        said = str(error)
+        if said.startswith("Caught ") or (isinstance(error, RuntimeError)
+                                          and "DataLoader worker (pid" not in said):
+            raise  # of a worker's own, or nothing of theirs
+        raise DataError("a worker process of the loader has ended while it fetched samples "
+                        f"({first_line(error)})") from error.with_traceback(None)
 
 
 def _die_with_parent(worker: int) -> None:

@@ -25,6 +25,8 @@ NOTABLE = 0.1  # of the other ranks' median: so much longer is a straggler's own
 NEXT_TO_NOTHING = 0.01  # of the time: gradients that take less after backward travel within it
 Step = dict[str, Any]
 Steps = dict[tuple[int, int], dict[int, Step]]
+_RANKS_LOG = re.compile(r"metrics_rank(0|[1-9][0-9]*)\.jsonl")
+_NODES_FOLDER = re.compile(r"node(0|[1-9][0-9]*)")
 
 
 def logs_of_runs(folders: Iterable[Path]) -> list[tuple[Path, list[Path]]]:
@@ -37,8 +39,10 @@ def logs_of_runs(folders: Iterable[Path]) -> list[tuple[Path, list[Path]]]:
     found: dict[Path, list[Path]] = {}
     for folder in folders:
         for path in sorted(folder.rglob("metrics_rank*.jsonl")):
+            if not _RANKS_LOG.fullmatch(path.name) or path.is_dir():
+                continue  # a copy of the user's, say
             require_sound(path)
-            parts = [part for part in path.parent.parts if not re.fullmatch(r"node\d+", part)]
+            parts = [part for part in path.parent.parts if not _NODES_FOLDER.fullmatch(part)]
             found.setdefault(Path(*parts), []).append(path)
     return [(folder, paths) for folder, every in found.items()
             for paths in _one_and_left_over(every) if paths]
@@ -90,7 +94,9 @@ def metric_of(paths: Iterable[Path]) -> Metric:
 
 def rank_of(path: Path) -> int:
     """The R of metrics_rankR.jsonl."""
-    return int(re.sub(r"\D", "", path.stem))
+    found = _RANKS_LOG.fullmatch(path.name)
+    assert found is not None
+    return int(found[1])
 
 
 def merge(place: tuple[int, int], ranks: dict[int, Step], metric: str = ACCURACY.key,

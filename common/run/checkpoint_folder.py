@@ -19,7 +19,8 @@ from common.core.world import World
 from common.run.other_runs import log_paths
 
 BEST = "best.pt"
-_OURS = re.compile(r"Epoch_(\d+)(?:_Iteration_(\d+))?\.pt")
+# As file_name writes them: \d would also be a digit of another script, and 03 is a user's own name.
+_OURS = re.compile(r"Epoch_(0|[1-9][0-9]*)(?:_Iteration_([1-9][0-9]*))?\.pt")
 
 
 def newest(folder: Path) -> list[Path]:
@@ -96,8 +97,10 @@ def drop_older(path: Path, kept: int) -> None:
 
 def remove_partial_files(folder: Path) -> None:
     """Removes what a run that was killed while it wrote has left in `folder`."""
-    for path in folder.glob("*.partial"):
-        path.unlink(missing_ok=True)
+    for path in folder.glob("*.pt.partial"):
+        name = path.name.removesuffix(".partial")
+        if (name == BEST or _OURS.fullmatch(name)) and not path.is_dir():
+            path.unlink(missing_ok=True)
 
 
 def up_to_resumed(folder: Path, resume: str) -> list[Path]:

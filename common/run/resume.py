@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.optim import Optimizer
 
 from common.cluster.ending import resume_command
 from common.cluster.process_group import Node
-from common.core.collectives import broadcast_bytes
+from common.core.collectives import broadcast_bytes, gather_bytes
 from common.core.failures import CheckpointError, UsageError
 from common.core.progress import Position
 from common.core.setting_row import differences
@@ -29,9 +30,10 @@ from common.model.batch_norm import has_batch_norm
 from common.options.workloads import find_workload
 from common.run import checkpoint, checkpoint_folder, plain_checkpoint
 from common.run.checkpoints import Checkpoints
+from common.run.folder_lock import FolderLock
 from common.run.other_runs import log_paths, refuse_other_run, run_name
 from common.run.run import Run, ran_on
-from common.run.run_folder import keep_settings, prepare_folder
+from common.run.run_folder import hold_folder, keep_settings, prepare_folder, write_anew
 from common.run.run_log import RunLog
 from common.run.save_clock import SaveClock
 from common.run.state import State, Totals
@@ -65,13 +67,16 @@ def open_run(part: str, strategy: str, settings: Settings, node: Node,
                      metric=find_workload(settings.workload).metric)
         constants = {"settings": settings.as_json(), "data": loader.dataset.digest,
                      "samples": form_of(loader.dataset),
-                     "ran_on": ran_on(name, node, settings, model)}
-        node.agree("code", constants["ran_on"]["code"])  # what user code imports is loaded by now
+                     "ran_on": (conditions := ran_on(name, node, settings, model))}
+        lock = stack.enter_context(FolderLock(folder, node.world.rank, node.whose))
+        warnings = hold_folder(folder, lock, node, conditions["code"])
+        refuse_other_run(folder, settings, node.world)  # one that ended while this one waited
         checkpoints = Checkpoints(folder / "checkpoints", node, log, constants, every.iterations,
                                   SaveClock(name, every.minutes, node))
         run = Run(name, settings, node, model, optimizer, gradient_sync, log, checkpoints,
                   loader.plan.iterations, loader.plan)
-        remarks = _begin(run) + _dropped(loader.plan)
+        log.when_lost = partial(write_anew, run, lock)
+        remarks = warnings + _begin(run) + _dropped(loader.plan)
         stack.enter_context(_logged(run, remarks))
         with located(model, lambda: f"rank {node.world.rank} at {run.position}"):
             yield run
@@ -85,6 +90,8 @@ def _begin(run: Run) -> list[str]:
     run.node.progress.run += 1
     prepare_folder(run.folder, run.settings, run.node, run.model)
     source, contents = _find_checkpoint(run.folder, run.settings, run.node)
+    if contents is None and run.settings.resume_from == "auto":
+        _refuse_anothers_folder(run.folder, run.node)
     if contents is None:  # logs of a run that was lost before its first checkpoint
         for path in log_paths(run.folder, run.node.world):
             path.unlink(missing_ok=True)
@@ -173,6 +180,21 @@ def _leaders_checkpoint(folder: Path, resume: str) -> tuple[Path, bytes]:
     if complaint is not None:
         raise complaint
     return Path(), b""
+
+
+def _refuse_anothers_folder(folder: Path, node: Node) -> None:
+    """Raises UsageError where another rank's disk has checkpoints, and the leader's has none.
+
+    Then nodes have changed their ranks since the run began, or a disk its node.
+    """
+    newest = next((path.name for path in checkpoint_folder.newest(folder / "checkpoints")), "")
+    found = gather_bytes(newest.encode(), node.device)
+    for other, name in enumerate(found):
+        if name:
+            raise UsageError(
+                f"{node.ranks[0]} has nothing to resume in {folder}, but {node.ranks[other]} has "
+                f"{name.decode()} in its own: give each node the rank that it had, copy the "
+                "checkpoints to rank 0, or choose another --output-dir")
 
 
 def _check_settings(contents: dict[str, Any], settings: Settings,

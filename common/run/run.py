@@ -170,7 +170,8 @@ def ran_on(name: str, node: Node, settings: Settings, model: nn.Module) -> dict[
     ranks = {} if settings.virtual_nodes else {
         "run": name, "world_size": node.world.size, "accumulate": settings.accumulate,
         "bucket_mb": settings.bucket_mb}
-    own = [f"{name}:{digest}" for name, digest in loaded().items()]
-    return {**ranks, "code": " ".join([code_digest(), *own]), "threads": node.threads, "device": node.device.type,
-            "instructions": instruction_sets(), "convolutions": algorithms(model),
+    code = [code_digest(), *(f"{name}:{digest}" for name, digest in loaded().items())]
+    return {**ranks, "code": " ".join(code), "threads": node.threads,
+            "device": node.device.type, "instructions": instruction_sets(),
+            "convolutions": algorithms(model),
             "products": products(model, Precision(settings.precision)), **versions()}

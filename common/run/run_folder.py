@@ -16,10 +16,39 @@ from common.core.settings import Settings, begun_with
 from common.options.settings_file import RAN_ON
 from common.run import checkpoint_folder
 from common.run.checkpoints import KEPT_CHECKPOINTS
+from common.run.folder_lock import FolderLock
 from common.run.other_runs import log_paths
 from common.run.run import Run
 
 LEADERS_FILES = ("settings.json", "summary.json", "report.txt", "report.json")
+
+
+def hold_folder(folder: Path, lock: FolderLock, node: Node, code: str) -> list[str]:
+    """Makes the folder, and takes every rank's lock on it; warnings. Every rank must call.
+
+    The leader takes its own first: of two runs that begin at once one gets all. `code` is what
+    every rank must run, what user code imports included. Raises UsageError, as FolderLock does.
+    """
+    _refuse_dangling_link(folder / "checkpoints", node.whose)
+    warning = lock.take() if node.world.is_leader else ""
+    node.agree("code", code)
+    warning = warning if node.world.is_leader else lock.take()
+    return [warning] if warning else []
+
+
+def write_anew(run: Run, lock: FolderLock) -> None:
+    """Writes what stands beside the logs, in a folder that was deleted while the run goes on.
+
+    Raises UsageError where another run has begun there.
+    """
+    run.node.progress.log = None  # which may be another run's
+    lock.take()
+    run.node.progress.log = run.log.metrics_path
+    if run.node.world.is_leader:
+        keep_settings(run)
+        if run.checkpoints.last is not None and not run.checkpoints.last.exists():
+            run.checkpoints.last = None
+            run.node.note_saved("")
 
 
 def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Module) -> None:
@@ -29,11 +58,9 @@ def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modul
     checkpoints of `model`.
     """
     checkpoints = folder / "checkpoints"
-    _refuse_dangling_link(checkpoints, node.whose)
     try:
         if settings.resume_from == "replace":
             _remove_run(folder, node)
-        folder.mkdir(parents=True, exist_ok=True)
         if node.world.is_leader:
             checkpoints.mkdir(exist_ok=True)
             checkpoint_folder.remove_partial_files(checkpoints)

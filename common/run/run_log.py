@@ -11,10 +11,11 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from tqdm import tqdm
 
@@ -56,7 +57,8 @@ class Step:
 class RunLog:
     """Writes words to `text_path` and JSON lines to `metrics_path`; shows a bar on the leader.
 
-    Use as a context manager. An existing JSONL is continued: what comes from `start` on, which a
+    Use as a context manager. Files that are deleted meanwhile are written anew, after a call of
+    `when_lost`. An existing JSONL is continued: what comes from `start` on, which a
     killed run wrote after its last checkpoint, is dropped, so that each step stands there once.
     """
 
@@ -68,6 +70,7 @@ class RunLog:
     distributed: bool = False
     tracker: Tracker = field(default_factory=Tracker)
     metric: Metric = ACCURACY
+    when_lost: Callable[[], None] = lambda: None
     _durations: list[float] = field(default_factory=list)
 
     def __enter__(self) -> "RunLog":
@@ -77,8 +80,7 @@ class RunLog:
             for path in (self.text_path, self.metrics_path):
                 path.parent.mkdir(parents=True, exist_ok=True)
             _keep_steps_before(self.metrics_path, self.start)
-            self._text: TextIO = self.text_path.open("a")
-            self._metrics: TextIO = self.metrics_path.open("a")
+            self._text, self._metrics = _LogFile(self.text_path), _LogFile(self.metrics_path)
         except OSError as error:
             raise _unwritable(self.text_path, error) from error
         self._bar: tqdm | None = None
@@ -94,7 +96,7 @@ class RunLog:
 
     def event(self, kind: str, **entries: Any) -> None:
         """Adds one JSON line."""
-        _append(self._metrics, json.dumps({"event": kind, **entries}))
+        self._append(self._metrics, json.dumps({"event": kind, **entries}))
 
     def note(self, text: str) -> None:
         """Says something worth keeping, on the screen and in both files."""
@@ -170,8 +172,23 @@ class RunLog:
                                                          metric=self.metric.title))
 
     def _line(self, text: str) -> None:
-        _append(self._text, visible(text))
+        self._append(self._text, visible(text))
         self.say(text)
+
+    def _append(self, file: "_LogFile", line: str) -> None:
+        try:
+            if self._text.is_lost() or self._metrics.is_lost():
+                self._write_anew()
+            file.append(line)
+        except OSError as error:
+            raise _unwritable(file.path, error) from error
+
+    def _write_anew(self) -> None:
+        self.when_lost()
+        for file in (self._text, self._metrics):
+            file.write_anew()
+        self.note(f"warning: the logs in {self.text_path.parent} were deleted or moved away: logs "
+                  "and settings are written anew, and a checkpoint when the next is due")
 
 
 def _in_short(step: Step, ranks: int) -> str:
@@ -181,12 +198,34 @@ def _in_short(step: Step, ranks: int) -> str:
             f"mostly {phase} ({100 * share:.0f} %)")
 
 
-def _append(file: TextIO, line: str) -> None:
-    try:
-        file.write(line + "\n")
-        file.flush()
-    except OSError as error:
-        raise _unwritable(Path(file.name), error) from error
+class _LogFile:
+    """A text file that lines are added to, and that knows what it held when it is deleted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._file = path, path.open("a+")
+
+    def append(self, line: str) -> None:
+        self._file.write(line + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def is_lost(self) -> bool:
+        """Whether what is written goes to another file than the one at the path."""
+        try:
+            return not os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return True
+
+    def write_anew(self) -> None:
+        """Goes on in the file at the path: what an editor has saved, or a copy of what is lost."""
+        self._file.seek(0)
+        before = "" if self.path.exists() else self._file.read()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.close()
+        self._file = self.path.open("a+")
+        self._file.write(before)
 
 
 def _unwritable(path: Path, error: OSError) -> UsageError:

@@ -10,8 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +182,12 @@ def find_tracker(name: str) -> Callable[[Path], Tracker]:
                              "function that takes the run's folder")
         if isinstance(found, type):
             _require_methods(found, name)
+        with suppress(ValueError):  # some callables do not tell what they take
+            try:
+                signature(found).bind(Path())
+            except TypeError as error:
+                raise UsageError(f"--tracker {name} cannot be called with the run's folder alone: "
+                                 f"{first_line(error)}") from error
         return found
     try:
         if name in _PACKAGES:

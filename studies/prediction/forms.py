@@ -45,7 +45,7 @@ def payload_rate(rate: str | float) -> float:
         return rate
     if rate == "none":
         return float("inf")
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", rate)
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(kbit|mbit|gbit)", rate)
     if not found or not float(found[1]):
         raise UsageError(f"{rate!r} is no rate: write 300mbit, 1gbit or none")
     return float(found[1]) * UNITS[found[2]] * PAYLOAD_FRACTION / 8

@@ -166,7 +166,8 @@ def is_running(path: Path) -> bool:
 @pytest.mark.parametrize("hosts, part, words", [
     ("-oProxyCommand=touch${IFS}pwned", "PartTwo", "which is not an address"),
     ("me@-oProxyCommand=x", "PartTwo", "which is not an address"),
-    ("a --resume", "PartTwo", "which is not an address"), ("", "PartTwo", "names no host"), ("a", "PartSeven", "no program PartSeven")])
+    ("a --resume", "PartTwo", "which is not an address"), ("", "PartTwo", "names no host"),
+    ("a", "PartSeven", "no program PartSeven")])
 def test_mistakes_are_reported_in_a_sentence(tmp_path, hosts, part, words):
     (tmp_path / "hosts.txt").write_text(hosts)
     done = subprocess.run([ROOT / "scripts" / "ssh_cluster.sh", tmp_path / "hosts.txt", part],

@@ -27,7 +27,7 @@ from tests.workload import SMALL, plant
 TASKS, SYNC = ROOT / "examples" / "own_task.py", ROOT / "examples" / "own_sync.py"
 TABLE = ["--workload", f"{TASKS}:TABLE", "--threads", "1"]
 SEQUENCES = ["--workload", f"{TASKS}:LONGEST_RUN", "--threads", "1"]
-MISTAKEN = """import torch.distributed as dist
+MISTAKEN = """import torch.distributed as dist; import os, sys
 
 class Fails:
     steps = 0
@@ -54,6 +54,18 @@ class Hooks:
         pass
     def average(self, gradients):
         pass
+
+class Leaves(Fails):
+    def average(self, gradients):
+        self.steps += 1
+        if self.steps == 3:
+            sys.exit(0)
+
+class Vanishes(Fails):
+    def average(self, gradients):
+        self.steps += 1
+        if self.steps == 3 and dist.get_rank() == 1:
+            os._exit(0)
 
 not_even = 3
 """
@@ -131,6 +143,15 @@ def test_an_error_in_the_users_file_is_told_by_its_own_lines_on_every_rank(tmp_p
     told = other.output[other.output.index("Traceback"):]
     assert 'mine.py", line 8, in average' in told and "gradients[99].zero_()" in told
     assert "training.py" not in told and sentence in told
+
+
+@pytest.mark.parametrize("name, line, rank", [("Leaves", 33, "[01]"), ("Vanishes", 39, "1")])
+def test_a_strategy_that_ends_its_process_is_named_by_all_ranks(name, line, rank, tmp_path):
+    for outcome in outcomes_of(tmp_path, name):
+        assert outcome.code == 2
+        assert re.match(rf"error: rank {rank}: mine.py, line {line}, ended the process at epoch 1 "
+                        r"iteration 2 \((after )?sync\): SystemExit: 0",
+                        error_lines(outcome.output.replace("Traceback", ""))[0]), outcome.output
 
 
 @pytest.mark.parametrize("name, words", [

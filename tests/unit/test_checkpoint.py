@@ -30,6 +30,24 @@ def path(tmp_path, trained):
     return target
 
 
+THEIRS = ("Epoch_\u0663.pt", "Epoch_03.pt", "Epoch_3_Iteration_0.pt", "Epoch_3_Iteration_\u0661.pt",
+          "Epoch_3 (copy).pt", "notes.partial", "Epoch_04.pt.partial", "mine.pt.partial")
+
+
+def test_files_of_the_users_that_are_named_nearly_as_ours_are_left_alone(tmp_path):
+    """Ours go by [0-9] without leading zeros; \\d or int() would take more for ours."""
+    ours = [tmp_path / name for name in ("Epoch_3.pt", "Epoch_2_Iteration_10.pt", "Epoch_1.pt")]
+    partial = [tmp_path / name for name in ("Epoch_5.pt.partial", "best.pt.partial")]
+    for path in [*ours, *partial, *(tmp_path / name for name in THEIRS)]:
+        path.touch()
+    (tmp_path / "Epoch_6.pt.partial").mkdir()
+    assert checkpoint_folder.newest(tmp_path) == ours
+    checkpoint_folder.prune(ours[1], 1)
+    checkpoint_folder.remove_partial_files(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *THEIRS, "Epoch_3.pt.aside", "Epoch_2_Iteration_10.pt", "Epoch_6.pt.partial"}
+
+
 def test_what_is_written_is_read(path, trained):
     contents = checkpoint.read(path)
     assert (contents["epoch"], contents["loss"], contents["position"]) == (1, 0.5, [2, 0, 7])

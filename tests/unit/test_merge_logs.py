@@ -147,3 +147,13 @@ def test_a_folder_without_logs(tmp_path):
     done = subprocess.run([sys.executable, "scripts/merge_logs.py", tmp_path], cwd=ROOT,
                           capture_output=True, text=True)
     assert done.returncode == 4 and done.stderr.startswith("error: ")
+
+
+def test_files_that_are_named_nearly_as_a_ranks_log_are_passed_over(tmp_path):
+    write(tmp_path, {0: 0.2, 1: 0.2})
+    for name in ("metrics_rank01.jsonl", "metrics_rank\u0661.jsonl", "metrics_rank_old.jsonl",
+                 "metrics_rank1 (copy).jsonl"):
+        (tmp_path / name).write_bytes((tmp_path / "metrics_rank0.jsonl").read_bytes())
+    (tmp_path / "metrics_rank2.jsonl").mkdir()
+    (_, paths), = logs_of_runs([tmp_path])
+    assert [path.name for path in paths] == ["metrics_rank0.jsonl", "metrics_rank1.jsonl"]

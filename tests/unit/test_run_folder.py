@@ -7,7 +7,6 @@ let the space for the first to be written come from it too.
 
 import shutil
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +18,8 @@ from common.core.failures import CheckpointError, UsageError
 from common.core.setting_types import Validation
 from common.core.settings import Settings
 from common.core.world import World
-from common.run.run_folder import prepare_folder
+from common.run.folder_lock import FolderLock
+from common.run.run_folder import hold_folder, prepare_folder
 from tests.small import small_model
 
 NODE = Node(World(), torch.device("cpu"), threads=1)
@@ -30,9 +30,9 @@ def test_a_link_to_nowhere_is_refused_before_anything_is_written(link, tmp_path)
     """Say, a lost disk: a run would train on without saving, or begin anew over its old logs."""
     (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / link).symlink_to(tmp_path / "lost disk")
-    settings = replace(Settings(), output_dir=tmp_path / "outputs", resume="auto")
+    folder = tmp_path / "outputs" / "PartOne"
     with pytest.raises(UsageError, match=f"{link} is a link to .*lost disk, which is not there"):
-        prepare_folder(tmp_path / "outputs" / "PartOne", settings, NODE, small_model())
+        hold_folder(folder, FolderLock(folder, 0, ""), NODE, "code")
     assert not (tmp_path / "lost disk").exists()
 
 

@@ -1,4 +1,10 @@
-"""Objects out of a user's file; what it raises is shown with its own lines."""
+"""Objects out of a user's file; what it raises is shown with its own lines.
+
+Mutations that turn this red: catch Exception alone in own_errors; leave os._exit what it is; take
+it from forked children too; leave out the place.
+"""
+
+import os
 
 import pytest
 
@@ -74,3 +80,24 @@ def test_other_errors_stay_what_they_are(text, unless, tmp_path):
     with pytest.raises((OSError, PeerLost)), own_errors(unless):
         mine("x")
         raise OSError
+
+
+ENDINGS = {"sys.exit(0)": "SystemExit: 0", "sys.exit('bye')": "SystemExit: bye",
+           "os._exit(0)": "SystemExit: 0", "raise Odd('x')": "Odd: x",
+           "raise KeyboardInterrupt": "KeyboardInterrupt: KeyboardInterrupt"}
+
+
+@pytest.mark.parametrize("code, words", ENDINGS.items(), ids=list(ENDINGS))
+def test_user_code_that_ends_the_process_is_told_of_with_its_place(code, words, tmp_path):
+    mine = place(tmp_path, "import os, sys\nclass Odd(BaseException):\n    pass\n"
+                 f"def fine(_):\n    {code}\n", "fine").load()
+    sentence = f"rank 3: mine.py, line 5, ended the process during start: {words}"
+    with pytest.raises(UserCodeError) as raised, own_errors(never, "rank 3: "):
+        mine("x")
+    assert str(raised.value) == sentence
+
+
+def test_what_user_code_has_forked_ends_as_it_likes(tmp_path):
+    mine = place(tmp_path, "import os\ndef fine(_):\n    child = os.fork()\n    if child == 0:\n"
+                 "        os._exit(7)\n    return os.waitpid(child, 0)[1]\n", "fine").load()
+    assert os.waitstatus_to_exitcode(mine("x")) == 7
