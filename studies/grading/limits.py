@@ -11,7 +11,7 @@ import tempfile
 
 from studies.grading.isolation import give_up_rights
 
-MEMORY_BYTES, SHARED_BYTES = 2 << 30, 6 << 30
+MEMORY_BYTES, SHARED_BYTES = 2 << 30, 3 << 30
 FILE_BYTES = 100 << 20
 MOST_FILES = 512
 LIFE_SECONDS = 60
