@@ -1,4 +1,4 @@
-"""Limits on a process that runs code of others. This is no sandbox for what it may read.
+"""Limits on a process that runs code of others.
 
 Time, memory, and the size of files are limited here, the number of processes by keeper.py, and what
 it may write and signal as far as the kernel allows (isolation.py). The code may still read whatever
