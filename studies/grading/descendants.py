@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator
 
 END_SECONDS = 10.0
 
@@ -13,17 +14,20 @@ def own_number() -> int:
     return int(os.readlink("/proc/self"))
 
 
-def descendants(process: int) -> list[int]:
-    """All below it, those included that have ended and were not waited for."""
-    found, left = [], [process]
+def descendants(process: int) -> Iterator[int]:
+    """All below it, those included that have ended and were not waited for.
+
+    Each comes before its children are looked for. There may be no end of them: a caller stops them
+    as they come, or stops to ask.
+    """
+    left = _children(process)
     while left:
-        found += (new := _children(left.pop()))
-        left += new
-    return found
+        yield (last := left.pop())
+        left += _children(last)
 
 
 def _children(process: int) -> list[int]:
-    found = []
+    found = list[int]()
     with contextlib.suppress(OSError):  # it has ended meanwhile
         for thread in os.listdir(f"/proc/{process}/task"):
             with open(f"/proc/{process}/task/{thread}/children") as listed:
@@ -47,17 +51,19 @@ def end_descendants() -> None:
 
 def _end_one_by_one() -> None:
     """Stops them first, as long as there are new ones: what is stopped starts nothing."""
-    stopped: set[int] = set()
-    while new := set(descendants(os.getpid())) - stopped:
-        _signal(new, signal.SIGSTOP)
-        stopped |= new
-    _signal(stopped, signal.SIGKILL)
+    stopped, before = set[int](), -1
+    while len(stopped) > before:
+        before = len(stopped)
+        for process in descendants(os.getpid()):
+            _signal(process, signal.SIGSTOP)
+            stopped.add(process)
+    for process in stopped:
+        _signal(process, signal.SIGKILL)
 
 
-def _signal(processes: set[int], which: int) -> None:
-    for process in processes:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(process, which)
+def _signal(process: int, which: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(process, which)
 
 
 def _reap() -> bool:

@@ -24,6 +24,8 @@ SIGNS = {"gradients that are not contiguous": "not-contiguous",
          "a parameter without gradient": "none-gradient",
          "a gradient of zeros on the last rank": "zero-gradient"}
 
+CHEATS = ("forged", "processes", "nothing-sent")
+
 
 class Check(NamedTuple):
     """A scenario on a number of ranks; without `finding` it was passed, if it was run."""
@@ -59,7 +61,12 @@ class Grade(NamedTuple):
 
     @property
     def correctness(self) -> float:
-        """The share of the checks that were passed; 0 for what is right on one rank alone."""
+        """The share of the checks that were passed.
+
+        It is 0 for what is right on one rank alone, and for who cheats anywhere.
+        """
+        if any(check.finding and check.finding.id in CHEATS for check in self.checks):
+            return 0.0
         passed = [check for check in self.checks if check.is_passed]
         return len(passed) / len(self.checks) if any(check.world > 1 for check in passed) else 0.0
 

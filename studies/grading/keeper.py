@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from select import select
 
@@ -78,15 +79,17 @@ def _start(folder: str, place: Place, scenarios: Sequence[Scenario], ends: Ends)
 def _watch(control: socket.socket, ranks: dict[int, int]) -> None:
     """Until the grader hangs up, or a limit is passed; tells that, and how each rank has ended."""
     end, running = time.monotonic() + LIFE_SECONDS, dict(ranks)
-    while control not in (ready := select([control, *running], [], [], LOOK_SECONDS)[0]):
+    while control.fileno() not in (ready := select([control.fileno(), *running], [], [],
+                                                   LOOK_SECONDS)[0]):
         for ended in ready:
             status = os.waitid(os.P_PIDFD, ended, os.WEXITED)
             assert status is not None
             code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
             _tell(control, f"rank {running.pop(ended)} {code}")
-        found = len(descendants(own_number())) - len(running)
-        if found > MOST_PROCESSES or time.monotonic() > end:
-            _tell(control, "processes" if found > MOST_PROCESSES else "time")
+        most = len(ranks) + MOST_PROCESSES
+        is_crowded = len([*islice(descendants(own_number()), most + 1)]) > most
+        if is_crowded or time.monotonic() > end:
+            _tell(control, "processes" if is_crowded else "time")
             return
 
 

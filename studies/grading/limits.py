@@ -1,4 +1,4 @@
-"""Limits on a process that runs code of others. This is no sandbox for what it may read.
+"""Limits on a process that runs code of others.
 
 Time, memory, and the size of files are limited here, the number of processes by keeper.py, and what
 it may write and signal as far as the kernel allows (isolation.py). The code may still read whatever
@@ -11,7 +11,7 @@ import tempfile
 
 from studies.grading.isolation import give_up_rights
 
-MEMORY_BYTES, SHARED_BYTES = 2 << 30, 6 << 30
+MEMORY_BYTES, SHARED_BYTES = 2 << 30, 3 << 30
 FILE_BYTES = 100 << 20
 MOST_FILES = 512
 LIFE_SECONDS = 60

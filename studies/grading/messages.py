@@ -72,8 +72,8 @@ class Settled(NamedTuple):
 class Raised(NamedTuple):
     """An exception has ended the rank, `when` on the machine's monotonic clock.
 
-    `kind` is the diagnosis, one of KINDS; `trace` is cut to the user's own lines; `is_broken` says that a
-    connection broke.
+    `kind` is the diagnosis, one of KINDS; `trace` is cut to the user's own lines; `is_broken` says
+    that a connection broke.
     """
 
     sentence: str

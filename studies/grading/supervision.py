@@ -82,7 +82,9 @@ class Ranks:
         self._keeper.join(END_SECONDS)
         self._keeper.kill()
         self._keeper.join()
-        for each in (*self._channels.values(), *self._stacks, *self._bytes):
+        for close in [each.close for each in (*self._channels.values(), *self._bytes)]:
+            close()
+        for each in self._stacks:
             each.close()
         self._folder.cleanup()
 

@@ -62,9 +62,8 @@ class Training:
         after = _arrays(self._weights)
         buffers_changed = not all(map(torch.equal, buffers, self._model.buffers()))
         self._optimizer.step()
-        return Seen(gradients, _described(returned),
-                    [*map(id, given)] != [*map(id, passed)], (before, after, _arrays(self._weights)),
-                    buffers_changed, seconds)
+        return Seen(gradients, _described(returned), [*map(id, given)] != [*map(id, passed)],
+                    (before, after, _arrays(self._weights)), buffers_changed, seconds)
 
     def _gradients(self) -> list[np.ndarray | None]:
         return [None if each.grad is None else each.grad.detach().clone().numpy()

@@ -17,14 +17,13 @@ import pytest
 from common.core.failures import UsageError
 from common.core.user_code import Place
 from scripts.grade import main, places_of
-from studies.grading import report
+from studies.grading import report, session
 from studies.grading.costs import Cost
 from studies.grading.finding import HEADLINES
 from studies.grading.grading import Check, Grade, diagnosis, grade_of
 from studies.grading.hypotheses import HYPOTHESES
-from studies.grading.scenarios import BASIC, EVERYWHERE, PLAN
-from studies.grading import session
 from studies.grading.messages import Seen, Settled
+from studies.grading.scenarios import BASIC, EVERYWHERE, PLAN
 from studies.grading.socket_bytes import SocketBytes, Traffic
 from studies.grading.stacks import innermost
 from tests.grading.table import RIGHT

@@ -5,6 +5,7 @@ sum); the last step's instead of this step's samples in Truth.counts; `first_ste
 """
 
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 import pytest
@@ -166,16 +167,15 @@ def test_a_right_mean_that_nobody_sent_did_not_come_by_messages():
     assert finding(simulated(mean, sent=120 // 8, tolerance=0.1)) is not None
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_no_numbers_stop_the_grader(world, recwarn):
-    for value in (np.nan, np.inf, -np.inf, 1e308, 5e-324, -0.0, 1e150):
-        for result in (changed(lambda row: np.full_like(row, value)),
-                       changed(lambda row: row * value), on([0], changed(lambda row: row + value)),
-                       changed(lambda row: np.where(np.arange(row.size) % 3, row, value))):
-            for scenario in (EQUAL, ODD, NAN):
-                with np.errstate(all="ignore"):
-                    outcome = simulated(result, scenario, world)
-                assert grading._check(world, scenario, outcome)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e308, 5e-324, -0.0, 1e150])
+def test_no_numbers_stop_the_grader(value, recwarn):
+    for result in (changed(lambda row: np.full_like(row, value)), changed(lambda row: row * value),
+                   on([0], changed(lambda row: row + value)),
+                   changed(lambda row: np.where(np.arange(row.size) % 3, row, value))):
+        for world, scenario in product((1, 2), (EQUAL, ODD, NAN)):
+            with np.errstate(all="ignore"):
+                outcome = simulated(result, scenario, world)
+            assert grading._check(world, scenario, outcome)
     assert not [each.message for each in recwarn.list]
 
 
