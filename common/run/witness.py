@@ -24,11 +24,13 @@ from torch import nn
 from torch.distributed import PrefixStore, Store
 from torch.optim import Optimizer
 
+from common.cluster.addresses import local_address_towards, resolve
 from common.cluster.board import Board, is_broken_collective
+from common.cluster.rank_info import RankInfo
 from common.cluster.stopping import Stop
 from common.cluster.watch import Watch
 from common.core.console import console, mark
-from common.core.failures import RanksDisagree, UsageError
+from common.core.failures import Failure, RanksDisagree, UsageError
 from common.core.progress import FINISHED, Progress, process_progress
 from common.core.world import World
 from common.run.comparison import uneven
@@ -96,14 +98,15 @@ def _standstill(connect: Callable[[], Store], world: World, observer: Observer,
     """Finds ranks that wait for each other for ever, over gloo: the kernel sees what it sends."""
     if "gloo" not in str(dist.get_backend_config()) or any(p.is_cuda for p in model.parameters()):
         return nullcontext()
-    return Standstill(connect, _port(_group_store()), world, observer.here, observer.seen.length)
+    port = getattr(_bare(_group_store()), "port", 0)
+    return Standstill(connect, port, world, observer.here, observer.seen.length)
 
 
-def _port(store: Store) -> int:
-    """Where the store listens; 0 for one that does not."""
+def _bare(store: Store) -> Any:
+    """The store itself, which may listen on a port of a host."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
-    return getattr(store, "port", 0)
+    return store
 
 
 def _group_store() -> Store:
@@ -122,11 +125,22 @@ def _require_group(environment: Mapping[str, str]) -> None:
 
 def _meet(board: Board, watch: Watch, loader: Any) -> list[int | None]:
     """The lengths of all ranks' loaders, by rank; the watch learns the ranks' names."""
-    me = [socket.gethostname(), os.getpid(), _length(loader)]
+    me = [socket.gethostname(), os.getpid(), _address(), _length(loader)]
     told = board.collect("the witness's start", me, list,
                          hint=": every rank must enter `with witness(...)`, or call train_model")
-    watch.names = [f"rank {rank} ({host}, pid {pid})" for rank, (host, pid, _) in enumerate(told)]
+    watch.links.ranks = [RankInfo(rank, host, pid, address, "")
+                         for rank, (host, pid, address, _) in enumerate(told)]
+    watch.names = [f"rank {rank} ({host}, pid {pid})" for rank, (host, pid, *_) in enumerate(told)]
     return [length for *_, length in told]
+
+
+def _address() -> str:
+    """By which the other ranks most likely know this machine; "" where nothing tells."""
+    store = _bare(_group_store())
+    try:
+        return local_address_towards(resolve(store.host), store.port)
+    except (AttributeError, Failure):
+        return ""
 
 
 def _length(loader: Any) -> int | None:

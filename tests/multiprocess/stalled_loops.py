@@ -27,6 +27,7 @@ BATCHES, EPOCHS = 8, 2
 QUIET = 0.6  # seconds; a disturbance is much longer
 SLOW = ("loads", "updates", "stopped", "hook", "saves", "evaluates", "trains on", "late")
 LINKS = ("link down", "pair cut", "trickles")
+LOST = "pair lost"  # for good
 # By fault: what every rank is told of the culprit, and the exit code.
 FAULTS = {
     "uneven": ("rank {0} has left its loop after .*, and rank . waits for it in", 3),
@@ -38,6 +39,8 @@ FAULTS = {
     "killed": (r"rank {0} \(.*\) stopped answering", 75),
     "raises": ("rank {0} on .* failed: a mistake of mine", 75),
     "stuck": (r"rank {0} \(.*\) is stuck", 75)}
+LINK_FAULTS = {LOST: (r"rank \d on node[12] no longer acknowledges what rank \d on node[12] sends "
+                      r".* the link between 10.77.0.[23] and 10.77.0.[23] is lost", 75)}
 
 
 class Case(NamedTuple):
@@ -111,7 +114,7 @@ class Disturbed:
 
     def before(self, inputs: Tensor) -> None:
         """What happens before the model is called."""
-        if self.case.kind in LINKS:
+        if self.case.kind in (*LINKS, LOST):
             time.sleep(0.1)
             print("step", self.step, flush=True)
         self.sleep_if("loads")
@@ -166,7 +169,7 @@ def main(kind: str, loop: str, at: str, culprit: str, seconds: str) -> None:
     dist.init_process_group("gloo")
     here = Disturbed(case)
     with witness(here.model, here.optimizer, here.loader,
-                 timeout=3.0 if kind == "stuck" else 60.0):
+                 timeout={"stuck": 3.0, LOST: 8.0}.get(kind, 60.0)):
         here.train()
         here.after()
     dist.destroy_process_group()

@@ -1,6 +1,6 @@
 """Stalls, slow links and uneven loaders under the witness: no false accusation, no hang.
 
-    .venv/bin/python -m pytest --slow tests/multiprocess/test_stalls.py
+    scripts/test.sh --slow tests/multiprocess/test_stalls.py
 
 Mutations that turn this red: leave out `here.is_asleep()`, `is_running()` or `holds_bytes()` in
 Standstill._place; `is_stall = False` in `standstill`; have Standstill._judge find nothing.
@@ -17,7 +17,15 @@ from functools import partial
 import pytest
 
 from tests.cluster.box import MASTER, Box, box, enter, needs_firewall, needs_namespaces, wait_until
-from tests.multiprocess.stalled_loops import FAULTS, LINKS, SLOW, Case, hurry
+from tests.multiprocess.stalled_loops import (
+    FAULTS,
+    LINK_FAULTS,
+    LINKS,
+    LOST,
+    SLOW,
+    Case,
+    hurry,
+)
 from tests.ranks import Outcome, Program, error_lines, free_port, program, run_programs, started
 
 SEED, RANKS = 40, 3
@@ -41,7 +49,7 @@ def programs_of(case: Case, folder, hosts: Box | None = None) -> list[Program]:
 
 
 def check(case: Case, outcomes: list[Outcome]) -> None:
-    sentence, code = FAULTS.get(case.kind, ("", 0))
+    sentence, code = {**FAULTS, **LINK_FAULTS}.get(case.kind, ("", 0))
     for rank, outcome in enumerate(outcomes):
         assert "waitForInput" not in outcome.output, outcome.output
         if rank == case.culprit and case.kind in ("killed", "raises"):
@@ -69,8 +77,8 @@ def disturbed(case: Case, hosts: Box) -> Iterator[None]:
         "link down": (f"ip link set {link} down", f"ip link set {link} up"),
         "trickles": (f"tc qdisc change dev {link} root tbf rate 4kbit burst 1600 latency 50ms",
                      f"tc qdisc change dev {link} root tbf rate 1gbit burst 1mb latency 50ms"),
-        "pair cut": (f"iptables -A INPUT {pair}", f"iptables -D INPUT {pair}")}[case.kind]
-    run = partial(hosts.run, node) if case.kind == "pair cut" else hosts.run_outside
+        }.get(case.kind, (f"iptables -A INPUT {pair}", f"iptables -D INPUT {pair}"))
+    run = hosts.run_outside if link in begin else partial(hosts.run, node)
     run(begin)
     try:
         yield
@@ -88,12 +96,14 @@ def hosts():
 @needs_firewall
 @pytest.mark.parametrize("case", [
     Case("link down"), *(pytest.param(case, marks=pytest.mark.slow)
-                         for case in drawn(LINKS, 24))], ids=str)
-def test_a_silent_link_ends_no_training(case, tmp_path, hosts):
+                         for case in [Case(LOST), *drawn(LINKS, 24)])], ids=str)
+def test_a_silent_link_ends_no_training_and_a_lost_one_is_named(case, tmp_path, hosts):
     programs = programs_of(case, tmp_path, hosts)
-    with started([each.process for each in programs]):
+    with contextlib.ExitStack() as link, started([each.process for each in programs]):
         wait_until(lambda: programs[0].path.exists()
                    and f"step {case.at}\n" in programs[0].output())
-        with disturbed(case, hosts):
-            time.sleep(case.seconds)
+        link.enter_context(disturbed(case, hosts))
+        time.sleep(case.seconds)
+        if case.kind != LOST:
+            link.close()
     check(case, [each.outcome() for each in programs])

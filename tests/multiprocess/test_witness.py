@@ -97,7 +97,8 @@ def ended(loop: str, fault: str, folder) -> list[Outcome]:
                          for rank in range(2)])
 
 
-BLOCKED = {"killed": r"rank 1 \(.*\) stopped answering", "stuck": r"rank 1 \(.*\) is stuck .* \(timeout= allows more\)",
+BLOCKED = {"killed": r"rank 1 \(.*\) stopped answering",
+           "stuck": r"rank 1 \(.*\) is stuck .* \(timeout= allows more\)",
            "raises": "rank 1 on .* failed: a mistake of mine",
            "uneven": "rank 1 has left its loop after 12, and rank 0 waits for it in .* of batch 13",
            "continued": "rank 1 is behind and has left its loop after 16 batches, of which it "

@@ -1,6 +1,6 @@
 """When ranks wait for each other for ever, and when one of them or its link is only slow.
 
-Mutations that turn this red: leave out any of the conditions of Standstill._place or of `standstill`;
+Mutations that turn this red: leave out any condition of Standstill._place or of `standstill`;
 CONFIRMED = 0; leave the store's port in holds_bytes; note the waits of every thread; do not put
 `waiting` back; walk the frames of a thread again.
 """
