@@ -7,8 +7,10 @@ may be switched off on a machine, so both are tried.
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
+import platform
 import socket
 import struct
 from collections.abc import Sequence
@@ -31,6 +33,10 @@ _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _WRITE_FILE, _TRUNCATE = 1 << 1, 1 << 14
 _ALL_WRITES = (0x1FF2, 0x3FF2, 0x7FF2)  # of versions 1, 2, and 3 and later
 _NO_ABSTRACT_SOCKETS_NOR_SIGNALS = 3
+
+# linux/seccomp.h and linux/audit.h: by machine, its number and that of its call `socket`
+_MACHINES = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
+_IO_URING_SETUP, _OTHER_CALLS, _SET_SECCOMP, _FILTER = 425, 0x40000000, 22, 2
 
 
 def _checked(result: int) -> int:
@@ -106,9 +112,23 @@ def give_up_rights(writable: str) -> None:
     _libc.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     with contextlib.suppress(OSError):  # a kernel without Landlock
         _restrict(writable)
+    if platform.machine() in _MACHINES:
+        _refuse_unix_sockets(*_MACHINES[platform.machine()])
     header = struct.pack("Ii", _CAPSET_VERSION, 0)
     kept = _READ_ANY_FILE if os.geteuid() == 0 else 0
     _checked(_libc.capset(header, struct.pack("6I", kept, kept, 0, 0, 0, 0)))
+
+
+def _refuse_unix_sockets(machine: int, socket_call: int) -> None:
+    """Makes `socket` refuse them, by a filter: those of other programs obey who connects."""
+    load, equal, at_least, end = 0x20, 0x15, 0x35, 0x06
+    steps = ((load, 0, 0, 4), (equal, 0, 7, machine), (load, 0, 0, 0),
+             (at_least, 5, 0, _OTHER_CALLS), (equal, 4, 0, _IO_URING_SETUP),
+             (equal, 0, 2, socket_call), (load, 0, 0, 16), (equal, 1, 0, socket.AF_UNIX),
+             (end, 0, 0, 0x7FFF0000), (end, 0, 0, 0x50000 | errno.EPERM))
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    header = struct.pack("HP", len(steps), ctypes.addressof(program))
+    _checked(_libc.prctl(_SET_SECCOMP, _FILTER, header, 0, 0))
 
 
 def _restrict(writable: str) -> None:

@@ -73,8 +73,8 @@ class Ranks:
 
     def __enter__(self) -> "Ranks":
         self._keeper.start()
-        for each in self._theirs:
-            each.close()
+        for theirs in self._theirs:
+            theirs.close()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -82,10 +82,12 @@ class Ranks:
         self._keeper.join(END_SECONDS)
         self._keeper.kill()
         self._keeper.join()
-        for close in [each.close for each in (*self._channels.values(), *self._bytes)]:
-            close()
-        for each in self._stacks:
-            each.close()
+        for channel in self._channels.values():
+            channel.close()
+        for counted in self._bytes:
+            counted.close()
+        for end in self._stacks:
+            end.close()
         self._folder.cleanup()
 
     def tolerance(self) -> float:
