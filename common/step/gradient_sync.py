@@ -29,12 +29,12 @@ class GradientSync:
     bytes_sent = 0
     """Bytes that this rank has put on the wire so far."""
 
-    parameters: Sequence[Tensor] = ()
-    """All that `model` has, in its order; none before `prepare`."""
+    _parameters: Sequence[Tensor] = ()
+    """All that `model` has, in its order, for shared_gradients.py; none before `prepare`."""
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Called once, when `model` has its initial weights; may register hooks on both."""
-        self.parameters = list(model.parameters())
+        self._parameters = list(model.parameters())
 
     def no_sync(self) -> AbstractContextManager:
         """Around a backward pass whose gradients are only a part of the step's: sends nothing."""

@@ -74,13 +74,13 @@ def completed(sync: GradientSync, gradients: Sequence[Tensor], owed: Owed = NOTH
     sync.prepare(model, ...) before, `gradients` must be complete, and are yielded as they are.
     """
     require_finite(gradients)
-    if not sync.parameters:
+    if not sync._parameters:
         yield gradients
         return
-    used = Used(sync.parameters, [each.grad is not None for each in sync.parameters], group)
+    used = Used(sync._parameters, [each.grad is not None for each in sync._parameters], group)
     sync.bytes_sent += used.bytes_sent
     used.fill(owed)
-    yield [each.grad for each in sync.parameters if each.grad is not None]
+    yield [each.grad for each in sync._parameters if each.grad is not None]
     used.drop(owed)
 
 

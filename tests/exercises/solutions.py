@@ -60,10 +60,12 @@ class OverlappedAllReduce:
         self._ready: set[Tensor] = set()
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
-        self._order = [each for each in model.parameters() if each.requires_grad][::-1]
+        backwards = list(model.parameters())[::-1]
+        self._order = sorted(backwards, key=lambda each: not each.requires_grad)  # frozen ones last
         self._left = list(self._order)
         for parameter in self._order:
-            parameter.register_post_accumulate_grad_hook(self._note)
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._note)
 
     def _note(self, parameter: Tensor) -> None:
         self._ready.add(parameter)

@@ -52,8 +52,9 @@ def expected(case: Case, virtual: bool, zeros: bool) -> list[Tensor]:
 
 def faults(case: Case, ways: list[tuple[str, bool, str]]) -> list[str]:
     """What differs from the reference, and between ranks, to the bit."""
-    return [f"{case} {way}: {what}" for way, by_rank
-            in zip(ways, zip(*run_ranks(case.ranks, by_all, case, ways), strict=True), strict=True)
+    ranks = run_ranks(case.ranks, by_all, case, ways, seconds=60 + 5 * len(ways))
+    return [f"{case} {way}: {what}"
+            for way, by_rank in zip(ways, zip(*ranks, strict=True), strict=True)
             for what in differences(case, way, by_rank)]
 
 
