@@ -1,8 +1,8 @@
 """scripts/gpu_check.sh runs every row of its table, whatever becomes of one of them.
 
 Mutations that turn this red: raise where a command fails; wait without a limit; leave out the
-deadline; count skipped tests as passed; kill the row's first process alone; run rows that need what is not here; misspell a flag
-in any row's command.
+deadline; count skipped tests as passed; kill the row's first process alone; run rows that need what
+is not here; misspell a flag in any row's command.
 """
 
 import json
