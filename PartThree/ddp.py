@@ -1,8 +1,8 @@
 """What DistributedDataParallel needs from us: rules for buffers and buckets, and its seam."""
 
 import inspect
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from common.core.collectives import world_size
+from common.core.failures import UsageError
 from common.core.settings import Settings
 from common.step.gradient_sync import GradientSync
 from common.step.virtual_nodes import VirtualNodes
@@ -41,6 +42,41 @@ def replicate(settings: Settings, model: nn.Module) -> nn.Module:
         model, **OWN_BUFFERS, **buckets(settings.bucket_mb))
 
 
+class Arrivals:
+    """Whether every parameter gets a gradient in the pass in which DDP averages.
+
+    DDP sends a bucket when it has all of its gradients. Without one it goes on by itself, with
+    gradients that are not averaged, and the other ranks wait for its bucket.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[Tensor, str] = {}
+        self._missing: set[Tensor] = set()
+
+    def expect(self, model: nn.Module) -> None:
+        """Call once, before the first step."""
+        self._names = {each: name for name, each in model.named_parameters() if each.requires_grad}
+        self._missing = set(self._names)
+        for parameter in self._names:
+            parameter.register_post_accumulate_grad_hook(self._missing.discard)
+
+    @contextmanager
+    def disregarded(self) -> Iterator[None]:
+        """Around a pass in which DDP averages nothing."""
+        yield
+        self._missing.update(self._names)
+
+    def require_all(self) -> None:
+        """Call after the step's last pass. Raises UsageError naming a parameter without one."""
+        missing = [name for each, name in self._names.items() if each in self._missing]
+        self._missing.update(self._names)
+        if missing:
+            raise UsageError(
+                f"{missing[0]} got no gradient on rank {dist.get_rank()} in this step, and "
+                "DistributedDataParallel waits for one of every parameter: use it in every step, "
+                "give it requires_grad=False, or take Part Two with --sync overlapped-all-reduce")
+
+
 class AveragedInBackward(GradientSync):
     """The seam where `replica` has averaged the gradients during backward: nothing is left to do.
 
@@ -50,16 +86,25 @@ class AveragedInBackward(GradientSync):
 
     def __init__(self, replica: nn.Module, hook: str, example: Tensor | None = None) -> None:
         self._replica, self._hook, self._example = replica, hook, example
+        self._arrivals = Arrivals()
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Registers the hook, and rebuilds the buckets. Every rank must call it."""
         register_comm_hook(self._replica, self._hook, self)
+        if isinstance(self._replica, nn.parallel.DistributedDataParallel):
+            self._arrivals.expect(model)
         if self._example is not None:
-            rebuild_buckets(self._replica, self._example)
+            rebuild_buckets(self._replica, self._example, self._arrivals.require_all)
 
-    def no_sync(self) -> AbstractContextManager:
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
         """DDP's own."""
-        return self._replica.no_sync()  # type: ignore[operator]
+        with self._replica.no_sync(), self._arrivals.disregarded():  # type: ignore[operator]
+            yield
+
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        """Raises UsageError where DDP has not averaged all gradients."""
+        self._arrivals.require_all()
 
 
 class AveragedOnVirtualNodes(GradientSync):
@@ -70,6 +115,7 @@ class AveragedOnVirtualNodes(GradientSync):
 
     def __init__(self, replica: nn.Module, options: SyncOptions) -> None:
         self._replica, self._options = replica, options
+        self._arrivals = Arrivals()
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Registers the hook. Every rank must call it."""
@@ -78,11 +124,17 @@ class AveragedOnVirtualNodes(GradientSync):
         self._nodes.prepare(model, optimizer)
         self._replica.register_comm_hook(  # type: ignore[operator]
             self, in_tree(self._nodes, Lane(self._options.timeout)))
+        self._arrivals.expect(model)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        with self._replica.no_sync(), self._nodes.no_sync():  # type: ignore[operator]
+        with (self._replica.no_sync(), self._nodes.no_sync(),  # type: ignore[operator]
+              self._arrivals.disregarded()):
             yield
+
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        """Raises UsageError where DDP has not averaged all gradients."""
+        self._arrivals.require_all()
 
 
 def create_sync(settings: Settings, replica: nn.Module, example: Tensor) -> GradientSync:
@@ -92,17 +144,20 @@ def create_sync(settings: Settings, replica: nn.Module, example: Tensor) -> Grad
     return AveragedInBackward(replica, settings.wire, example)
 
 
-def rebuild_buckets(replica: nn.Module, example: Tensor) -> None:
+def rebuild_buckets(replica: nn.Module, example: Tensor,
+                    check: Callable[[], None] = lambda: None) -> None:
     """Lets DDP rearrange its buckets now, so that every start of a run sums in the same order.
 
     DDP rebuilds its buckets after the first backward pass, by the order in which gradients came. So
     the first step after any start sums in another order than the same step in mid-run, and with
     three or more ranks a resumed run would drift off by a rounding. Two passes on `example`, a
-    batch of any values, are forgotten but for the buckets. Every rank must call it.
+    batch of any values, are forgotten but for the buckets; `check` is called after each. Every
+    rank must call it.
     """
     buffers = [buffer.clone() for buffer in replica.buffers()]
     for _ in range(2):
         replica(example).sum().backward()
+        check()
     replica.zero_grad()
     for buffer, before in zip(replica.buffers(), buffers, strict=True):
         buffer.copy_(before)

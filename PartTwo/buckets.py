@@ -81,11 +81,15 @@ def fill_buckets(parameters: Sequence[Parameter], bucket_bytes: int,
                  rows: int = 1) -> list[Bucket]:
     """Packs parameters, in order, into buckets that close as soon as they reach `bucket_bytes`.
 
-    A parameter larger than that travels alone, at once. `rows` is each bucket's.
+    A parameter larger than that travels alone, at once; parameters of another dtype in other
+    buckets. `rows` is each bucket's.
     """
     buckets: list[Bucket] = []
     waiting: list[Parameter] = []
     for parameter in parameters:
+        if waiting and waiting[0].dtype != parameter.dtype:
+            buckets.append(Bucket(waiting, rows))
+            waiting = []
         waiting.append(parameter)
         if total_bytes(waiting) >= bucket_bytes:
             buckets.append(Bucket(waiting, rows))

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from common.core.collectives import LEADER, ring_bytes, total_bytes, world_size
-from common.step.gradient_check import require_finite
 from common.step.gradient_sync import GradientSync
+from common.step.shared_gradients import completed, trained_alike
 from common.step.virtual_nodes import mean_of_ranks
 from PartTwo.strategies import DEFAULTS, SyncOptions
 from PartTwo.wire import Wire
@@ -63,11 +63,11 @@ class PerTensor(GradientSync):
         self._mean = mean
 
     def average(self, gradients: Sequence[Tensor]) -> None:
-        require_finite(gradients)
-        for gradient in gradients:
-            row = gradient.reshape(-1)  # in an order that does not depend on a rank's memory format
-            self.bytes_sent += self._mean(row)
-            gradient.copy_(row.view_as(gradient))
+        with completed(self, gradients) as shared:
+            for gradient in shared:
+                row = gradient.reshape(-1)  # in an order that no rank's memory format decides
+                self.bytes_sent += self._mean(row)
+                gradient.copy_(row.view_as(gradient))
 
 
 class Flat(GradientSync):
@@ -79,23 +79,36 @@ class Flat(GradientSync):
     def __init__(self, mean: RowMean, options: SyncOptions = DEFAULTS) -> None:
         self._mean = mean
         self._wire = Wire(options.wire)
+        self._owed: dict[Tensor, Tensor] = {}
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._wire.expect([sum(parameter.numel() for parameter in trained)], trained[0].detach())
+        """Where the wire rounds, also allots the residual: one row for all that is trained."""
+        super().prepare(model, optimizer)
+        if self._wire.rounds:
+            trained = trained_alike(model)
+            self._wire.expect([torch.cat([each.detach().flatten() for each in trained])])
+            residual, = self._wire.residuals()
+            pieces = residual.split([each.numel() for each in trained])
+            self._owed = {each: piece.view(each.shape)
+                          for each, piece in zip(trained, pieces, strict=True)}
 
     def state(self) -> list[Tensor]:
         return self._wire.residuals()
 
     def average(self, gradients: Sequence[Tensor]) -> None:
-        require_finite(gradients)
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        with completed(self, gradients, self._owed) as shared:
+            if shared:
+                self.average_all(shared)
+
+    def average_all(self, tensors: Sequence[Tensor]) -> None:
+        """Replaces each tensor, in place, by its mean over all ranks; all pass the same ones."""
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
         payload = self._wire.pack(0, flat)
         self.bytes_sent += self._mean(payload)
         self._wire.unpack(payload, flat)
-        means = flat.split([gradient.numel() for gradient in gradients])
-        for gradient, mean in zip(gradients, means, strict=True):
-            gradient.copy_(mean.view_as(gradient))
+        means = flat.split([tensor.numel() for tensor in tensors])
+        for tensor, mean in zip(tensors, means, strict=True):
+            tensor.copy_(mean.view_as(tensor))
 
 
 # As they are first written, and as they should be; each is called with the SyncOptions.

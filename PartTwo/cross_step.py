@@ -66,7 +66,7 @@ class CrossStepAllReduce(OverlappedAllReduce):
     def average(self, gradients: Sequence[Tensor]) -> None:
         """Takes the gradients away, to come back as means in time."""
         self.settle()
-        self._send_the_rest()
+        self._send_the_rest(gradients)
         for bucket, sent in zip(self._buckets, self._sent, strict=True):
             bucket.set_aside()
             bucket.empty()
@@ -103,7 +103,7 @@ class CrossStepAllReduce(OverlappedAllReduce):
             for bucket in arriving:
                 bucket.bring_back()
                 self._receive(bucket, self._travelling.pop(bucket))
-            self._drop_unused()
+            self._used.drop(self._owed)
         self._optimizer.step()
         for parameter, gradient in newer.items():
             parameter.grad = gradient

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from common.step.gradient_check import require_finite
 from common.step.gradient_sync import GradientSync
+from common.step.shared_gradients import require_known, trained_alike
 from PartTwo.by_hand import Flat, all_reduce
 from PartTwo.quantised import BITS, QuantisedFlat
 from PartTwo.strategies import SyncOptions
@@ -38,12 +39,25 @@ class LocalSGD(GradientSync):
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Takes part in each of the optimizer's steps from now on."""
-        self._weights = [p.detach() for p in model.parameters() if p.requires_grad]
+        self._trained = trained_alike(model)
+        self._weights = [p.detach() for p in self._trained]
         # of the epoch; a tensor, and where the weights are, so that ranks can gather it for a save
         self._steps = torch.zeros(1, dtype=torch.int64, device=self._weights[0].device)
         self._optimizer = optimizer
         self._mean.prepare(model, optimizer)
         optimizer.register_step_post_hook(lambda *_: self._after_step())
+
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        """Leaves the gradients alone; a parameter that has none gets zeros.
+
+        So a parameter that other ranks have a gradient of counts with zeros here, as with any
+        strategy, and the optimizer's states, which a checkpoint gathers, are alike on all ranks.
+        """
+        super().average(gradients)
+        require_known(gradients, self._trained)
+        for parameter in self._trained:
+            if parameter.grad is None and parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
 
     def _after_step(self) -> None:
         before = int(self._steps)
@@ -68,7 +82,7 @@ class LocalSGD(GradientSync):
 
     def _round(self) -> None:
         """Gives all ranks equal weights to start again from."""
-        self._mean.average(self._weights)
+        self._mean.average_all(self._weights)
 
     def state(self) -> list[Tensor]:
         """This rank's weights, the optimizer's state of each, and the residuals of rounding."""
@@ -109,7 +123,7 @@ class DiLoCo(LocalSGD):
     def _round(self) -> None:
         progress = [now - before for now, before in
                     zip(self._weights, self._begun_at, strict=True)]
-        self._mean.average(progress)
+        self._mean.average_all(progress)
         for number, velocity in enumerate(self._velocity):
             velocity.mul_(self._momentum).add_(progress[number])
             progress[number].add_(velocity, alpha=self._momentum)

@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 
 from common.core.collectives import LEADER, total_bytes, world_size
 from common.step.gradient_check import require_finite
+from common.step.shared_gradients import Used
 from common.step.virtual_nodes import ShardTree, VirtualNodes
 from PartTwo.buckets import Bucket
 from PartTwo.cross_step import CrossStepAllReduce
@@ -65,13 +66,18 @@ class FlatVirtual(VirtualNodes):
         super().__init__(options.virtual_nodes, dist.get_rank(), world_size())
         self._mean = mean
 
-    def average(self, gradients: Sequence[Tensor]) -> None:
-        by_subtree = self.all_sums()
+    def _average_sums(self, by_subtree: Sequence[Sequence[Tensor]]) -> None:
+        for dtype in sorted({each.dtype for each in by_subtree[0]}, key=str):
+            self._average_row([[each for each in sums if each.dtype == dtype]
+                               for sums in by_subtree])
+
+    def _average_row(self, by_subtree: Sequence[Sequence[Tensor]]) -> None:
+        """Leaves the means in the first subtree's sums, which have one dtype: no other rounds."""
         rows = [torch.cat([each.flatten() for each in sums]) for sums in by_subtree]
         self.bytes_sent += self._mean(rows, self.tree)
         means = rows[0].split([each.numel() for each in by_subtree[0]])
-        for parameter, place, mean in zip(self.parameters, by_subtree[0], means, strict=True):
-            parameter.grad = place.copy_(mean.view_as(place))
+        for place, mean in zip(by_subtree[0], means, strict=True):
+            place.copy_(mean.view_as(place))
 
 
 class Lane:
@@ -139,8 +145,8 @@ class OverlappedVirtual(OverlappedAllReduce):
     def _to_send(self, parameter: Parameter) -> list[Tensor]:
         return self._nodes.sums(parameter, parameter.grad)
 
-    def _share_used(self, used: list[bool]) -> None:
-        """Does not: what has no gradient counts with zeros, as VirtualNodes says."""
+    def _used_anywhere(self, here: Sequence[bool]) -> Used:
+        return self._nodes.used_anywhere()
 
     def _start(self, number: int, bucket: Bucket) -> InFlight:
         rows = bucket.rows

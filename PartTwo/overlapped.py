@@ -9,7 +9,6 @@ two differences: buckets are never rebuilt, so that a resumed run sums in the sa
 are small enough that the first one leaves early.
 """
 
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -20,23 +19,13 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from common.core.collectives import LEADER, gather_rows, ring_bytes, total_bytes, world_size
-from common.core.failures import RanksDisagree
+from common.core.collectives import ring_bytes, total_bytes, world_size
 from common.step.gradient_check import LateCheck
 from common.step.gradient_sync import GradientSync
-from PartTwo.buckets import Bucket, fill_buckets
+from common.step.shared_gradients import Used, require_known, trained_alike
+from PartTwo.buckets import Bucket, fill_buckets, windows
 from PartTwo.strategies import SyncOptions
 from PartTwo.wire import Wire
-
-
-def _require_equal_layout(parameters: Sequence[Parameter]) -> None:
-    layout = repr([(tuple(p.shape), p.stride(), p.dtype) for p in parameters])
-    row = torch.tensor([zlib.crc32(layout.encode())], device=parameters[0].device)
-    rows = gather_rows(row).flatten().tolist()
-    for rank, found in enumerate(rows):
-        if found != rows[LEADER]:
-            raise RanksDisagree(f"rank {rank} keeps its parameters in another memory format than "
-                                f"rank {LEADER}")
 
 
 class InFlight(NamedTuple):
@@ -53,13 +42,16 @@ class OverlappedAllReduce(GradientSync):
     match by order, and ranks that disagreed about it would add unlike tensors.
     """
 
+    _used: Used
+    """Of the last step that was sent."""
+
     def __init__(self, options: SyncOptions) -> None:
         self._bucket_bytes = round(options.bucket_mb * 1e6)
         self._wire = Wire(options.wire)
         self._buckets: list[Bucket] = []
         self._sent: list[InFlight] = []
         self._trained: list[Parameter] = []
-        self._used: InFlight | None = None
+        self._owed: dict[Tensor, Tensor] = {}
         self._lanes: list[Any] = []
         self._is_held = False
         self._rows = 1
@@ -69,14 +61,18 @@ class OverlappedAllReduce(GradientSync):
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Allots a bucket to each parameter, the last layer's first; hooks into its gradient.
 
-        Every rank must call it. Raises RanksDisagree when parameters lie otherwise in memory here
-        than on the leader: buckets travel as they lie.
+        Every rank must call it. Raises RanksDisagree when other parameters are trained here than on
+        the leader, or lie otherwise in memory: buckets travel as they lie.
         """
-        self._trained = trained = [each for each in model.parameters() if each.requires_grad]
-        _require_equal_layout(trained)
-        self._buckets = fill_buckets(trained[::-1], self._bucket_bytes, self._rows)
+        self._trained = trained_alike(model, same_layout=True)
+        self._buckets = fill_buckets(self._trained[::-1], self._bucket_bytes, self._rows)
         self._lanes = self._open_lanes()
-        self._wire.expect([bucket.size for bucket in self._buckets], trained[0].detach())
+        self._wire.expect([bucket.parameters[0].new_empty(bucket.size)
+                           for bucket in self._buckets])
+        self._owed = {parameter: window for bucket, residual
+                      in zip(self._buckets, self._wire.residuals(), strict=False)
+                      for parameter, window in zip(
+                          bucket.parameters, windows(residual, bucket.parameters), strict=True)}
         for bucket in self._buckets:
             for parameter in bucket.parameters:
                 parameter.register_post_accumulate_grad_hook(
@@ -110,9 +106,9 @@ class OverlappedAllReduce(GradientSync):
 
     def _to_send(self, parameter: Parameter) -> list[Tensor]:
         """A parameter's part of what is sent; in place where it can be."""
-        gradient = parameter.grad
-        assert gradient is not None
-        return [gradient.div_(world_size())]
+        if parameter.grad is None:  # other ranks may have computed it
+            parameter.grad = torch.zeros_like(parameter)
+        return [parameter.grad.div_(world_size())]
 
     def _send(self, bucket: Bucket) -> None:
         self._check.look([p.grad for p in bucket.parameters if p.grad is not None])
@@ -128,40 +124,27 @@ class OverlappedAllReduce(GradientSync):
 
     def average(self, gradients: Sequence[Tensor]) -> None:
         """Waits for the means; `gradients` are the model's, and live in the buckets already."""
-        self._send_the_rest()
+        self._send_the_rest(gradients)
         for bucket, sent in zip(self._buckets, self._sent, strict=True):
             self._receive(bucket, sent)
             bucket.empty()
         self._sent.clear()
-        self._drop_unused()
+        self._used.drop(self._owed)
 
-    def _send_the_rest(self) -> None:
+    def _send_the_rest(self, gradients: Sequence[Tensor]) -> None:
         """For what backward did not compute, earlier micro-batches' gradient leaves, or zeros."""
-        used = [parameter.grad is not None for parameter in self._trained]
+        require_known(gradients, self._trained)
+        here = [parameter.grad is not None for parameter in self._trained]
         for bucket in self._buckets[len(self._sent):]:
             for parameter in list(bucket.missing):
-                if parameter.grad is None:  # other ranks may have computed it
-                    parameter.grad = torch.zeros_like(parameter)
                 bucket.take(parameter, self._to_send(parameter))
             self._send(bucket)
         self._check.finish()
-        self._share_used(used)
+        self._used = self._used_anywhere(here)
+        self.bytes_sent += self._used.bytes_sent
 
-    def _share_used(self, used: list[bool]) -> None:
-        """Sends one byte a parameter: whether this rank has a gradient of it."""
-        row = torch.tensor(used, dtype=torch.uint8, device=self._trained[0].device)
-        self._used = InFlight(dist.all_reduce(row, op=dist.ReduceOp.MAX, async_op=True), row)
-        self.bytes_sent += ring_bytes(total_bytes([row]), world_size())
-
-    def _drop_unused(self) -> None:
-        """Takes the zeros from what no rank used: weight decay and momentum would move it."""
-        if self._used is None:
-            return
-        self._used.work.wait()
-        for parameter, is_used in zip(self._trained, self._used.payload.tolist(), strict=True):
-            # a rounded wire may have sent a residual: that stays
-            if not (is_used or parameter.grad is None or parameter.grad.any()):
-                parameter.grad = None
+    def _used_anywhere(self, here: Sequence[bool]) -> Used:
+        return Used(self._trained, here)
 
     def _receive(self, bucket: Bucket, sent: InFlight) -> None:
         sent.work.wait()

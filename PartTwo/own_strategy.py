@@ -10,17 +10,20 @@
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from common.core.collectives import world_size
 from common.core.failures import UsageError
 from common.core.user_code import Place
-from common.step.gradient_check import require_finite
 from common.step.gradient_sync import GradientSync
+from common.step.shared_gradients import completed, trained_alike
 
 
 class OwnStrategy(GradientSync):
@@ -36,16 +39,32 @@ class OwnStrategy(GradientSync):
             raise UsageError(f"--sync {place} is neither a function nor a class with a method "
                              "average(gradients)")
         self._place, self._own, self._average = place, own, average
+        self._told = 0
+        self._group: Any = None
         for name in ("no_sync", "settle", "state"):
             if hasattr(own, name):
                 setattr(self, name, getattr(own, name))
 
     @property
     def bytes_sent(self) -> int:  # type: ignore[override]
-        return getattr(self._own, "bytes_sent", 0)
+        """What the object has counted, and where it counts, what `completed` sends for it."""
+        own = getattr(self._own, "bytes_sent", None)
+        return 0 if own is None else own + self._told
+
+    @bytes_sent.setter
+    def bytes_sent(self, value: int) -> None:
+        self._told += value - self.bytes_sent
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Every rank must call it: beside an object with hooks we need a process group.
+
+        Raises RanksDisagree where its hooks would be registered on other parameters.
+        """
+        super().prepare(model, optimizer)
         if hasattr(self._own, "prepare"):
+            trained_alike(model)
+            # what the hooks have sent may still be on its way, and collectives match by order
+            self._group = dist.new_group() if world_size() > 1 else None
             self._own.prepare(model, optimizer)
 
     def no_sync(self) -> AbstractContextManager:
@@ -61,10 +80,10 @@ class OwnStrategy(GradientSync):
         return self._average(gradients)
 
     def average(self, gradients: Sequence[Tensor]) -> None:
-        require_finite(gradients)
-        if self.call(list(gradients)) is not None:
-            raise UsageError(f"--sync {self._place} returns something: it must change the "
-                             "gradients in place, and return nothing")
+        with completed(self, gradients, group=self._group) as shared:
+            if self.call(list(shared)) is not None:
+                raise UsageError(f"--sync {self._place} returns something: it must change the "
+                                 "gradients in place, and return nothing")
 
 
 def _needs_arguments(kind: type) -> bool:
@@ -83,4 +102,14 @@ def own_strategy(place: Place) -> GradientSync:
     if isinstance(found, type) and _needs_arguments(found):
         raise UsageError(f"--sync {place} is a class that needs arguments: it must do without")
     own = found() if isinstance(found, type) else found
-    return own if isinstance(own, GradientSync) else OwnStrategy(place, own)
+    if not isinstance(own, GradientSync):
+        return OwnStrategy(place, own)
+    if type(own).average.__module__ == type(own).__module__:
+        own.average = partial(_average_completed, own, own.average)  # type: ignore[method-assign]
+    return own
+
+
+def _average_completed(own: GradientSync, average: Callable[[Sequence[Tensor]], None],
+                       gradients: Sequence[Tensor]) -> None:
+    with completed(own, gradients) as shared:
+        average(shared)

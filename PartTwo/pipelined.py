@@ -100,6 +100,8 @@ def reduce_scatter_all_gather(rows: Sequence[Tensor], tree: ShardTree,
     same: each rank sends N-1 N-ths of the row in each half.
     """
     ranks, length = tree.ranks, len(rows[0])
+    if not length:
+        return 0
     size = -(-length // ranks)
     whole = [pad(row, (0, size * ranks - length)) if length % ranks else row for row in rows]
     leaving = whole[0]

@@ -12,11 +12,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from common.core.collectives import total_bytes, world_size
+from common.step.gradient_check import require_finite
+from common.step.shared_gradients import trained_alike
 from PartTwo.by_hand import Flat
 
 BITS = {"int8": 8, "int4": 4}
 BLOCK = 256  # elements that share a scale
 SCALE_BYTES = 2
+SMALLEST_SCALE = torch.finfo(torch.bfloat16).smallest_normal
 
 
 def encode(row: Tensor, bits: int) -> Tensor:
@@ -24,14 +27,15 @@ def encode(row: Tensor, bits: int) -> Tensor:
 
     `row` is (..., n) of any floating-point dtype, n a multiple of BLOCK, all of it finite; the
     result is uint8, (..., n / BLOCK, bytes of a block). In every block the integer furthest from 0
-    is 7 or 127, whose meaning is the largest magnitude there.
+    is 7 or 127, whose meaning is the largest magnitude there; blocks of numbers that are all below
+    SMALLEST_SCALE become zeros.
     """
     largest_code = 2 ** (bits - 1) - 1
-    blocks = row.unflatten(-1, (-1, BLOCK))
-    scale = (blocks.abs().amax(dim=-1, keepdim=True) / largest_code).bfloat16()
-    # No code gets past the largest: bf16 is off by a 512th at most. Where all is 0 the scale is 0,
-    # and so is what any code there means.
-    codes = (blocks / scale.to(row.dtype)).round_().to(torch.int8)
+    blocks = row.to(at_least_float32(row.dtype)).unflatten(-1, (-1, BLOCK))
+    # No code gets past the largest: a normal bf16 is off by a 512th at most, a subnormal by more.
+    scale = (blocks.abs().amax(dim=-1, keepdim=True) / largest_code).clamp_(
+        min=SMALLEST_SCALE).bfloat16()
+    codes = (blocks / scale.to(blocks.dtype)).round_().to(torch.int8)
     if bits == 4:
         codes = (codes[..., ::2] << 4) | (codes[..., 1::2] & 15)
     return torch.cat([codes.view(torch.uint8), scale.view(torch.uint8)], dim=-1)
@@ -43,7 +47,13 @@ def decode(message: Tensor, bits: int, dtype: torch.dtype) -> Tensor:
     scale = message[..., -SCALE_BYTES:].contiguous().view(torch.bfloat16)
     if bits == 4:
         codes = torch.stack([codes >> 4, ((codes & 15) ^ 8) - 8], dim=-1).flatten(-2)
-    return (codes.to(dtype) * scale.to(dtype)).flatten(-2)
+    wide = at_least_float32(dtype)
+    return (codes.to(wide) * scale.to(wide)).flatten(-2).to(dtype)
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """`dtype`, or float32 where that has fewer bits: a scale may be smaller than float16 goes."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 class QuantisedFlat(Flat):
@@ -62,10 +72,9 @@ class QuantisedFlat(Flat):
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Allots the residuals of a row as long as all trained parameters together."""
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        size = sum(parameter.numel() for parameter in trained)
-        size += -size % (BLOCK * world_size())
-        self._residual = trained[0].detach().new_zeros(world_size(), size // world_size())
+        row = torch.cat([each.detach().flatten() for each in trained_alike(model)])
+        size = len(row) + -len(row) % (BLOCK * world_size())
+        self._residual = row.new_zeros(world_size(), size // world_size())
         self._mean_residual = torch.zeros_like(self._residual[0])
 
     def state(self) -> list[Tensor]:
@@ -85,7 +94,11 @@ class QuantisedFlat(Flat):
         return 2 * (world_size() - 1) * total_bytes([mine])
 
     def _round(self, wanted: Tensor) -> Tensor:
-        """The message nearest to `wanted`, of which it leaves, in place, the residual."""
+        """The message nearest to `wanted`, of which it leaves, in place, the residual.
+
+        Raises NotFinite where a scale, or what it means, is past the largest number.
+        """
         message = encode(wanted, self._bits)
         wanted -= decode(message, self._bits, wanted.dtype)
+        require_finite([wanted], f"a number of --wire int{self._bits}")
         return message

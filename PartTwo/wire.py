@@ -26,10 +26,15 @@ class Wire:
         self._format = FORMATS[format]
         self._residuals: list[Tensor] = []
 
-    def expect(self, sizes: Sequence[int], like: Tensor) -> None:
-        """Call once: tensors of these many elements, of `like`'s dtype and device, will be sent."""
-        if self._format is not None:
-            self._residuals = [like.new_zeros(size) for size in sizes]
+    @property
+    def rounds(self) -> bool:
+        """Whether numbers are rounded before they are sent."""
+        return self._format is not None
+
+    def expect(self, rows: Sequence[Tensor]) -> None:
+        """Call once: tensors of these sizes, dtypes and devices will be sent."""
+        if self.rounds:
+            self._residuals = [torch.zeros_like(row) for row in rows]
 
     def residuals(self) -> list[Tensor]:
         """The residual of each expected tensor; none where nothing is rounded."""
@@ -39,16 +44,17 @@ class Wire:
         """What to send for the expected tensor `number`: itself, or a rounded copy.
 
         Raises NotFinite where that overflows; on a GPU, which would have to be waited for,
-        `unpack` does. Raises UsageError for a row of another size than is expected.
+        `unpack` does. Raises UsageError for a row of another size than is expected, which is that
+        of all parameters that were trained when training began.
         """
         if self._format is None:
             return row
-        if missing := len(self._residuals[number]) - len(row):
-            raise UsageError(f"a rounded --wire needs a gradient of every parameter in each step, "
-                             f"and {missing} numbers have none: give those parameters "
-                             "requires_grad=False, or take --sync overlapped-all-reduce")
-        wanted = self._residuals[number].add_(row)
-        rounded = wanted.to(self._format)
+        wanted = self._residuals[number]
+        if len(wanted) != len(row):
+            raise UsageError(f"a rounded --wire averages the gradients of {len(wanted)} numbers, "
+                             f"and there are {len(row)} now: a parameter must require a gradient "
+                             "from the start, or take --wire float32")
+        rounded = wanted.add_(row).to(self._format, copy=True)
         wanted.sub_(rounded)
         if not is_queued(wanted):
             self._require_in_range(wanted)

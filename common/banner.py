@@ -9,6 +9,7 @@ from common.cluster.process_group import Node
 from common.cluster.rank_info import own_gpus
 from common.core.console import console
 from common.core.settings import Settings
+from common.core.user_code import Place
 from common.data.epoch_plan import shard_bounds
 from common.model import kernels
 from common.model.convolutions import AUTO, rule_in_words
@@ -68,14 +69,19 @@ def _shared_gpus(node: Node) -> list[str]:
 
 
 def _convolutions(how: str, settings: Settings, node: Node) -> list[str]:
-    """How 3x3 convolutions are computed, on a CPU: it decides how they round."""
-    if node.device.type != "cpu" or not find_workload(settings.workload).has_convolutions:
+    """How 3x3 convolutions are computed, on a CPU: it decides how they round.
+
+    The model is not built yet: of a user's own, and of --model, nobody knows whether it has any.
+    """
+    row = find_workload(settings.workload)
+    if node.device.type != "cpu" or not row.has_convolutions:
         return []
+    is_known = not row.takes_any_model and Place.parse(settings.workload) is None
     if how == AUTO:
         how = rule_in_words(settings.precision, settings.batch_size)
     elif is_tuned(how):
         how += f", {read_tuned(Path(how))}"
-    lines = [f"  3x3 convolutions: {how}"]
+    lines = [f"  3x3 convolutions{'' if is_known else ', if the model has any'}: {how}"]
     if reason := kernels.why_not():
         lines.append(f"  slower than they could be: {reason}")
     return lines

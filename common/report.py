@@ -6,6 +6,7 @@
 import json
 import socket
 import statistics
+from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -18,11 +19,12 @@ from common.core.failures import writing
 from common.core.metrics import Metric
 from common.core.provenance import versions
 from common.core.spread import times_as_fast
+from common.core.visible import visible
 from common.evaluation import Evaluation
 from common.model.batch_norm import has_batch_norm
 from common.model.convolutions import algorithms
 from common.model.replica import digest_of
-from common.reporting.causes import Learned, sentences
+from common.reporting.causes import Learned, sentences, told_apart
 from common.run.run import Run
 
 # So many of the weights' digest two people can compare by eye.
@@ -53,7 +55,7 @@ def eval_report(ground_truth: Sequence[int] | np.ndarray, prediction: Sequence[i
 
     labels = list(range(len(class_names))) if class_names else sorted(
         {int(label) for label in [*ground_truth, *prediction]})
-    names = list(class_names) if class_names else [str(label) for label in labels]
+    names = list(map(visible, class_names)) if class_names else list(map(str, labels))
     accuracy = metrics.accuracy_score(ground_truth, prediction)
     matrix = metrics.confusion_matrix(ground_truth, prediction, labels=labels)
 
@@ -61,7 +63,7 @@ def eval_report(ground_truth: Sequence[int] | np.ndarray, prediction: Sequence[i
         return metrics.classification_report(ground_truth, prediction, labels=labels, digits=4,
                                              target_names=names, output_dict=as_dict,
                                              zero_division=0)
-    text = (f"Metrics for the checkpoint: {checkpoint_path}\n"
+    text = (f"Metrics for the checkpoint: {visible(str(checkpoint_path))}\n"
             f"Test Loss: {test_loss:.3f}, Test Accuracy: {accuracy:.3f}\n\n"
             f"Classification Report\n{tabulate(False)}\nConfusion Matrix\n{matrix}\n")
     return text, {
@@ -73,7 +75,7 @@ def eval_report(ground_truth: Sequence[int] | np.ndarray, prediction: Sequence[i
 def report_of(result: Evaluation, metric: Metric, checkpoint_path: str | Path) -> str:
     """The report on an evaluation, as text, whatever its metric."""
     if result.totals:
-        return (f"Metrics for the checkpoint: {checkpoint_path}\n"
+        return (f"Metrics for the checkpoint: {visible(str(checkpoint_path))}\n"
                 f"Test Loss: {result.loss:.3f}, Test {metric.title}: {result.score:.3f}\n")
     return eval_report(result.truth, result.predictions, result.loss, checkpoint_path,
                        result.class_names)[0]
@@ -117,9 +119,10 @@ def _who_gives_the_same(run: Run) -> str:
     nodes, threads = run.settings.virtual_nodes, run.node.threads
     of_threads = f"{threads} thread{'s' * (threads > 1)} a rank"
     if nodes:
-        return (f"with {nodes} virtual nodes and {of_threads} every part, strategy and number of "
-                "ranks gives the same")
-    return f"the same command with {of_threads} gives the same; another number rounds differently"
+        return (f"with {nodes} virtual node{'s' * (nodes > 1)} and {of_threads} every part, "
+                "strategy and number of ranks gives the same")
+    return (f"the same command with {of_threads} gives the same; another number may round "
+            "differently")
 
 
 def confusion_matrix(result: Evaluation) -> np.ndarray:
@@ -136,8 +139,9 @@ def _dry_run_sentence(run: Run) -> str:
     step = next(read_events(run.log.metrics_path, "step"))
     settings, ranks = run.settings, run.node.world.size
     return (f"dry run: {ranks} rank{'s agree' if ranks > 1 else ' is ready'}, and the first step "
-            f"took {step['duration']:.2f} s; a real run would train {settings.epochs} epochs of "
-            f"{run.iterations_per_epoch} iterations"
+            f"took {step['duration']:.2f} s; a real run would train "
+            f"{settings.epochs} epoch{'s' * (settings.epochs > 1)} of {run.iterations_per_epoch} "
+            f"iteration{'s' * (run.iterations_per_epoch > 1)}"
             + (f", at most {settings.max_iterations} in all" if settings.max_iterations else "")
             + "; nothing was kept")
 
@@ -187,30 +191,35 @@ def _steps_by_place(run: Run) -> dict[tuple[int, int], dict]:
 
 
 def compare_runs(runs: Sequence[Run]) -> None:
-    """Says how this rank's losses and times in `runs` compare, each with the one before it."""
+    """Says how the leader's losses and times in `runs` compare, each with the one before it."""
     for before, after in pairwise(run for run in runs if not run.settings.dry_run):
         old, new = (_steps_by_place(run) for run in (before, after))
         places = sorted(old.keys() & new.keys())
         if not places:
             continue
+        names = before.folder.name, after.folder.name
         seconds = [[steps[place]["duration"] for place in places[1:] or places]
                    for steps in (old, new)]
-        after.log.say(
-            f"{before.folder.name} against {after.folder.name}, from the same weights:\n"
-            f"  {compare_seconds(*seconds)}\n"
-            f"  {'; '.join(sentences([_learned(before, old), _learned(after, new)]))}")
+        who = "rank 0's" if after.node.world.size > 1 else "their"
+        learned = sentences([_learned(before, old), _learned(after, new)], f"{who} losses")
+        after.log.say(f"{names[0]} against {names[1]}, from the same weights, by {who} log:\n"
+                      f"  {compare_seconds(names, *seconds)}\n"
+                      f"  {'; '.join(learned)}")
 
 
-def compare_seconds(before: Sequence[float], after: Sequence[float]) -> str:
-    """Seconds an iteration of two runs, and how much faster the second is, beyond the spread."""
-    text = (f"{statistics.fmean(before):.3f} and {statistics.fmean(after):.3f} seconds an "
-            "iteration")
+def compare_seconds(names: tuple[str, str], before: Sequence[float],
+                    after: Sequence[float]) -> str:
+    """Mean seconds an iteration of two runs, and how much faster one is, beyond the spread."""
+    means = told_apart(statistics.fmean(before), statistics.fmean(after), "#", 3)
+    text = f"{means[0]} and {means[1]} seconds an iteration"
     if times := times_as_fast(before, after):
-        return f"{text}, {times:.2f} times as fast"
+        fast, slow = names if times < 1 else names[::-1]
+        return f"{text}: {fast} is {max(times, 1 / times):.2f} times as fast as {slow}"
     return text + ", no difference beyond the spread" * (len(before) > 1)
 
 
 def _learned(run: Run, steps: dict[tuple[int, int], dict]) -> Learned:
+    tested = deque(read_events(run.log.metrics_path, "evaluation"), 1)
     return Learned(run.folder.name, run.node.world.size, run.settings.as_json(),
                    {place: step["loss"] for place, step in steps.items()},
-                   has_batch_norm(run.model))
+                   has_batch_norm(run.model), tested[0].get("weights", "") if tested else "")

@@ -6,6 +6,7 @@
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from common.core.learning_settings import DATA, LEARN
 from common.core.metrics import ACCURACY, Metric
 from common.core.precision import Precision
 from common.core.settings import Settings
+from common.core.user_code import Place
 from common.data.dataset import Dataset, as_dataset, blank_dataset, form_of
 from common.data.images import read_picture
 from common.evaluation import Evaluation, evaluate
@@ -29,6 +31,8 @@ from common.options.workloads import create_augment, find_workload, workload_of
 from common.run import checkpoint, plain_checkpoint
 from common.setup import create_model
 from common.step.optimizers import create_criterion
+
+MOST_NUMBERS = 1 << 28  # in one sample
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,11 @@ def load_saved_model(path: Path, flags: Mapping[str, Any], node: Node) -> SavedM
     contents = _leaders_checkpoint(path, node)
     if not ("settings" in contents or "workload" in flags):
         raise UsageError(f"{path} does not say which data and model it is of: give --workload")
-    settings = complete(flags, saved=_settings_in(contents, path))
+    saved = _settings_in(contents, path)
+    _require_consent(saved, flags, path)
+    settings = complete(flags, saved=saved)
     form = contents.get("samples") or form_of(load_test_set(settings, node))
+    _require_form(form, path)
     model = create_model(settings, blank_dataset(form), node, _convolutions_in(contents))
     checkpoint.restore(contents, path, model)
     return SavedModel(path, settings, node, model, form)
@@ -121,11 +128,33 @@ def _leaders_checkpoint(path: Path, node: Node) -> dict[str, Any]:
 
 def _settings_in(contents: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """What the checkpoint's run was told about data and learning; initial weights do not matter."""
+    told = contents.get("settings", {})
     try:
-        found = Settings.from_json(contents.get("settings", {}), (DATA, LEARN))
-    except (ArgumentTypeError, ValueError) as error:
+        found = Settings.from_json(told, (DATA, LEARN))
+        # parsed anew from their words: a number may be none that its setting can have
+        found.update({name: Settings.rows()[name].parse(str(told[name])) for name in found
+                      if type(told[name]) in (int, float)})
+    except (ArgumentTypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"{path} has settings that cannot be: {first_line(error)}") from error
     return {**found, "init": "plain"}
+
+
+def _require_consent(saved: Mapping[str, Any], flags: Mapping[str, Any], path: Path) -> None:
+    """Raises UsageError where the file, not the command line, names Python code to run."""
+    name = str(saved.get("workload", ""))
+    if "workload" not in flags and Place.parse(name):
+        raise UsageError(f"{path} is of the workload {name}, whose code would run here: read it, "
+                         f"and give --workload {name}")
+
+
+def _require_form(form: Mapping[str, Any], path: Path) -> None:
+    """Raises CheckpointError for what `form_of` tells of no data set."""
+    shape, dtype, names = (form.get(name) for name in ("shape", "dtype", "classes"))
+    if not (isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape)
+            and prod(shape) <= MOST_NUMBERS and isinstance(getattr(torch, str(dtype), None),
+                                                           torch.dtype)
+            and isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise CheckpointError(f"{path} tells of samples that cannot be")
 
 
 def _convolutions_in(contents: Mapping[str, Any]) -> str:

@@ -18,7 +18,9 @@ Judge, which cannot see the overlap itself; a trace shows it (exercises/README.m
     python3 scripts/grade.py exercises/three_overlapped.py:OverlappedAllReduce --bytes ring
 
 Useful: Tensor.register_post_accumulate_grad_hook, dist.all_reduce. All ranks must start their
-all-reduces in the same order; here they do, as all ranks run backward through the same layers.
+all-reduces in the same order, as collectives match by order. Where all ranks run backward through
+the same layers they do. But a layer may get no sample on one rank, such as an expert: there its
+hooks are not called. So fix an order, and start an all-reduce only when its turn has come.
 """
 
 from torch import Tensor, nn
@@ -39,8 +41,10 @@ class OverlappedAllReduce:
     def average(self, gradients: list[Tensor]) -> None:
         """Returns when each gradient, in place, is its mean over all ranks; returns nothing.
 
-        Every rank calls it after each backward. `gradients` are the tensors that the hooks have
-        sent. A parameter that the loss does not depend on has no gradient, calls no hook, and is
-        not in the list. The next step must find nothing left of this one.
+        Every rank calls it after each backward. `gradients` are those of the model, the same on
+        every rank. A parameter that no rank's loss depends on has no gradient, calls no hook, and
+        is not in the list. One that only other ranks' depends on calls no hook here either, but is
+        in the list, with zeros: what no hook has sent is sent now. The next step must find nothing
+        left of this one.
         """
         raise NotImplementedError("average is not written yet")

@@ -99,18 +99,20 @@ def tell(cells: list[Cell], findings: "Findings") -> None:
     print("\n" + ranking_table(places, settings.batch_size))
     print("\n" + verdict(places, ranks))
     machines = len({info.machine for info in findings.ranks})
-    if machines < ranks:
-        print(f"They share {machines} machine{'s' * (machines > 1)}: hosts of their own compute "
-              "faster, so that averaging is a larger part of a step.")
     if len(cells) > 1:
         print(whether_hosts_pay(cells[0]["variants"][COMPUTE_ONLY]["steps"],
                                 steps[places[0].name], ranks))
     links = [link for row in findings.links for link in row if link.bandwidth]
     for cell in cells:
         cell["rate"] = median(link.bandwidth or 0.0 for link in links)
-    latency = median(link.round_trip or 0.0 for link in links) / 2
-    print(paying_in_words(places[0].name, paying(places[0].name, cells, made_on(findings),
-                                                 latency)))
+    if machines < ranks:
+        print(f"They share {machines} machine{'s' * (machines > 1)}: hosts of their own compute "
+              "faster, so that averaging is a larger part of a step. How many of those pay was not "
+              "measured.")
+    elif len(cells) > 1:
+        latency = median(link.round_trip or 0.0 for link in links) / 2
+        print(paying_in_words(places[0].name, paying(places[0].name, cells, made_on(findings),
+                                                     latency)))
     path = settings.output_dir / NAME
     with writing(path):
         save_grid(path, {"made_on": made_on(findings), "cells": cells})

@@ -24,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from common.cluster.program import run_program
-from common.core.failures import writing
+from common.core.failures import reading, writing
 from common.reporting.live import watch
 from common.reporting.recorded_run import RecordedRun, find_runs
 
@@ -37,6 +37,11 @@ NAME = "comparison"
 def main() -> None:
     options = _parser().parse_args()
     output = options.output or options.folders[0]
+    with reading(" or ".join(map(str, [*options.folders, *options.proof]))):
+        _compare(options, output)
+
+
+def _compare(options: argparse.Namespace, output: Path) -> None:
     if options.watch:
         _watch(options, output)
     runs = find_runs(options.folders)
@@ -80,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
                         help="also show what scripts/prove.py wrote there (its .json)")
     parser.add_argument("--one-digest", action="store_true",
                         help="print each run's digest of its weights first, and end with status 1 "
-                        "unless all are equal")
+                        "unless there are two or more, all equal")
     parser.add_argument("--watch", action="store_true",
                         help="write the page again while runs go on; it renews itself in the "
                         "browser. Ends a minute after the last run")

@@ -7,8 +7,9 @@ A strategy is a class with a method average(gradients), or a function; see PartT
 It is run on 1, 2, 3 and 4 ranks of this machine and compared, in float64, with one rank. The first
 mistake is told in one sentence: what is wrong, in which tensor, on which rank.
 
-This is no sandbox. The code runs in processes of its own with limits on time and memory, and with
-all the rights of the user who starts this: grade code that you do not trust in a container.
+The code runs in processes of its own, with limits on time, memory, and on what it may write and
+start. It may read whatever the user may who starts this: grade code that you do not trust in a
+container.
 """
 
 import sys
@@ -80,8 +81,8 @@ def _write(path: Path, content: Any) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scripts/grade.py", allow_abbrev=False, epilog=EPILOG,
-        description="Says whether your own gradient averaging is right, and what is wrong. This is "
-        "no sandbox: the code runs with your rights.")
+        description="Says whether your own gradient averaging is right, and what is wrong. The "
+        "code may read whatever you may: grade code that you do not trust in a container.")
     parser.add_argument("strategies", nargs="+", metavar="FILE.py:NAME",
                         help="a class with average(gradients), or a function; a * in FILE.py "
                         "stands for several files")

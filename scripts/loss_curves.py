@@ -71,12 +71,14 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 def table(curves: Sequence[Curve]) -> str:
     """Markdown: how far each curve is from the first, early and late."""
+    length = len(curves[0].losses)
     gaps = {curve.label: curve.minus(curves[0]) for curve in curves[1:]}
     rows = [(label, f"{abs(each[0]):.1e}", f"{max(map(abs, each[:10])):.1e}",
              f"{fmean(each[-LAST:]):+.3f} ± {half_interval(each[-LAST:]):.3f}")
             for label, each in gaps.items()]
     return markdown_table((f"loss against {curves[0].label}", "first iteration",
-                           "first 10, at most", f"mean of the last {LAST}"), rows)
+                           f"first {min(10, length)}, at most",
+                           f"mean of the last {min(LAST, length)}"), rows)
 
 
 def conclusion(curves: Sequence[Curve]) -> str:
@@ -84,7 +86,8 @@ def conclusion(curves: Sequence[Curve]) -> str:
     late = {curve.label: curve.minus(curves[0])[-LAST:] for curve in curves[1:]}
     apart = [f"{label} ({fmean(gaps):+.3f})" for label, gaps in late.items()
              if abs(fmean(gaps)) > half_interval(gaps)]
-    place = f"in the mean of the last {LAST} iterations"
+    count = min(LAST, len(curves[0].losses))
+    place = f"in the mean of the last {count} iterations" if count > 1 else "in its only iteration"
     return (f"apart from {curves[0].label} {place}: {', '.join(apart)}" if apart
             else f"no run lies apart from {curves[0].label} {place}, beyond the spread")
 
@@ -101,9 +104,10 @@ def draw(curves: Sequence[Curve], output: Path) -> None:
                       **line(index))
             mean.plot(ends, smoothed(gaps), **line(index))
     each.set_yscale("log")
-    loss.set_ylabel(f"loss, mean of\n{SMOOTH} iterations")
+    width = min(SMOOTH, len(curves[0].losses))
+    loss.set_ylabel(f"loss, mean of\n{width} iteration{'s' * (width > 1)}")
     each.set_ylabel("difference,\neach iteration")
-    mean.set_ylabel(f"difference, mean\nof {SMOOTH} iterations")
+    mean.set_ylabel(f"difference, mean\nof {width} iteration{'s' * (width > 1)}")
     mean.set_xlabel("iteration")
     loss.sharex(each)
     mean.sharex(each)

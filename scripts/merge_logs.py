@@ -20,11 +20,12 @@ import argparse
 from typing import Any
 
 from common.cluster.program import run_program
-from common.core.failures import DataError
+from common.core.failures import DataError, reading
 from common.core.metrics import Metric
 from common.core.progress import PHASES
 from common.reporting.merged_steps import (
     Steps,
+    averages_in_backward,
     by_place,
     leaders_starts,
     logs_of_runs,
@@ -41,16 +42,18 @@ def show(steps: Steps, starts: list[dict[str, Any]], every: int, metric: Metric)
     `starts` tell on how many ranks each iteration was trained.
     """
     ranks = sorted({rank for row in steps.values() for rank in row})
-    print(f"{len(steps)} iterations of ranks {', '.join(map(str, ranks))}; skew is slowest minus "
-          "fastest rank, in milliseconds")
+    print(f"{len(steps)} iteration{'s' * (len(steps) > 1)} of rank{'s' * (len(ranks) > 1)} "
+          f"{', '.join(map(str, ranks))}; skew is slowest minus fastest rank, in milliseconds")
+    overlaps = averages_in_backward(steps)
     width = max(8, len(metric.name))
     print(f"epoch  iteration  samples    loss  {metric.name:>{width}}  seconds  "
           + "  ".join(f"{phase:>8}" for phase in PHASES) + "  slowest")
     for index, (place, row) in enumerate(steps.items()):
         if len(row) < min(len(ranks), ranks_at(place, starts)):
-            print(f"{place[0]:>5}  {place[1]:>9}  only ranks {', '.join(map(str, sorted(row)))}")
+            print(f"{place[0]:>5}  {place[1]:>9}  only rank{'s' * (len(row) > 1)} "
+                  f"{', '.join(map(str, sorted(row)))}")
         elif index % every == 0:
-            one = merge(place, row, metric.key)
+            one = merge(place, row, metric.key, overlaps)
             print(f"{place[0]:>5}  {place[1]:>9}  {one['samples']:>7}  {one['loss']:>6.3f}  "
                   f"{one['score']:>{width}.3f}  {one['seconds']:>7.3f}  "
                   + "  ".join(f"{1000 * one['skew'][phase]:>8.1f}" for phase in PHASES)
@@ -63,14 +66,19 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where the ranks' metrics_rankR.jsonl lie")
     parser.add_argument("--every", type=int, default=20, metavar="N", help="lines to show")
     options = parser.parse_args()
-    found = [(folder, paths, by_place(paths)) for folder, paths in logs_of_runs([options.folder])]
+    with reading(str(options.folder)):
+        _show_all(options.folder, max(1, options.every))
+
+
+def _show_all(folder_of_runs: Path, every: int) -> None:
+    found = [(folder, paths, by_place(paths)) for folder, paths in logs_of_runs([folder_of_runs])]
     runs = [(folder, paths, steps) for folder, paths, steps in found if steps]
     if not runs:
-        raise DataError(f"{options.folder} holds no steps in metrics_rank*.jsonl files")
+        raise DataError(f"{folder_of_runs} holds no steps in metrics_rank*.jsonl files")
     for number, (folder, paths, steps) in enumerate(runs):
         if len(runs) > 1:
             print("\n" * (number > 0) + f"{folder}, run {number + 1} of {len(runs)}")
-        show(steps, leaders_starts(paths), max(1, options.every), metric_of(paths))
+        show(steps, leaders_starts(paths), every, metric_of(paths))
 
 
 if __name__ == "__main__":

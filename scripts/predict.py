@@ -23,7 +23,7 @@ import argparse
 from math import prod
 
 from common.cluster.program import run_program
-from common.core.failures import UsageError
+from common.core.failures import UsageError, reading
 from common.core.setting_types import count
 from common.options.flag_parser import FlagParser
 from studies.prediction.calibration import Calibration, Check, checks
@@ -50,6 +50,12 @@ exit codes: 0 done, 2 usage, 4 a file or folder that holds no measurements"""
 
 def main() -> None:
     options = parse_flags()
+    with reading(" or ".join(map(str, [*options.sources, *filter(None, [options.preflight])]))):
+        predict(options)
+
+
+def predict(options: argparse.Namespace) -> None:
+    """Calibrates, predicts and prints, as `options` say."""
     source = read_source(options.sources, options.preflight)
     seen, unseen = divide(source.cells, options.calibrate_on)
     model = calibrate(seen, source.machine, source.batch, source.latency)

@@ -52,7 +52,7 @@ on() {  # on RANK COMMAND: runs a shell command in the project's folder there; $
 }
 
 read_hosts() {
-    [ -r "$1" ] || fail 2 "the hosts file $1 cannot be read"
+    [ -f "$1" ] && [ -r "$1" ] || fail 2 "the hosts file $1 cannot be read: it must be a file"
     local target address word
     while read -r target address _ || [ -n "$target" ]; do
         [[ -n $target && $target != \#* ]] || continue

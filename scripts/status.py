@@ -21,6 +21,7 @@ import argparse
 import time
 
 from common.cluster.program import run_program
+from common.core.failures import reading
 from common.reporting.recorded_run import find_runs
 from common.reporting.run_state import describe
 
@@ -28,7 +29,9 @@ from common.reporting.run_state import describe
 def main() -> None:
     parser = argparse.ArgumentParser(description="Tells how runs are doing, from their logs.")
     parser.add_argument("folders", nargs="+", type=Path, metavar="OUTPUT_DIR")
-    told = [describe(run, time.time()) for run in find_runs(parser.parse_args().folders)]
+    folders = parser.parse_args().folders
+    with reading(" or ".join(map(str, folders))):
+        told = [describe(run, time.time()) for run in find_runs(folders)]
     print("\n".join(text for text, _ in told))
     sys.exit(max(code for _, code in told))
 

@@ -11,7 +11,7 @@ READY = (0.1, 0.2, 0.4, 0.7, 1.0)
 PLANTED = Calibration(
     MACHINE, 256, Gradient(SIZES, READY), fixed=0.02, image=0.004, update=0.02, backward=0.75,
     latency=1e-4, costs={name: Cost(0.03 + 0.01 * number, 0.02)
-                         for number, name in enumerate(STRATEGIES)}, errors={})
+                         for number, name in enumerate(STRATEGIES)}, errors={}, measured=(2, 4))
 CELLS = [(ranks, rate) for ranks in (2, 3, 4) for rate in ("100mbit", "1gbit", "none")]
 
 

@@ -19,7 +19,7 @@ def settings(**changes) -> dict:
 def write_run(folder: Path, ranks: int = 1, steps: int = 4, own: float = 1.0, sync: float = 0.0,
               root_sends: float = 0, ended: bool = True, slow: dict[int, float] | None = None,
               loss: float = 2.0, host: str = "node", confusion: list[list[int]] = MATRIX,
-              **changes) -> Path:
+              digest: str = "5eed1234", **changes) -> Path:
     """One log a rank: `own` seconds of work and `sync` of averaging a step; two steps an epoch.
 
     A step's loss is `loss` / (1 + step) on rank 0, and 1 more on each rank after it. Rank 0 sends
@@ -42,7 +42,7 @@ def write_run(folder: Path, ranks: int = 1, steps: int = 4, own: float = 1.0, sy
                            {"event": "memory", "resident": 1_000_000 * (500 + rank)}]
         if ended:
             events += [{"event": "evaluation", "test_loss": 1.25, "test_accuracy": 0.65,
-                        "weights": "5eed1234", "class_names": ["ant", "bee"],
+                        "weights": digest, "class_names": ["ant", "bee"],
                         "confusion_matrix": confusion},
                        {"event": "end"}]
         (folder / f"metrics_rank{rank}.jsonl").write_text(
@@ -63,7 +63,11 @@ def _step(step: int, rank: int, own: float, sync: float, loss: float, root_sends
 
 
 def write_course(folder: Path, **changes) -> Path:
-    """The four runs of the course: one rank 2 s; four ranks 1.9 s, 1 s and 0.95 s an iteration."""
+    """The four runs of the course: one rank 2 s; four ranks 1.9 s, 1 s and 0.95 s an iteration.
+
+    Their weights have the digests 5eed1231 and 5eed1234.
+    """
     for name, (ranks, own, sync, sends) in SECONDS.items():
-        write_run(folder / name, ranks, own=own, sync=sync, root_sends=sends, **changes)
+        write_run(folder / name, ranks, own=own, sync=sync, root_sends=sends,
+                  **{"digest": f"5eed123{ranks}", **changes})
     return folder

@@ -1,12 +1,12 @@
-"""Up to how many hosts one more pays, and what one measurement leaves open of it; imports no torch.
+"""Up to how many of the measured hosts one more pays, and what the turns leave open of it.
 
-    scripts/local_cluster.sh 2 scripts/choose_strategy.py --workload digits-vgg11 --seconds 5
+    scripts/ssh_cluster.sh hosts.txt scripts/choose_strategy.py --workload digits-vgg11
 
-The model of scripts/predict.py is calibrated on one number of hosts, at one rate. That says what
-averaging adds to a step, but not how much of it is work while the link is idle, work during the
-transfer, or congestion, and each grows in another way with the hosts. So the bounds hold all these
-splits, and the spread of the rounds. On the cells that benchmarks/sync.py recorded they held, each
-time, what all cells together say.
+The model of scripts/predict.py is calibrated on one host and on all of them, at one rate. That says
+what averaging adds to a step, but not how much of it is work while the link is idle, work during
+the transfer, or congestion, and each grows in another way with the hosts. So the bounds hold all
+these splits, and the spread of the rounds. More hosts than were measured are never spoken of, and
+hosts that share a machine say nothing about hosts of their own. Imports no torch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,17 +28,18 @@ ROUNDING = 1e-9  # of exp(log(4)), which is 4 hosts
 
 
 class Paying(NamedTuple):
-    """Each host more pays up to `hosts`, with `speed` samples a second there; it may as well be
-    `low` to `high`."""
+    """Each host more pays up to `hosts` of the `measured` ones, with `speed` samples a second there;
+    it may as well be `low` to `high`."""
 
     hosts: int
     speed: float
     low: int
     high: int
+    measured: int
 
 
 def paying(name: str, cells: Sequence[Cell], made_on: dict[str, Any], latency: float) -> Paying:
-    """What the model says of hosts of their own; `cells` are all hosts, and before them one alone.
+    """What the model says; `cells` are one host alone and all hosts, each on a machine of its own.
 
     The interval of each bound comes from the rounds, whose turns share the machine's noise.
     """
@@ -47,15 +48,15 @@ def paying(name: str, cells: Sequence[Cell], made_on: dict[str, Any], latency: f
     def model(seen: Sequence[Cell]) -> Calibration:
         return calibrate(seen, machine, made_on["batch"], latency)
 
-    rate = cells[0]["rate"]
-    hosts, speed = stops_paying(model(cells).on_own_machines(), name, rate)
-    found = [[log(stops_paying(each.on_own_machines(), name, rate)[0])
+    rate, most = cells[0]["rate"], cells[-1]["nodes"]
+    hosts, speed = stops_paying(model(cells), name, rate, most)
+    found = [[log(stops_paying(each, name, rate, most)[0])
               for each in _splits(model(seen), name, seen[-1])]
              for seen in _by_round(cells, name)]
     lows, highs = list(map(min, found)), list(map(max, found))
     low = exp(fmean(lows) - half_interval(lows)) + ROUNDING
-    high = exp(min(fmean(highs) + half_interval(highs), log(made_on["batch"]))) - ROUNDING
-    return Paying(hosts, speed, min(hosts, max(1, floor(low))), max(hosts, ceil(high)))
+    high = exp(min(fmean(highs) + half_interval(highs), log(most))) - ROUNDING
+    return Paying(hosts, speed, min(hosts, max(1, floor(low))), max(hosts, ceil(high)), most)
 
 
 def _by_round(cells: Sequence[Cell], name: str) -> Iterator[list[Cell]]:
@@ -85,11 +86,16 @@ def _splits(model: Calibration, name: str, cell: Cell) -> Iterator[Calibration]:
 
 
 def paying_in_words(name: str, found: Paying) -> str:
-    """A sentence, with its bounds."""
-    said = (f"each host more pays with {name} up to {found.hosts} ({found.speed:.0f} samples/s)"
-            if found.hosts > 1 else f"a second host does not pay with {name}")
+    """A sentence, with its bounds, on no more hosts than were measured."""
+    if found.hosts == 1:
+        said = f"a second host does not pay with {name}"
+    else:
+        said = (f"each host more pays with {name} up to {'all ' * (found.hosts == found.measured)}"
+                f"{found.hosts} ({found.speed:.0f} samples/s)")
     bounds = (f"the last that pays is {found.low} to {found.high} hosts" if found.high > found.low
               else "the same")
-    return ("By the model of scripts/predict.py, calibrated on these turns and for hosts of their "
-            f"own, {said}. Over the spread of the rounds, and over all that one number of hosts "
-            f"leaves open in the model: {bounds}.")
+    more = ("; whether more than were measured would pay is not known"
+            if found.high == found.measured else "")
+    return (f"By the model of scripts/predict.py, calibrated on one and on {found.measured} hosts, "
+            f"{said}. Over the spread of the rounds, and over all that one number of hosts leaves "
+            f"open in the model: {bounds}{more}.")

@@ -6,6 +6,7 @@ No rank but the leader reads what every rank posted, so N ranks need O(N) operat
 """
 
 import contextlib
+import re
 import socket
 import time
 from collections.abc import Callable, Collection
@@ -24,6 +25,7 @@ LINGER_SECONDS = 5.0
 FOREVER = float("inf")
 JOINED = "joined"
 SENT_AWAY = "sent away"  # the store's key of who came last with another token
+GLOO_SOURCE = re.compile(r"\bgloo/\S+\.(cc|cpp|h|hpp):\d+\]")
 ALL_DONE = Verdict("all ranks have done everything", 0)
 
 
@@ -31,12 +33,13 @@ class Board(Posts):
     """Posts, and the waits for them. `say` prints every three seconds which ranks are missing.
 
     A topic can be collected once. `deadline` is a time.monotonic() value, for every wait that has
-    none of its own.
+    none of its own; `longer` is how the user asks for a later one.
     """
 
     def __init__(self, store: Store, world: World, say: Callable[[str], None] = lambda text: None,
-                 deadline: float = FOREVER) -> None:
+                 deadline: float = FOREVER, longer: str = "--timeout") -> None:
         super().__init__(store, world)
+        self.longer = longer
         self._say = say
         self._deadline = deadline
 
@@ -66,7 +69,7 @@ class Board(Posts):
                 raise verdict
             if (now := time.monotonic()) > deadline:
                 raise PeerLost(f"gave up: {self._report(topic)}; start the missing, or raise "
-                               f"--timeout{hint}")
+                               f"{self.longer}{hint}")
             if now > remark:
                 self._say(self._remark(topic) + hint)
                 remark += REMARK_SECONDS
@@ -144,5 +147,9 @@ class Board(Posts):
 
 
 def is_broken_collective(error: BaseException | None) -> bool:
-    """Whether another rank, or the network, is the likely cause of `error`."""
-    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
+    """Whether another rank, or the network, is the likely cause of `error`.
+
+    gloo raises plain RuntimeErrors, which begin with the line of its source that failed.
+    """
+    return isinstance(error, dist.DistError) or (
+        type(error) is RuntimeError and bool(GLOO_SOURCE.search(str(error))))

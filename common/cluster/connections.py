@@ -73,6 +73,27 @@ def repeating(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield _address(words[2].split(":")[0]), words[9]
 
 
+def holds_bytes(but_port: int) -> bool:
+    """Whether a byte is on its way, or unread, on a connection of this process; True if unknown.
+
+    Connections from or to `but_port`, the store's, do not count.
+    """
+    mine = set(_own_sockets())
+    queues = [queue for path in TABLES if path.exists()
+              for queue, socket in _queues(path.read_text().splitlines()[1:], but_port)
+              if socket in mine]
+    return not queues or any(queue.strip("0:") for queue in queues)
+
+
+def _queues(lines: Iterable[str], but_port: int) -> Iterator[tuple[str, str]]:
+    """(bytes not acknowledged:bytes not read, inode) of the established connections."""
+    for line in lines:
+        words = line.split()
+        ports = [int(place.split(":")[1], 16) for place in words[1:3]]
+        if words[3] == _ESTABLISHED and but_port not in ports:
+            yield words[4], words[9]
+
+
 def _own_sockets() -> Iterator[str]:
     """The inodes of the sockets that this process has open."""
     for descriptor in os.listdir("/proc/self/fd"):

@@ -19,6 +19,7 @@ LAG_FACTOR = 4.0
 CONNECTING_FACTOR = 2.0
 LONGEST_LAG_BEATS = 4
 COLLECTIVE = ("sync", "checking", "totals", CONNECTING)
+MAY_WAIT = (*COLLECTIVE, "forward", "backward")  # with DDP, which hides its collectives there
 UNHEARD: Sequence[Any] = [0, False]  # the beat of a rank that has posted none
 Names = Sequence[str] | Mapping[int, str]
 
@@ -45,15 +46,17 @@ def beat(count: int, failed: bool, here: Progress) -> list[Any]:
 class Heartbeats:
     """The pulses of the ranks that are listened to, one beat every `every` seconds.
 
-    `patience` is how many seconds a rank may stay in one place. `collective_failed` says that a
+    `patience` is how many seconds a rank may stay in one place, and `longer` what the user sets to
+    allow more; `silence` for how many a rank may not be heard of. `collective_failed` says that a
     collective of this rank broke. `fate` says what became of a silent rank's process, where that
     can be seen.
     """
 
-    def __init__(self, patience: float, every: float = BEAT_SECONDS) -> None:
+    def __init__(self, patience: float, every: float = BEAT_SECONDS,
+                 silence: float = SILENCE_SECONDS, longer: str = "--timeout") -> None:
         self.collective_failed = False
         self.fate: Callable[[int], str] = lambda rank: ""
-        self._patience = patience
+        self._patience, self._silence, self._longer = patience, silence, longer
         self._every = every
         # Half a second is the time between beats of up to 512 ranks; rarer ones are waited for.
         self._slack = 4 * (every - BEAT_SECONDS)
@@ -100,7 +103,7 @@ class Heartbeats:
             limit = SILENCE_AFTER_ERROR_SECONDS + self._slack / 2
             return self._silent_rank(names, now, limit) or stuck
         return self._silent_rank(names, now,
-                                 SILENCE_SECONDS + self._slack + LAG_FACTOR * self._lag)
+                                 self._silence + self._slack + LAG_FACTOR * self._lag)
 
     def is_alarmed(self, names: Names) -> bool:
         """Whether a rank is close to being lost, or a collective of this rank has failed."""
@@ -137,8 +140,17 @@ class Heartbeats:
         if pulse.progress.phase in COLLECTIVE and all_are_here:
             return PeerLost(f"all ranks wait for each other {place} for {seconds:.0f} s: the "
                             "network between them fails")
-        return PeerLost(f"{names[rank]} is stuck {place} for {seconds:.0f} s (--timeout allows "
-                        "more)")
+        return PeerLost(f"{names[rank]} is stuck {place} for {seconds:.0f} s"
+                        f"{self._pair(rank, names)} ({self._longer} allows more)")
+
+    def _pair(self, behind: int, names: Names) -> str:
+        """Where the rank is that has come furthest, if a rank that waits may wait for that one."""
+        here = self._pulses[behind].progress
+        ahead, pulse = max(self._pulses.items(), key=lambda item: item[1].progress.order())
+        if here.phase not in MAY_WAIT or pulse.progress.order() == here.order():
+            return ""
+        return (f"; it is behind {names[ahead]}, which is {pulse.progress.place()}: one of the two "
+                "waits for what the other does not send")
 
     def _limit(self, here: Progress) -> float:
         if here.phase == CONNECTING:

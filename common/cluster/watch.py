@@ -39,10 +39,13 @@ class News(NamedTuple):
 
 
 class Answers:
-    """When the store has answered last. Somebody must look `every` so many seconds."""
+    """When the store has answered last. Somebody must look `every` so many seconds.
 
-    def __init__(self, every: float) -> None:
-        self._every = every
+    For as many seconds of `silence`, and four looks more, it may be slow.
+    """
+
+    def __init__(self, every: float, silence: float = SILENCE_SECONDS) -> None:
+        self._every, self._longest = every, silence + 4 * every
         self._looked = time.monotonic()
         self._last = self._looked + CONNECT_SECONDS
 
@@ -56,25 +59,26 @@ class Answers:
         if now - self._looked > 4 * self._every:
             self._last = now  # it is this process that was stopped: ask before judging
         self._looked, silence = now, now - self._last
-        return silence if silence > SILENCE_SECONDS + 4 * self._every else None
+        return silence if silence > self._longest else None
 
 
 class Watch:
     """Enter it before anything that may block. Every rank must run one.
 
     `board` is the main thread's, `connect` opens another connection to its store; `patience` is how
-    many seconds a rank may stay in one place while training. `names` says who each rank is, once
+    many seconds a rank may stay in one place while training, `silence` for how many it may be
+    stopped, while no collective has broken. `names` says who each rank is, once
     they are known: on the leader all of them, elsewhere at least rank 0 and this rank. Inside, a
     verdict ends this process.
     """
 
     def __init__(self, board: Board, connect: Callable[[], Store], patience: float, stop: Stop,
-                 progress: Progress) -> None:
+                 progress: Progress, silence: float = SILENCE_SECONDS) -> None:
         self.names: Names = []
         self._every = beat_seconds(board.world.size)
         # Where the other ranks are only the leader hears, so no other can say which one is stuck.
         self.heartbeats = Heartbeats(patience if board.world.is_leader else float("inf"),
-                                     self._every)
+                                     self._every, silence, board.longer)
         self._board, self._connect = board, connect
         self._stop, self._progress = stop, progress
         self._agreement = StopAgreement(stop, progress)
@@ -82,7 +86,7 @@ class Watch:
         self._count, self._own, self._alarmed = 0, UNHEARD, False
         self._asked: Asked | None = None
         self._begun, self._stopping = threading.Event(), threading.Event()
-        self._answers = Answers(self._every)
+        self._answers = Answers(self._every, silence)
         self._threads = [threading.Thread(target=self._beat, name="watch", daemon=True),
                          threading.Thread(target=self._guard, name="guard", daemon=True)]
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from common.core.progress import FINISHED, Progress, process_progress
+from common.core.visible import visible
 from common.core.world import World
 
 SILENCE_SECONDS = 2.4  # a line that is due then stands there before three seconds have passed
@@ -37,7 +38,7 @@ def console(world: World) -> Callable[[str], None]:
         from tqdm import tqdm  # --help answers without it
 
         # One write a line: ranks that share a terminal must not break into each other's lines.
-        tqdm.write("".join(f"{before}{line}\n" for line in text.split("\n")), end="")
+        tqdm.write("".join(f"{before}{visible(line)}\n" for line in text.split("\n")), end="")
         sys.stdout.flush()
         _last_printed[0] = time.monotonic()
 

@@ -1,8 +1,11 @@
 """What can go wrong: one exception each, with the exit code that a script can act on."""
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from common.core.visible import visible
 
 
 class Failure(Exception):
@@ -11,8 +14,8 @@ class Failure(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        """One line, whatever names it quotes."""
-        return " ".join(super().__str__().split())
+        """One line that moves no cursor, whatever names it quotes."""
+        return visible(" ".join(super().__str__().split()))
 
 
 class UsageError(Failure):
@@ -71,3 +74,19 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Around work on values out of a file: raises DataError where they are none that we write.
+
+    Whatever else is wrong in there is said as that, so the sentence ends in the place in the code.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
+            MemoryError) as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise DataError(f"{what} holds values that this program does not write there "
+                        f"({type(error).__name__}: {first_line(error)}; found at "
+                        f"{Path(place.filename).name}:{place.lineno})") from error

@@ -1,30 +1,37 @@
 """Standard output and standard error that may go away, and take no program with them.
 
 A reader that has left (`| head`), a lost terminal and a full disk are no reason to stop training,
-nor to show a traceback.
+nor to show a traceback. Nor does a terminal obey what a file is called: whatever is printed, its
+control characters are shown as escapes.
 
     python3 scripts/status.py outputs > /dev/full; echo $?     # one sentence, and 2
 """
 
 import errno
 import os
+import re
 import sys
 from typing import Any, TextIO, cast
 
 from common.core.failures import UsageError
+from common.core.visible import visible
 
 NOBODY_READS = (errno.EPIPE, errno.EIO)  # a pipe's reader has left; the terminal is gone
+# How a progress bar, and the error that replaces it, begin and end: both go to standard error.
+MOVES = re.compile(r"((?:[\r\n]|\x1b\[[AK])*)(.*?)(\r?)", re.DOTALL)
 
 
 class Output:
     """A text stream that raises no OSError: what cannot be written is dropped.
 
     `lost` says why, unless nobody reads any more. Where it `may_be_lost` it draws a warning at
-    once; elsewhere it is what the program is for, and `require_output` raises.
+    once; elsewhere it is what the program is for, and `require_output` raises. Only a stream that
+    `has_bars` moves a terminal's cursor.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, has_bars: bool = False) -> None:
         self._stream = stream
+        self._has_bars = has_bars
         self.lost = ""
         self.may_be_lost = False
 
@@ -33,10 +40,19 @@ class Output:
 
     def write(self, text: str) -> int:
         try:
-            return self._stream.write(text)
+            self._stream.write(self._shown(text))
+        except UnicodeEncodeError:  # a terminal that is told to be ASCII alone
+            self.write(self._shown(text).encode("ascii", "backslashreplace").decode())
         except OSError as error:
             self._lose(error)
-            return len(text)
+        return len(text)
+
+    def _shown(self, text: str) -> str:
+        if text.isprintable() or not self._has_bars:
+            return visible(text, "\n\t")
+        found = MOVES.fullmatch(text)
+        assert found is not None  # the middle matches anything
+        return found[1] + visible(found[2], "\n\t") + found[3]
 
     def flush(self) -> None:
         try:
@@ -57,7 +73,7 @@ def protect_output() -> None:
     """Replaces both streams; call once a process, first of all."""
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name) or _nowhere(descriptor)
-        setattr(sys, name, cast(TextIO, Output(stream)))
+        setattr(sys, name, cast(TextIO, Output(stream, name == "stderr")))
 
 
 def _nowhere(descriptor: int) -> TextIO:

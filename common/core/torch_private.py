@@ -7,13 +7,20 @@ day torch changes it. None copies anything more than torch does.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.profiler import _ExperimentalConfig
 
 # The base class of nn.BatchNorm1d, 2d and 3d; publicly the tuple of these three.
 AnyBatchNorm = _BatchNorm
+
+# Where DDP finds the function that hands out the leader's buffers in forward, and waits in it.
+# Publicly: nothing.
+BROADCAST_IN_FORWARD = (dist, "_broadcast_coalesced")
 
 
 def change_class(layer: nn.Module, kind: type[nn.Module]) -> None:
@@ -23,6 +30,14 @@ def change_class(layer: nn.Module, kind: type[nn.Module]) -> None:
     to its parent.
     """
     layer.__class__ = kind
+
+
+def trace_all_threads() -> Any:
+    """A profiler's configuration that traces every thread, and not only the one that starts it.
+
+    Publicly: None, and then messages that leave from threads of their own are not in the trace.
+    """
+    return _ExperimentalConfig(profile_all_threads=True)
 
 
 class BeforeUse:

@@ -7,11 +7,14 @@ microseconds from its own `baseTimeNanoseconds`, by the wall clock of its host.
 """
 
 import gzip
+import io
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from common.core.files import MOST_BYTES, parse_json
 from common.core.progress import PHASES
 
 Trace = dict[str, Any]
@@ -20,8 +23,15 @@ PHASE_TRACK = 0
 
 
 def unpack_trace(data: bytes) -> Trace:
-    """The trace that a .json.gz file holds."""
-    return json.loads(gzip.decompress(data))
+    """The trace that a .json.gz file holds. Raises ValueError where it holds none."""
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            text = file.read(MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"it cannot be unpacked: {error}") from error
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"it holds more than {MOST_BYTES / 1e9:.1f} GB")
+    return parse_json(text)
 
 
 def pack_trace(trace: Trace) -> bytes:

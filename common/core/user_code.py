@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 from common.core.failures import Failure, UsageError, first_line
+from common.core.files import read_bytes
 from common.core.progress import process_progress
 
 
@@ -43,7 +44,7 @@ class Place(NamedTuple):
     def digest(self) -> str:
         """Of the file's text. Raises UsageError where it cannot be read."""
         try:
-            return hashlib.sha256(self.file.read_bytes()).hexdigest()[:16]
+            return hashlib.sha256(read_bytes(self.file)).hexdigest()[:16]
         except OSError as error:
             raise UsageError(f"{self.file} cannot be read: {error.strerror}") from error
 
@@ -133,12 +134,13 @@ def own_errors(unless: Callable[[BaseException], bool], who: str = "") -> Iterat
     except Failure:
         raise
     except BaseException as error:
-        if unless(error) or not _own_frames(error):
+        if unless(error) or not own_frames(error):
             raise
         raise _told(error, who) from error
 
 
-def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The lines of the user's files that the error has come through."""
     return [frame for frame in traceback.extract_tb(error.__traceback__)
             if Path(frame.filename).parent in _folders]
 
@@ -148,7 +150,7 @@ def _told(error: BaseException, who: str = "", file: Path | None = None) -> User
 
     `file` is for an error before its first line is reached.
     """
-    told, own = traceback.TracebackException.from_exception(error), _own_frames(error)
+    told, own = traceback.TracebackException.from_exception(error), own_frames(error)
     told.stack = traceback.StackSummary.from_list(own)
     told.__cause__ = told.__context__ = None
     print("".join(told.format()), file=sys.stderr, end="", flush=True)

@@ -3,26 +3,34 @@
 One folder per source and state of the source, holding images.npy, labels.npy and meta.json. It is
 built once, under a lock, and appears whole or not at all. Who can read all of the source can read
 the cache beside it; a user who cannot, or cannot write there, has one in a folder of the user's.
+Another user's cache is believed where that user owns the source.
 """
 
 import fcntl
+import glob
 import hashlib
 import json
 import os
 import shutil
+import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from common.core.failures import DataError, first_line
+from common.core.files import open_file, read_json
 from common.data.dataset import ArrayDataset, digest_of_arrays, make_dataset
-from common.data.permissions import open_to_readers_of, walk
+from common.data.permissions import files_in, open_to_readers_of, walk
 from common.data.rows_on_disk import RowsOnDisk, state_of
 
 CACHE_FORMAT = 2
+MOST_READINGS = 5  # of a source that changes meanwhile
+ABANDONED_SECONDS = 86400.0  # after them nobody is still writing a cache
 IMAGES, LABELS, META = "images.npy", "labels.npy", "meta.json"
 Arrays = tuple[np.ndarray, np.ndarray, list[str]] | tuple[np.ndarray, np.ndarray, list[str], str]
 
@@ -32,41 +40,48 @@ def cached(data_dir: Path, name: str, source: Path, read: Callable[[], Arrays]) 
 
     `read` returns images, labels, class names and, where there is one, the data set's note.
     """
-    state = _fingerprint(source)
+    state, owners = _fingerprint(source), _owners(source)
     for folder in _cache_roots(data_dir):
-        if _is_readable(folder / f"{name}-{state}"):
+        if _is_usable(folder / f"{name}-{state}", owners):
             return _open_cache(folder / f"{name}-{state}")
     folder, is_new = _writable_root(data_dir, source, f"{name}-{state}")
-    with _locked(folder / f"{name}.lock"):
+    with _locked(folder / f"{name}.lock") as is_locked:
+        if is_locked:
+            _remove_partial(folder, name)
         cache = folder / f"{name}-{_fingerprint(source)}"  # another rank may have been first
-        if not _is_readable(cache):
+        if not _is_usable(cache, owners):
             dataset, state = _read_unchanged(source, read)
             cache = folder / f"{name}-{state}"
-            _write_cache(dataset, cache, source if _is_beside(folder, data_dir) else None)
-            for other in folder.glob(f"{name}-*"):
+            _write_cache(dataset, cache, name, source if _is_beside(folder, data_dir) else None)
+            for other in folder.glob(f"{glob.escape(name)}-*"):
                 if other != cache and len(other.name) == len(cache.name):
                     shutil.rmtree(other, ignore_errors=True)
         if is_new and _is_beside(folder, data_dir):
             open_to_readers_of(source, [folder])  # again: `read` may have downloaded the source
+    if not _is_usable(cache, _owners(source)):  # another user's was faster
+        return cached(data_dir, name, source, read)
     return _open_cache(cache)
 
 
 def _read_unchanged(source: Path, read: Callable[[], Arrays]) -> tuple[ArrayDataset, str]:
     """The data set and its source's fingerprint, read again if the source changed meanwhile.
 
-    So a folder that is still being unpacked makes no cache that looks complete.
+    So a folder that is still being unpacked makes no cache that looks complete. Raises DataError
+    for a folder that never stays as it is.
     """
-    while True:
+    for _ in range(MOST_READINGS):
         before = _fingerprint(source)
         dataset = make_dataset(*read())
         if _fingerprint(source) == before:
             return dataset, before
+    raise DataError(f"{source} changed while it was read, {MOST_READINGS} times: wait until nobody "
+                    "writes there")
 
 
 def _cache_roots(data_dir: Path) -> Iterator[Path]:
     """Where a cache may be: beside the data, else in the user's cache folder, else a temporary."""
     yield data_dir / ".cache"
-    path_key = hashlib.sha256(str(data_dir.resolve()).encode()).hexdigest()[:8]
+    path_key = hashlib.sha256(os.fsencode(os.path.realpath(data_dir))).hexdigest()[:8]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     yield Path(home) / "data-parallel-training" / path_key
     own = Path(tempfile.gettempdir()) / f"data-parallel-training-{os.getuid()}"
@@ -78,16 +93,23 @@ def _is_beside(root: Path, data_dir: Path) -> bool:
     return root.parent == data_dir
 
 
-def _is_readable(cache: Path) -> bool:
-    """Whether there is such a cache, and this user may read it."""
+def _owners(source: Path) -> set[int]:
+    """The users whose caches are believed: this one, root, and the owner of the source."""
+    with suppress(OSError):
+        return {os.getuid(), 0, source.stat().st_uid}
+    return {os.getuid(), 0}
+
+
+def _is_usable(cache: Path, owners: set[int]) -> bool:
+    """Whether there is such a cache of one of the `owners`, and this user may read it."""
     try:
-        return bool(os.listdir(cache))
+        return bool(os.listdir(cache)) and cache.stat().st_uid in owners
     except OSError:
         return False
 
 
 def _writable_root(data_dir: Path, source: Path, name: str) -> tuple[Path, bool]:
-    """The first root that can be written, and has no cache called `name` that cannot be read.
+    """The first root that can be written, and has no cache called `name` that is not usable.
 
     And whether this call has made it.
     """
@@ -96,7 +118,8 @@ def _writable_root(data_dir: Path, source: Path, name: str) -> tuple[Path, bool]
             is_new = _make_root(folder, source if _is_beside(folder, data_dir) else None)
         except OSError:
             continue
-        is_taken = os.path.lexists(folder / name) and not _is_readable(folder / name)
+        is_taken = os.path.lexists(folder / name) and not _is_usable(folder / name,
+                                                                    _owners(source))
         if os.access(folder, os.W_OK) and not is_taken:
             return folder, is_new
     raise DataError(f"neither {data_dir} nor the user's cache folder nor {tempfile.gettempdir()} "
@@ -117,16 +140,44 @@ def _make_root(folder: Path, source: Path | None) -> bool:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[bool]:
     """Holds an exclusive lock on `path`: of all ranks of a node, one decodes and the rest wait.
 
-    On a file system without locks they all decode, and the first to finish wins; so do two users,
-    of whom one may not write the other's file.
+    Whether it is held: on a file system without locks they all decode, and the first to finish
+    wins; so do two users, of whom one may not read the other's file.
     """
     with ExitStack() as held:
+        is_locked = False
         with suppress(OSError):
-            fcntl.flock(held.enter_context(path.open("a")), fcntl.LOCK_EX)
-        yield
+            fcntl.flock(held.enter_context(_lock_file(path)), fcntl.LOCK_EX)
+            is_locked = True
+        yield is_locked
+
+
+def _lock_file(path: Path) -> IO[bytes]:
+    try:
+        return path.open("ab")
+    except PermissionError:  # another user's: reading is enough to lock it, but over NFS
+        return open_file(path)
+
+
+def _remove_partial(folder: Path, name: str) -> None:
+    """Removes what killed processes have left of decoding `name`. The caller holds its lock.
+
+    So nobody on this host is decoding it. Another host may be, where a network file system keeps
+    locks from it: what has no owner's mark of this host goes when it is a day old.
+    """
+    own = _partial_prefix(name)
+    for partial in folder.glob("partial-*"):
+        with suppress(OSError):
+            state = partial.lstat()
+            is_old = time.time() - state.st_mtime > ABANDONED_SECONDS
+            if state.st_uid == os.getuid() and (partial.name.startswith(own) or is_old):
+                shutil.rmtree(partial, ignore_errors=True)
+
+
+def _partial_prefix(name: str) -> str:
+    return f"partial-{name}-{socket.gethostname()}-"
 
 
 def _fingerprint(source: Path) -> str:
@@ -135,18 +186,18 @@ def _fingerprint(source: Path) -> str:
     60,000 files take about 0.2 s.
     """
     digest = hashlib.sha256(str(CACHE_FORMAT).encode())
-    for folder, files in walk(source):
-        states = [(entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in files]
-        digest.update(f"{os.path.relpath(folder, source)} {states}".encode())
+    for folder, entries in walk(source):
+        states = [(name, state.st_size, state.st_mtime_ns) for name, state in files_in(entries)]
+        digest.update(os.fsencode(f"{os.path.relpath(folder, source)} {states}"))
     return digest.hexdigest()[:16]
 
 
-def _write_cache(dataset: ArrayDataset, cache: Path, source: Path | None) -> None:
+def _write_cache(dataset: ArrayDataset, cache: Path, name: str, source: Path | None) -> None:
     """Writes beside the final place and renames, so that a cache is whole or absent.
 
     It is as readable as `source`; without one, for this user alone.
     """
-    partial = Path(tempfile.mkdtemp(prefix="partial-", dir=cache.parent))
+    partial = Path(tempfile.mkdtemp(prefix=_partial_prefix(name), dir=cache.parent))
     try:
         np.save(partial / IMAGES, dataset.inputs)
         np.save(partial / LABELS, dataset.targets)
@@ -158,7 +209,7 @@ def _write_cache(dataset: ArrayDataset, cache: Path, source: Path | None) -> Non
             open_to_readers_of(source, [partial, *partial.iterdir()])
         partial.rename(cache)
     except OSError as error:
-        if _is_readable(cache):
+        if os.path.lexists(cache):
             return  # another process was faster
         raise DataError(f"the decoded images cannot be written to {cache.parent}: "
                         f"{error.strerror}") from error
@@ -169,13 +220,16 @@ def _write_cache(dataset: ArrayDataset, cache: Path, source: Path | None) -> Non
 def _open_cache(cache: Path) -> ArrayDataset:
     """Raises DataError, naming the cache, where it is not what was written."""
     try:
-        meta = json.loads((cache / META).read_text())
-        labels, names = np.load(cache / LABELS), tuple(meta["class_names"])
+        meta = read_json(cache / META)
+        with open_file(cache / LABELS) as file:
+            labels, names = np.load(file), tuple(meta["class_names"])
         if digest_of_arrays([labels], names) != meta["labels"]:
             raise ValueError(f"{LABELS} was altered")
         images = RowsOnDisk(cache / IMAGES, meta["images"], lambda rows: (
             digest_of_arrays([rows, labels], names) == meta["digest"]))
         return ArrayDataset(images, labels, names, meta["digest"], meta["note"])
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-        raise DataError(f"the cache {cache} cannot be read ({first_line(error)}); delete it, or "
+    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError,
+            MemoryError) as error:
+        why = getattr(error, "strerror", None) or first_line(error)
+        raise DataError(f"the cache {cache} cannot be read ({why}); delete it, or "
                         "have its owner delete it, and it is made anew") from error

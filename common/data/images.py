@@ -3,7 +3,10 @@
     python3 PartOne/main.py --workload image-folder --data-dir ~/pets --image-size 64
 """
 
+import os
+import stat
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +14,9 @@ import numpy as np
 
 from common.core.console import counted
 from common.core.failures import DataError, first_line
+from common.core.files import open_file
 from common.data.dataset_cache import Arrays
+from common.data.permissions import files_in, walk
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
 # Formats that Pillow names, but opens only with the help of other programs.
 NOT_ALONE = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 SIXTEEN_BITS = 65535
+MOST_REASONS = 8  # that are told of what was left out
 OUTSIDE, HIDDEN, FOLDER = ("beside the classes' folders", "hidden file",
                            "folder inside a class's folder")
 
@@ -28,16 +34,19 @@ def read_image_folder(folder: Path, size: int) -> Arrays:
 
     Labels follow the sorted class names. Raises DataError naming a broken file or an empty folder.
     """
-    class_names = sorted(entry.name for entry in folder.iterdir()
-                         if entry.is_dir() and not entry.name.startswith("."))
-    suffixes, left_out = readable_suffixes(), _outside(folder)
+    suffixes, left_out, class_names = readable_suffixes(), Counter[str](), list[str]()
     files = []
-    for label, name in enumerate(class_names):
-        for path in sorted((folder / name).iterdir()):
-            if why := _why_left_out(path, suffixes):
+    for place, entries in walk(folder):
+        if place == os.fspath(folder):
+            left_out[OUTSIDE] += sum(name[0] != "." for name, _ in files_in(entries))
+            continue
+        for name, state in entries:
+            if why := _why_left_out(name, state, suffixes):
                 left_out[why] += 1
             else:
-                files.append((path, label))
+                files.append((Path(place, name), len(class_names)))
+        class_names.append(os.path.basename(place))
+    left_out = +left_out  # what is left out nowhere is not told
     if not files:
         raise DataError(f"{folder} holds no images; expected {folder}/<class>/*.jpg or *.png"
                         + (f"; {_note(left_out)}" if left_out else ""))
@@ -63,36 +72,44 @@ def readable_suffixes() -> set[str]:
     """Of files that Pillow opens here, lower case: which they are depends on how it was built."""
     from PIL import Image
 
-    return {suffix for suffix, name in Image.registered_extensions().items()
-            if name in Image.OPEN and name not in NOT_ALONE}
+    formats = readable_formats()
+    return {suffix for suffix, name in Image.registered_extensions().items() if name in formats}
 
 
-def _outside(folder: Path) -> Counter[str]:
-    files = [path for path in folder.iterdir() if path.is_file() and path.name[0] != "."]
-    return Counter({OUTSIDE: len(files)} if files else {})
+@cache
+def readable_formats() -> list[str]:
+    """The formats that Pillow reads itself, whatever suffix a file has."""
+    from PIL import Image
+
+    Image.init()
+    return [name for name in Image.ID if name not in NOT_ALONE]
 
 
-def _why_left_out(path: Path, suffixes: set[str]) -> str:
-    """Why a file in a class's folder is none of the images; nothing if it is one."""
-    if path.name.startswith("."):
+def _why_left_out(name: str, state: os.stat_result, suffixes: set[str]) -> str:
+    """Why an entry of a class's folder is none of the images; nothing if it is to be one."""
+    if name.startswith("."):
         return HIDDEN
-    if path.suffix.lower() in suffixes:
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix in suffixes:
         return ""
-    if path.is_dir():
+    if stat.S_ISDIR(state.st_mode):
         return FOLDER
-    return f"{path.suffix.lower() or 'without a suffix'}, which Pillow does not read"
+    return f"{suffix or 'without a suffix'}, which Pillow does not read"
 
 
 def _note(left_out: Counter[str]) -> str:
-    reasons = "; ".join(f"{why}: {count:,}" for why, count in left_out.most_common())
+    most = left_out.most_common(MOST_REASONS)
+    if rest := sum(left_out.values()) - sum(count for _, count in most):
+        most.append(("for other reasons", rest))
+    reasons = "; ".join(f"{why}: {count:,}" for why, count in most)
     return f"{sum(left_out.values()):,} left out ({reasons})"
 
 
 def _read_image(path: Path, size: int) -> np.ndarray:
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
-        with Image.open(path) as file:
+        with open_file(path) as opened, Image.open(opened, formats=readable_formats()) as file:
             scale = _white(file) / 255
             ImageOps.exif_transpose(file, in_place=True)
             image: Image.Image = file
@@ -103,7 +120,9 @@ def _read_image(path: Path, size: int) -> np.ndarray:
                 image = image.resize((size, size), Image.Resampling.BILINEAR)
             return np.asarray(image)
     except Exception as error:  # whatever a decoder stumbles over
-        raise DataError(f"{path} is not a readable image ({first_line(error)})") from error
+        why = ("Pillow knows no such format" if isinstance(error, UnidentifiedImageError)
+               else getattr(error, "strerror", None) or first_line(error))
+        raise DataError(f"{path} is not a readable image ({why})") from error
 
 
 def _white(image: "Image.Image") -> int:

@@ -12,25 +12,44 @@ from pathlib import Path
 from common.core.failures import DataError
 
 READ, GROUP, OTHERS = 0o444, 0o040, 0o004
+Entries = list[tuple[str, os.stat_result]]  # names in a folder, sorted, and what they are
 
 
-def walk(source: Path) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
-    """`source`, if there is one, and its folders, each with its files; deeper ones hold no data.
+def walk(source: Path) -> Iterator[tuple[str, Entries]]:
+    """`source`, if there is one, and its folders, each with what is in it.
 
-    Links are followed. Hidden folders, of which one is the cache, do not count. Raises DataError
-    where one cannot be read.
+    Deeper folders hold no data. Links are followed where they lead somewhere. Hidden folders, of
+    which one is the cache, do not count. Raises DataError where a folder cannot be read, or changes
+    meanwhile.
     """
     folders = [os.fspath(source)] * source.is_dir()
     for folder in folders:
         try:
-            with os.scandir(folder) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
+            entries = _entries(folder)
         except OSError as error:
-            raise DataError(f"{folder} cannot be read: {error.strerror}") from error
+            raise DataError(f"{error.filename or folder} cannot be read: {error.strerror}"
+                            ) from error
         if folder == folders[0]:
-            folders += [entry.path for entry in entries
-                        if entry.is_dir() and not entry.name.startswith(".")]
-        yield folder, [entry for entry in entries if entry.is_file()]
+            folders += [os.path.join(folder, name) for name, state in entries
+                        if stat.S_ISDIR(state.st_mode) and not name.startswith(".")]
+        yield folder, entries
+
+
+def files_in(entries: Entries) -> Entries:
+    """Those of a folder's entries that are not folders."""
+    return [(name, state) for name, state in entries if not stat.S_ISDIR(state.st_mode)]
+
+
+def _entries(folder: str) -> Entries:
+    with os.scandir(folder) as found:
+        return [(entry.name, _state(entry)) for entry in sorted(found, key=lambda each: each.name)]
+
+
+def _state(entry: os.DirEntry[str]) -> os.stat_result:
+    try:
+        return entry.stat()
+    except OSError:  # a link that leads nowhere, or to itself
+        return entry.stat(follow_symlinks=False)
 
 
 def open_to_readers_of(source: Path, paths: Iterable[Path]) -> None:
@@ -59,11 +78,11 @@ def _readers(source: Path) -> tuple[int, int]:
     """
     above = next(folder for folder in source.parents if folder.exists())
     bits, groups = READ & os.stat(above).st_mode << 2, set()
-    for folder, files in walk(source):
+    for folder, entries in walk(source):
         of_folder = os.stat(folder)
         bits &= of_folder.st_mode & of_folder.st_mode << 2  # who enters a folder needs both bits
         groups.add(of_folder.st_gid)
-        for state in (entry.stat() for entry in files):
+        for _, state in files_in(entries):
             bits &= state.st_mode
             groups.add(state.st_gid)
     if bits & OTHERS:

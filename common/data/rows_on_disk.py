@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from common.core.failures import DataError, first_line
+from common.core.files import open_file
 
 State = list[int]  # a file's size in bytes, and when it was last written, in nanoseconds
 
@@ -35,7 +36,8 @@ class RowsOnDisk:
     """
 
     def __init__(self, path: Path, state: State, is_sound: Callable[["RowsOnDisk"], bool]) -> None:
-        self._file = os.open(path, os.O_RDONLY)
+        with open_file(path) as opened:
+            self._file = os.dup(opened.fileno())
         weakref.finalize(self, os.close, self._file)
         with open(self._file, "rb", closefd=False) as file:
             if np.lib.format.read_magic(file) != (1, 0):

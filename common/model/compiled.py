@@ -10,9 +10,12 @@ own digest beside it, so what is stale, foreign or half-written is made anew.
 import contextlib
 import ctypes
 import fcntl
+import grp
 import hashlib
 import os
+import pwd
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -99,18 +102,41 @@ def _compile(source: str, path: Path, compiler: str) -> None:
 
 
 def _folder() -> Path:
-    """A folder of this user's that nobody else can write: what lies there is run."""
+    """A folder of this user's in whose place nobody can put another: what lies there is run."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     for root in (Path(home) / "data-parallel-training",
                  Path(tempfile.gettempdir()) / f"data-parallel-training-{os.getuid()}"):
-        folder = root / "compiled"
+        folder = Path(os.path.realpath(root / "compiled"))
         with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            found = folder.stat()
-            if found.st_uid == os.getuid() and not found.st_mode & 0o022 and os.access(
-                    folder, os.W_OK):
+            for each in (*reversed(folder.parents), folder):
+                if not each.is_dir():
+                    each.mkdir(mode=0o700, exist_ok=True)
+            if is_out_of_reach(folder) and os.access(folder, os.W_OK):
                 return folder
-    raise PermissionError("no cache folder of this user's can be written")
+    raise PermissionError("neither the user's cache folder nor a temporary one can be written by "
+                          "this user and by nobody else, with all folders above it")
+
+
+def is_out_of_reach(folder: Path) -> bool:
+    """Whether no other user but root can change `folder`, nor put another in its place.
+
+    Of a folder above it that others can write, only the sticky bit keeps them from that: there
+    nobody renames what is another user's. `folder` must be free of links.
+    """
+    mine = {0, os.getuid()}
+    of_folder, *above = [each.stat() for each in (folder, *folder.parents)]
+    return (of_folder.st_uid == os.getuid() and not _others_write(of_folder)
+            and all(each.st_uid in mine and (each.st_mode & stat.S_ISVTX or not _others_write(each))
+                    for each in above))
+
+
+def _others_write(folder: os.stat_result) -> bool:
+    """Whether a user but the owner can; the owner's private group, as Linux makes it, is nobody."""
+    if folder.st_mode & stat.S_IWGRP and not folder.st_mode & stat.S_IWOTH:
+        with contextlib.suppress(KeyError):
+            group, user = grp.getgrgid(folder.st_gid), pwd.getpwuid(folder.st_uid)
+            return group.gr_name != user.pw_name or bool({*group.gr_mem} - {user.pw_name})
+    return bool(folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 @contextlib.contextmanager

@@ -4,7 +4,9 @@ A convolution of colours costs little, and what it writes costs much: 67 MB in f
 and a batch of 256, read three times in a step, and as much again of gradients. Here nobody writes
 that map. It is linear in its patches, the 3x3 pixels that each position sees, so its statistics
 follow from the patches' second moments; pooling computes it where it reads it; and of its gradient
-only what arrives at the maxima is not known from those moments.
+only what arrives at the maxima is not known from those moments. Moments are added up in float64
+but for two rows at a time, so that outputs and statistics are as exact as torch's layers make them
+from images of any mean (tests/unit/test_first_block.py).
 
     python3 -m pytest tests/unit/test_first_block.py
 """
@@ -26,8 +28,8 @@ class _FirstBlock(torch.autograd.Function):
     """`images` (N, C, H, W), float32, to pooled maps (N, K, H / 2, W / 2) of `dtype`.
 
     `weight` (K, C, 3, 3) and `bias` (K,) or None are the convolution's; `scale` and `shift` (K,)
-    those of `norm`, whose running statistics move. All arithmetic is float32 and, over the batch,
-    float64.
+    those of `norm`, whose running statistics move. Arithmetic is float32, and float64 for sums
+    over more than two rows of an image.
     """
 
     @staticmethod
@@ -78,19 +80,21 @@ def _moments(images: Tensor) -> Tensor:
     A patch is by row, column and channel, and has a one behind.
     """
     samples, channels, height, width = images.shape
-    sums = images.new_empty(samples, SIDE, SIDE)
+    sums = images.new_empty(samples, SIDE, SIDE, dtype=torch.float64)
     run(f"moments_{channels}", (images, sums), (samples, height, width))
-    return sums.sum(0, dtype=torch.float64)[:9 * channels + 1, :9 * channels + 1]
+    moments = sums.sum(0)
+    moments[LANES:, :LANES] = moments[:LANES, LANES:].T  # which the loop leaves out
+    return moments[:9 * channels + 1, :9 * channels + 1]
 
 
 def _arrived(images: Tensor, gradient: Tensor, places: Tensor) -> Tensor:
     """The sum over all windows of gradient times the patch at its place; float64, (9 C + 1, K)."""
     samples, channels, height, width = images.shape
     filters = gradient.shape[1]
-    sums = images.new_empty(samples, 9 * channels + 1, filters)
+    sums = images.new_empty(samples, 9 * channels + 1, filters, dtype=torch.float64)
     run(f"arrivals_{channels}_{NAMES[gradient.dtype]}", (images, gradient, places, sums),
         (samples, height, width, filters))
-    return sums.sum(0, dtype=torch.float64)
+    return sums.sum(0)
 
 
 def is_first_block(convolution: nn.Module, norm: nn.Module,

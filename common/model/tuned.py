@@ -4,7 +4,6 @@
     python3 PartOne/main.py --convolutions tuned.json
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from common.core.failures import UsageError
+from common.core.files import read_json
 from common.core.precision import Precision
 from common.core.provenance import instruction_sets, processor
 from common.model.convolutions import LIBRARY, Shape
@@ -55,7 +55,7 @@ def is_tuned(how: str) -> bool:
 def read_tuned(path: Path) -> Tuned:
     """What scripts/tune.py wrote. Raises UsageError for a file that is missing or another's."""
     try:
-        tuned = Tuned(**json.loads(path.read_text()))
+        tuned = Tuned(**read_json(path))
         valid = all(isinstance(word, str) for pair in tuned.choices.items() for word in pair)
     except OSError as error:
         raise UsageError(f"--convolutions {path} cannot be read: {error.strerror}") from error

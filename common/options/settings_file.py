@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.core.failures import UsageError
+from common.core.files import parse_json, read_text
 from common.core.setting_row import Plain, Row
 from common.core.settings import Launch, Settings
 from common.options.flag_parser import FlagParser
@@ -47,7 +48,7 @@ def _read(path: Path) -> dict[str, Any]:
     if form is None:
         raise UsageError("a file of settings is named .toml or .json")
     try:
-        found = _loads(form)(path.read_text())
+        found = _loads(form)(read_text(path))
     except OSError as error:
         raise UsageError(f"the file cannot be read: {error.strerror}") from error
     except ValueError as error:  # what both libraries raise, and bytes that are no text
@@ -59,7 +60,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _loads(form: str) -> Callable[[str], Any]:
     if form == "JSON":
-        return json.loads
+        return parse_json
     try:
         return import_module("tomllib").loads
     except ModuleNotFoundError:

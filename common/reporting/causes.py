@@ -25,7 +25,8 @@ alike, so that the mean loss is off by the square: 1 / n of it. (Measured so: 2.
 """
 
 from collections.abc import Mapping, Sequence
-from math import inf
+from decimal import ROUND_CEILING, Decimal
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 from common.core.settings import LOCAL_SYNC_NAMES, Settings
@@ -41,26 +42,37 @@ EQUAL, ROUNDING, STATISTICS, ALGORITHM, SETTING, FAULT = range(6)
 
 
 class Learned(NamedTuple):
-    """What a run's log holds: its losses by (epoch, iteration); `settings` as JSON has them."""
+    """What a run's log holds: its losses by (epoch, iteration); `settings` as JSON has them.
+
+    `digest` is that of its weights at the end; "" where it has not ended.
+    """
 
     name: str
     ranks: int
     settings: Mapping[str, Any]
     losses: Mapping[tuple[int, int], float]
     has_batch_norm: bool = True
+    digest: str = ""
 
 
 class Difference(NamedTuple):
     """Of two runs: the cause (one of the constants above), how far they are apart, and what to do.
 
     `gaps` are the differences of their first common losses, `allowed` the largest that the cause
-    explains at each; infinite where it may explain any.
+    explains at each; infinite where it may explain any. `weights` are the digests at their ends,
+    where both have trained the same iterations to an end: one digest, two, or none.
     """
 
     cause: int
     gaps: Sequence[float]
     allowed: Sequence[float]
     flags: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
+
+    @property
+    def excess(self) -> int:
+        """The first step at which they are further apart than the cause explains."""
+        return next(step for step, gap in enumerate(self.gaps) if not gap <= self.allowed[step])
 
 
 def difference(one: Learned, other: Learned) -> Difference:
@@ -71,11 +83,18 @@ def difference(one: Learned, other: Learned) -> Difference:
     cause, flags = explanation(one, other)
     allowed = [_largest_at_first(cause, loss, one, other) * GROWTH**step
                for step in range(len(gaps))]
+    weights = _digests(one, other)
+    if cause in (ROUNDING, STATISTICS) and (len(weights) == 1 or not any(gaps)):
+        return Difference(EQUAL, gaps, allowed, weights=weights)
     if not all(gap <= most for gap, most in zip(gaps, allowed, strict=True)):
-        return Difference(FAULT, gaps, allowed)
-    if cause == ROUNDING and not any(gaps):
-        return Difference(EQUAL, gaps, allowed)
-    return Difference(cause, gaps, allowed, flags)
+        return Difference(FAULT, gaps, allowed, weights=weights)
+    return Difference(cause, gaps, allowed, flags, weights)
+
+
+def _digests(one: Learned, other: Learned) -> tuple[str, ...]:
+    digests = one.digest, other.digest
+    return tuple(dict.fromkeys(digests)) if all(digests) and \
+        one.losses.keys() == other.losses.keys() else ()
 
 
 def explanation(one: Learned, other: Learned) -> tuple[int, tuple[str, ...]]:
@@ -126,24 +145,25 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def sentences(runs: Sequence[Learned]) -> list[str]:
+def sentences(runs: Sequence[Learned], losses: str = "their losses") -> list[str]:
     """Whether the runs learn the same, and why not: one cause a sentence, the gravest first.
 
     Runs between which only the order of summation differs are compared with the first of them, and
     this one with the first of all. Nothing for a single run, or for runs without a common step.
+    `losses` says which are compared.
     """
     alike = _alike(runs)
-    found = [(head, difference(head, run), [run.name]) for head, *others in alike for run in others]
-    found += [(runs[0], difference(runs[0], group[0]), [run.name for run in group])
-              for group in alike[1:]]
-    merged: dict[tuple, tuple[Difference, list[str]]] = {}
-    for head, each, names in found:
+    found = [(head, difference(head, run), run) for head, *others in alike for run in others]
+    found += [(runs[0], difference(runs[0], run), run)
+              for group in alike[1:] for run in group]
+    merged: dict[tuple, tuple[Learned, dict[str, Difference]]] = {}
+    for head, each, run in found:
         if each.gaps:
-            key = (-each.cause, head.name, each.flags)
-            before, known = merged.get(key, (each, []))
-            merged[key] = max(before, each, key=lambda one: max(one.gaps)), known + names
-    return [_sentence(each, head, names, runs[0])
-            for (_, head, _), (each, names) in sorted(merged.items(), key=lambda item: item[0][0])]
+            key = (-each.cause, head.name, each.flags, each.weights[:1] == each.weights,
+                   bool(each.weights), len(each.gaps))
+            merged.setdefault(key, (head, {}))[1][run.name] = each
+    return [_sentence(head, by_name, losses)
+            for _, (head, by_name) in sorted(merged.items(), key=lambda item: item[0][0])]
 
 
 def _alike(runs: Sequence[Learned]) -> list[list[Learned]]:
@@ -163,30 +183,68 @@ def join(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _sentence(found: Difference, head: str, names: Sequence[str], base: Learned) -> str:
-    they, s = join(names), "s" * (len(names) == 1)
-    does, flags = "does" if s else "do", join(found.flags)
-    apart = f"their losses differ by {found.gaps[0]:.1g} in the first iteration"
-    if len(found.gaps) > 1:
-        apart += f" and {max(found.gaps):.1g} at most in the first {len(found.gaps)}"
+def at_most(value: float) -> str:
+    """A bound in one digit, rounded up, so that it holds."""
+    if not value or not isfinite(value):
+        return f"{value:.1g}"
+    exact = Decimal(f"{value:.12g}")
+    return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted()), ROUND_CEILING)):.1g}"
+
+
+def told_apart(one: float, other: float, form: str = "", digits: int = 1) -> tuple[str, str]:
+    """Both in as few digits as still show that they differ; `form` goes before their number."""
+    while True:
+        words = f"{one:{form}.{digits}g}", f"{other:{form}.{digits}g}"
+        if one == other or words[0] != words[1] or digits > 16:
+            return words
+        digits += 1
+
+
+def iterations(count: int) -> str:
+    """The first so many that both runs have, in words."""
+    return f"the first {count} common iterations" if count > 1 else "the first common iteration"
+
+
+def _sentence(head: Learned, by_name: Mapping[str, Difference], losses: str) -> str:
+    """One for runs that differ from `head` by the same cause."""
+    they, s = join(list(by_name)), "s" * (len(by_name) == 1)
+    does, found = "does" if s else "do", next(iter(by_name.values()))
+    flags, apart = join(found.flags), _apart(list(by_name.values()), losses)
+    if found.cause == EQUAL and len(found.weights) == 1:
+        return (f"{they} learn{s} what {head.name} learns, bit for bit: the weights at the end "
+                f"have one digest, {found.weights[0]}; {apart}")
     if found.cause == EQUAL:
-        return f"{they} learn{s} what {head} learns: in the first {len(found.gaps)} iterations " \
-               "their losses are equal, bit for bit"
+        return f"{join([*by_name, head.name])}: {apart}" + (
+            ", and the weights at the end differ" * bool(found.weights))
     if found.cause == ROUNDING:
-        return (f"{they} learn{s} what {head} learns but for rounding in "
-                f"{_value(base, 'precision')}, which grows from step to step as it does for one "
-                f"rank that adds in another order: {apart}"
-                + f"; {flags} makes it vanish" * bool(flags))
+        return (f"{they} differ{s} from {head.name} by no more than rounding in "
+                f"{_value(head, 'precision')} explains, which grows from step to step as it does "
+                f"for one rank that adds in another order: {apart}"
+                + f"; {flags} leaves next to nothing of it" * bool(flags))
     if found.cause == STATISTICS:
-        return (f"{they} {does} not learn quite what {head} learns, because each rank normalises "
-                f"by the batch statistics of its own shard: {apart}; {flags} removes the cause")
+        return (f"{they} {does} not learn quite what {head.name} learns, because each rank "
+                f"normalises by the batch statistics of its own shard: {apart}; {flags} removes "
+                "the cause")
     if found.cause == ALGORITHM:
-        return (f"{they} train{s} by another algorithm than {head}: {apart}; "
+        return (f"{they} train{s} by another algorithm than {head.name}: {apart}; "
                 f"{flags} on both removes the cause")
     if found.cause == SETTING:
-        return f"{they} {does} not have {head}'s {flags}: {apart}; equal values remove the cause"
-    step = next(step for step, gap in enumerate(found.gaps) if not gap <= found.allowed[step])
-    return (f"FAULT: {they} {does} not learn what {head} learns, and nothing that is known of them "
-            f"explains it: their losses differ by {found.gaps[step]:.1g} in iteration {step + 1}, "
-            f"and their settings leave room for {found.allowed[step]:.1g}; "
+        return f"{they} {does} not have {head.name}'s {flags}: {apart}; equal values remove the " \
+               "cause"
+    worst, found = min(by_name.items(), key=lambda item: item[1].excess)
+    room, gap = told_apart(found.allowed[found.excess], found.gaps[found.excess])
+    return (f"FAULT: {they} {does} not learn what {head.name} learns, and nothing that is known of "
+            f"them explains it: {losses} differ by {gap} in common iteration {found.excess + 1}"
+            + f" of {worst}" * (not s) + f", and their settings leave room for {room}; "
             "scripts/prove.py finds which way of averaging is wrong")
+
+
+def _apart(found: Sequence[Difference], losses: str) -> str:
+    """How far the losses are apart, of equally many iterations in all."""
+    gaps = [max(at) for at in zip(*(each.gaps for each in found), strict=True)]
+    if not any(gaps):
+        return f"{losses} are equal, bit for bit, in {iterations(len(gaps))}"
+    text = f"{losses} differ by {at_most(gaps[0])}{' at most' * (len(found) > 1)} in " \
+           f"{iterations(1)}"
+    return text + f" and by {at_most(max(gaps))} at most in {iterations(len(gaps))}" * (
+        len(gaps) > 1)

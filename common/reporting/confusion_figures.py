@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from common.reporting.figure_style import PHASES, line, new_figure
+from common.reporting.figure_style import PHASES, line, new_figure, shortened
 from common.reporting.figures import Runs, label
 from common.reporting.recorded_run import RecordedRun
 
@@ -84,8 +84,9 @@ def _drawn(title: str, matrix: np.ndarray, shades: np.ndarray, names: Sequence[s
     axes.set_aspect("equal")
     axes.spines[["top", "right"]].set_visible(True)
     size = min(10, LETTERS / len(names))
-    axes.set_xticks(range(len(names)), names, rotation="vertical", fontsize=size)
-    axes.set_yticks(range(len(names)), names, fontsize=size)
+    words = [shortened(name) for name in names]
+    axes.set_xticks(range(len(names)), words, rotation="vertical", fontsize=size)
+    axes.set_yticks(range(len(names)), words, fontsize=size)
     axes.set_xlabel(f"predicted class\n{legend}")
     axes.set_ylabel("true class")
     return figure
@@ -94,9 +95,11 @@ def _drawn(title: str, matrix: np.ndarray, shades: np.ndarray, names: Sequence[s
 def _worst_mistake(matrix: np.ndarray, names: Sequence[str]) -> str:
     mistakes = matrix.copy()
     np.fill_diagonal(mistakes, 0)
+    if not mistakes.any():
+        return "no test image is mistaken"
     if (mistakes == mistakes.max()).sum() > 1:
-        return (f"{mistakes.sum()} of {matrix.sum()} test images are mistaken" if mistakes.any()
-                else "no test image is mistaken")
+        return f"{mistakes.sum()} of {matrix.sum()} test images are mistaken"
     truth, taken = divmod(int(mistakes.argmax()), len(matrix))
-    return (f"{names[truth]} is taken for {names[taken]} most often, {mistakes.max()} of "
-            f"{matrix[truth].sum()} times")
+    images = int(matrix[truth].sum())
+    return (f"{shortened(names[truth])} is taken for {shortened(names[taken])} most often, "
+            f"{mistakes.max()} of {images} time{'s' * (images > 1)}")

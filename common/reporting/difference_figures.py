@@ -9,6 +9,7 @@ equal to the bit stays at 0. scripts/loss_curves.py compares the means of long r
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from common.reporting.causes import at_most
 from common.reporting.figure_style import legend_below, line, new_figure
 from common.reporting.figures import Runs, label
 from common.reporting.recorded_run import RecordedRun, short
@@ -47,7 +48,9 @@ def _gaps(first: RecordedRun, other: RecordedRun) -> dict[int, float]:
 def _title(first: RecordedRun, curves: list[tuple[RecordedRun, dict[int, float]]]) -> str:
     largest = {short(run.name): max(gaps.values()) for run, gaps in curves}
     if not any(largest.values()):
-        return (f"all losses are equal to {short(first.name)}'s, bit for bit, in "
-                f"{max(len(gaps) for _, gaps in curves)} iterations")
+        common = min(len(gaps) for _, gaps in curves)
+        least = "at least " * any(len(gaps) > common for _, gaps in curves)
+        return (f"all losses are equal to {short(first.name)}'s, bit for bit, in {least}{common} "
+                f"iteration{'s' * (common > 1)}")
     return f"losses differ from {short(first.name)}'s by at most " + ", ".join(
-        f"{gap:.1g} in {name}" for name, gap in largest.items())
+        f"{at_most(gap)} in {name}" for name, gap in largest.items())

@@ -12,8 +12,9 @@ NOT_ENDED = "-"
 
 
 def have_one_digest(runs: Sequence[RecordedRun]) -> bool:
-    """Whether all runs have ended, and with the same weights."""
-    return NOT_ENDED not in (found := set(_digests(runs))) and len(found) == 1
+    """Whether all runs, two or more, have ended, and with the same weights."""
+    digests = _digests(runs)
+    return len(digests) > 1 and NOT_ENDED not in digests and len(set(digests)) == 1
 
 
 def digests_as_text(runs: Sequence[RecordedRun]) -> str:
@@ -31,8 +32,12 @@ def _digests(runs: Sequence[RecordedRun]) -> list[str]:
 def _verdict(digests: Sequence[str]) -> str:
     runs = f"{number(len(digests))} run{'s' * (len(digests) > 1)}".capitalize()
     found = len(set(digests))
-    if NOT_ENDED in digests:
-        return f"{runs}, of which {number(digests.count(NOT_ENDED))} did not end: run them again."
+    if missing := digests.count(NOT_ENDED):
+        which = f"of which {number(missing)}" if len(digests) > 1 else "which"
+        again = "them" if missing > 1 else "it"
+        return f"{runs}, {which} did not end: run {again} again."
+    if len(digests) == 1:
+        return f"{runs}, digest {digests[0]}: there is no other to compare it with."
     if found == 1:
         return f"{runs}, one digest: {digests[0]}. They learned the same weights, bit for bit."
     return (f"{runs}, {number(found)} digests: they did NOT learn the same weights. With the same "

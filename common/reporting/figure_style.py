@@ -8,7 +8,9 @@ bars keep their light faces and dark edges.
 
 import io
 import textwrap
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -18,7 +20,10 @@ matplotlib.use("Agg")
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter
 
+from common.core.visible import visible
 from common.reporting.recorded_run import capital
 
 WIDTH = 4.6  # inches
@@ -87,6 +92,11 @@ def unlisted(name: str) -> str:
     return f"_{name}"
 
 
+def shortened(name: str) -> str:
+    """A name, cut at its end where it would leave no room beside an axis."""
+    return name if len(name) <= NAME_LETTERS else name[:NAME_LETTERS - 1] + "…"
+
+
 def wrapped(name: str) -> str:
     """A name that stands beside an axis, in lines that leave room for the axis."""
     return textwrap.fill(name, NAME_LETTERS)
@@ -114,9 +124,34 @@ def legend_below(figure: Figure, axes: Axes, columns: int = 3) -> None:
                   fontsize=9, handlelength=2.6)
 
 
+def _take_literally(figure: Figure) -> None:
+    """Names may hold dollar signs, which begin a formula for matplotlib, and control characters.
+
+    The ticks of a logarithmic axis are formulae of its own.
+    """
+    own: set[Text] = set()
+    for axis in (each for axes in figure.axes for each in (axes.xaxis, axes.yaxis)):
+        labels = axis.get_ticklabels()
+        if isinstance(formatter := axis.get_major_formatter(), FuncFormatter):  # given names
+            formatter.func = partial(_shown, formatter.func)
+        else:
+            own.update(labels)
+    for text in figure.findobj(Text):
+        if text not in own:
+            text.set_parse_math(False)
+            text.set_text(visible(text.get_text(), "\n"))
+
+
+def _shown(words: Callable[[float, int], str], value: float, place: int) -> str:
+    return visible(words(value, place), "\n")
+
+
 def svg(figure: Figure) -> str:
     """The figure as SVG, letters as text; the same figure gives the same words."""
-    with matplotlib.rc_context({"svg.hashsalt": "figure", "svg.fonttype": "none"}):
+    _take_literally(figure)
+    with (matplotlib.rc_context({"svg.hashsalt": "figure", "svg.fonttype": "none"}),
+          warnings.catch_warnings()):
+        warnings.filterwarnings("ignore", message="Glyph")  # the reader's fonts may have it
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     # What changes on a dark page: matplotlib writes a colour into each element's style.

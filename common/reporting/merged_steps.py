@@ -11,17 +11,18 @@ backward (Part Three), backward includes waiting for other ranks, so only data a
 import re
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from common.core.events import read_events
+from common.core.events import read_events, require_sound
 from common.core.metrics import ACCURACY, Metric
 from common.core.progress import PHASES
 from common.core.spread import half_interval
 
 NOTABLE = 0.1  # of the other ranks' median: so much longer is a straggler's own work
+NEXT_TO_NOTHING = 0.01  # of the time: gradients that take less after backward travel within it
 Step = dict[str, Any]
 Steps = dict[tuple[int, int], dict[int, Step]]
 _RANKS_LOG = re.compile(r"metrics_rank(0|[1-9][0-9]*)\.jsonl")
@@ -38,8 +39,9 @@ def logs_of_runs(folders: Iterable[Path]) -> list[tuple[Path, list[Path]]]:
     found: dict[Path, list[Path]] = {}
     for folder in folders:
         for path in sorted(folder.rglob("metrics_rank*.jsonl")):
-            if not (_RANKS_LOG.fullmatch(path.name) and path.is_file()):
+            if not _RANKS_LOG.fullmatch(path.name) or path.is_dir():
                 continue  # a copy of the user's, say
+            require_sound(path)
             parts = [part for part in path.parent.parts if not _NODES_FOLDER.fullmatch(part)]
             found.setdefault(Path(*parts), []).append(path)
     return [(folder, paths) for folder, every in found.items()
@@ -97,16 +99,15 @@ def rank_of(path: Path) -> int:
     return int(found[1])
 
 
-def merge(place: tuple[int, int], ranks: dict[int, Step],
-          metric: str = ACCURACY.key) -> dict[str, Any]:
+def merge(place: tuple[int, int], ranks: dict[int, Step], metric: str = ACCURACY.key,
+          overlaps: bool = False) -> dict[str, Any]:
     """One iteration of all ranks in one record; loss and score are means over samples.
 
-    The score is that of the `metric` with this key in the log.
+    The score is that of the `metric` with this key in the log; `overlaps` is for own_work.
     """
     samples = sum(step["samples"] for step in ranks.values())
     # exact where the log has exact sums, so that it does not depend on the number of ranks
-    loss = sum(Fraction(step.get("loss_sum", step["loss"] * step["samples"]))
-               for step in ranks.values())
+    loss = sum(_sum_of_losses(step) for step in ranks.values())
     by_phase = [step["seconds"] for step in ranks.values()]
     return {
         "epoch": place[0], "iteration": place[1], "ranks": sorted(ranks), "samples": samples,
@@ -115,21 +116,37 @@ def merge(place: tuple[int, int], ranks: dict[int, Step],
         "seconds": max(step["duration"] for step in ranks.values()),
         "skew": {phase: max(seconds[phase] for seconds in by_phase)
                  - min(seconds[phase] for seconds in by_phase) for phase in PHASES},
-        "slowest": max(ranks, key=lambda rank: own_work(ranks[rank], ranks.values())),
+        "slowest": max(ranks, key=lambda rank: own_work(ranks[rank], overlaps)),
     }
 
 
-def own_work(step: Step, all_ranks: Iterable[Step]) -> float:
-    """Seconds of a step in which the rank did not wait for another."""
+def _sum_of_losses(step: Step) -> Fraction | float:
+    """Over the rank's samples; a float where it is not a number or infinite."""
+    value = step.get("loss_sum", step["loss"] * step["samples"])
+    return Fraction(value) if isinstance(value, str) or isfinite(value) else value
+
+
+def own_work(step: Step, overlaps: bool) -> float:
+    """Seconds of a step in which the rank did not wait for another.
+
+    `overlaps` says that averages_in_backward, where a rank may wait in backward too.
+    """
     seconds = step["seconds"]
     alone = seconds["data"] + seconds["forward"]
-    return alone if averages_in_backward(all_ranks) else alone + seconds["backward"]
+    return alone if overlaps else alone + seconds["backward"]
 
 
-def averages_in_backward(ranks: Iterable[Step]) -> bool:
+def timed(steps: Steps) -> list[dict[int, Step]]:
+    """The iterations after the first, a warm-up; that one where there is no other."""
+    return list(steps.values())[1:] or list(steps.values())
+
+
+def averages_in_backward(steps: Steps) -> bool:
     """True when gradients were sent although the sync phase took next to no time."""
-    return all(step["bytes_sent"] and step["seconds"]["sync"] < 0.01 * step["duration"]
-               for step in ranks)
+    every = [step for row in timed(steps) for step in row.values()]
+    return (sum(step["bytes_sent"] for step in every) > 0
+            and sum(step["seconds"]["sync"] for step in every)
+            < NEXT_TO_NOTHING * sum(step["duration"] for step in every))
 
 
 def straggler(steps: Steps) -> str:
@@ -137,18 +154,20 @@ def straggler(steps: Steps) -> str:
 
     A straggler's own work is longer than the other ranks' median by a tenth, and beyond the spread.
     """
-    work = [{rank: own_work(step, row.values()) for rank, step in row.items()}
-            for row in list(steps.values())[1:] or steps.values()]
+    overlaps = averages_in_backward(steps)
+    work = [{rank: own_work(step, overlaps) for rank, step in row.items()} for row in timed(steps)]
     means = {rank: fmean(row[rank] for row in work if rank in row)
              for rank in sorted({rank for row in work for rank in row})}
+    if len(means) == 1:
+        return f"no straggler: rank {next(iter(means))} is alone"
     slowest = max(means, key=lambda rank: means[rank])
     rows = [row for row in work if slowest in row and len(row) > 1]
     others = [median(seconds for rank, seconds in row.items() if rank != slowest) for row in rows]
     ahead = [row[slowest] - other for row, other in zip(rows, others, strict=True)]
     if not ahead or fmean(ahead) <= max(NOTABLE * fmean(others), half_interval(ahead)):
-        return ("no straggler: the ranks' own work differs by less than "
-                f"{100 * NOTABLE:.0f} %, or within its spread")
+        return ("no straggler: the slowest rank's own work is not longer than the other ranks' "
+                f"median by {100 * NOTABLE:.0f} % and beyond its spread")
     times = sum(max(row, key=lambda rank: row[rank]) == slowest for row in rows)
-    return (f"rank {slowest} is the straggler: {1000 * means[slowest]:.1f} ms of own work an "
-            f"iteration, the other ranks' median {1000 * fmean(others):.1f} ms; slowest in {times} "
-            f"of {len(rows)} iterations")
+    return (f"rank {slowest} is the straggler: {1000 * fmean(row[slowest] for row in rows):.1f} ms "
+            f"of own work an iteration, the other ranks' median {1000 * fmean(others):.1f} ms; "
+            f"slowest in {times} of {len(rows)} iteration{'s' * (len(rows) > 1)}")

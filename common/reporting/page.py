@@ -15,7 +15,11 @@ from typing import NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from common.core.failures import DataError
+from common.core.files import read_bytes
+from common.core.markdown import as_markdown
 from common.core.trace_file import unpack_trace
+from common.core.visible import visible
 from common.reporting import (
     confusion_figures,
     difference_figures,
@@ -102,7 +106,9 @@ class Page:
         loads itself again after so many seconds.
         """
         environment = Environment(loader=FileSystemLoader(HERE), autoescape=True,
-                                  undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+                                  undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+                                  finalize=_shown)
+        environment.filters["as_markdown"] = as_markdown
         beside = folder / f"{name}_figures"
         beside.mkdir(parents=True, exist_ok=True)
         for section in self.sections:
@@ -115,6 +121,11 @@ class Page:
         plain = environment.overlay(autoescape=False)
         _replace(folder / f"{name}.md", plain.get_template("page.md.j2").render(
             page=self, figures=beside.name))
+
+
+def _shown(value: object) -> object:
+    """What a template prints; the logs' words move no cursor and turn no line around."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _policy(script: str) -> str:
@@ -159,18 +170,26 @@ def _traces(runs: Runs) -> Section:
     for run in runs:
         for path in sorted((run.folder / "traces").glob("trace_all*.json.gz"))[-1:]:
             table, drawn = _trace(path, path.stat().st_mtime_ns, short(run.name),
-                                  f"{run.name.replace('/', '-').lower()}-{run.ranks}")
+                                  f"{run.name.replace('/', '-').lower()}-{run.ranks}",
+                                  run.sent_while_traced)
             found += table
             pictures += drawn
     return Section("Traces", found, pictures)
 
 
 @lru_cache
-def _trace(path: Path, changed: int, name: str, place: str) -> tuple[list[Table], list[Picture]]:
-    """Of one run. A trace takes a second to read and draw, so it is done once until it changes."""
-    trace = unpack_trace(path.read_bytes())
-    drawn = [(f"trace-{place}", timeline(trace, name))]
-    intervals = travel(trace)
+def _trace(path: Path, changed: int, name: str, place: str,
+           counted: int) -> tuple[list[Table], list[Picture]]:
+    """Of one run. A trace takes a second to read and draw, so it is done once until it changes.
+
+    Raises DataError where it is none.
+    """
+    try:
+        trace = unpack_trace(read_bytes(path))
+        drawn = [(f"trace-{place}", timeline(trace, name, counted))]
+        intervals = travel(trace, counted)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        raise DataError(f"{path} is not a trace that a run with --profile wrote") from error
     if intervals:
         drawn.append((f"travel-{place}", travel_figure(intervals, name)))
     return [tables.travel(intervals, name)] if intervals else [], pictures_of(drawn)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
+from common.core.visible import visible
 from common.reporting.figure_style import svg
 from common.reporting.hover import Spot, spots
 
@@ -30,8 +31,8 @@ class Picture(NamedTuple):
     def of(cls, name: str, figure: Figure) -> "Picture":
         text = svg(figure)
         width, height = (round(72 * inches) for inches in figure.get_size_inches())
-        return cls(name, " ".join(figure.get_suptitle().split()), text,
-                   spots(figure), width, height)
+        words = [spot._replace(words=visible(spot.words)) for spot in spots(figure)]
+        return cls(name, " ".join(figure.get_suptitle().split()), text, words, width, height)
 
     @property
     def data_uri(self) -> str:

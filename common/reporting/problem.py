@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from common.core.events import read_events
-from common.core.failures import UsageError, first_line
+from common.core.failures import DataError, UsageError, first_line
+from common.core.files import read_bytes
 from common.core.provenance import ROOT, code_digest, processor
+from common.core.visible import visible
 from common.reporting.masking import Mask
 
 LAST_LINES = 40  # of a log
@@ -51,7 +53,7 @@ def problem_report(folders: Iterable[Path], facts: Mapping[str, Any],
                     if name.startswith(VARIABLES)))))]
     sections += [(str(path), text) for folder in folders for path, text in _files(folder)]
     text = "\n".join(f"===== {title}\n{body.rstrip()}\n" for title, body in sections)
-    return Mask(environment, home)(text)
+    return visible(Mask(environment, home)(text), "\n\t")
 
 
 def _lines(entries: Mapping[str, Any]) -> str:
@@ -99,9 +101,9 @@ def _contents(path: Path) -> str:
     try:
         if path.match(METRICS):
             return _cut(_telling_events(path))
-        lines = path.read_text(errors="replace").splitlines()
+        lines = read_bytes(path).decode(errors="replace").splitlines()
         return _cut(lines if path.name in WHOLE else lines[-LAST_LINES:])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, DataError) as error:
         return f"cannot be read: {first_line(error)}"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from common.reporting.causes import join
+from common.reporting.causes import at_most, join, told_apart
 from common.reporting.figure_style import MARKS, legend_below, line, new_figure
 
 Table = dict[str, Any]
@@ -78,7 +78,7 @@ def _agreement(table: Table, gap: float, names: int) -> str:
         return (f"{'stays' if names == 1 else 'stay'} within what rounding does to one rank: "
                 f"{after} no weight differs by more than {gap:.0e}, and "
                 f"{table['bounds']['weights']['absolute']:.0e} is explained by rounding.")
-    differs = (f"no weight differs by more than {gap:.0e}" if gap else
+    differs = (f"no weight differs by more than {at_most(gap)}" if gap else
                "all weights are equal, bit for bit")
     return f"{learn} what one rank learns: {after} {differs}."
 
@@ -88,12 +88,13 @@ def _failure(table: Table, failed: Sequence[Case]) -> str:
     quantity = case["verdict"].removeprefix(FAILED).split(", ")[0]
     others = f" {number(len(failed) - 1).capitalize()} more of {len(table['cases'])} comparisons " \
              "failed." if len(failed) > 1 else ""
+    gap, bound = told_apart(*(each[quantity]["absolute"]
+                              for each in (case["gaps"], table["bounds"])))
     return (f"The proof FAILED: {shown(case['name'])} on "
             f"{ranks(case['ranks'])} does not learn what one rank learns. In "
             f"{table['settings']['precision']} the {quantity} "
             f"{'differs' if quantity == 'loss' else 'differ'} by "
-            f"{case['gaps'][quantity]['absolute']:.0e}, where the bound is "
-            f"{table['bounds'][quantity]['absolute']:.0e}.{others}")
+            f"{gap}, where the bound is {bound}.{others}")
 
 
 def shown(name: str) -> str:
@@ -144,5 +145,5 @@ def _title(table: Table) -> str:
                 "in float32" if label.startswith(("one", ranks(most_ranks(table))))
                 else f"in {table['settings']['precision']}")
         lasts[kind] = max(lasts.get(kind, 0.0), case["gaps"]["weights"]["absolute"])
-    return f"Weights differ from one rank's after {table['steps']} steps by " + ", ".join(
-        f"{gap:.0e} {kind}" for kind, gap in lasts.items())
+    return f"Weights differ from one rank's after {table['steps']} steps by at most " + ", ".join(
+        f"{at_most(gap)} {kind}" for kind, gap in lasts.items())

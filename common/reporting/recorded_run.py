@@ -73,7 +73,8 @@ class RecordedRun:
     @cached_property
     def merged(self) -> list[dict[str, Any]]:
         """One record for each iteration of all ranks: see common/reporting/merged_steps.py."""
-        return [merge(place, ranks, self.metric.key) for place, ranks in self.steps.items()]
+        return [merge(place, ranks, self.metric.key, self.overlaps_sync)
+                for place, ranks in self.steps.items()]
 
     @cached_property
     def durations(self) -> list[float]:
@@ -105,9 +106,17 @@ class RecordedRun:
                                   if rank in row)) for rank in ranks}
 
     @property
+    def sent_while_traced(self) -> int:
+        """Bytes that the leader sent in the last iteration before its trace was written, or 0."""
+        kinds = [event["event"] for event in self.events]
+        traced = len(kinds) - kinds[::-1].index("operators") if "operators" in kinds else 0
+        return next((event["bytes_sent"] for event in reversed(self.events[:traced])
+                     if event["event"] == "step"), 0)
+
+    @cached_property
     def overlaps_sync(self) -> bool:
         """Whether averaging happens inside backward, as DDP does it."""
-        return self.ranks > 1 and averages_in_backward(list(self.steps.values())[-1].values())
+        return self.ranks > 1 and averages_in_backward(self.steps)
 
 
 def short(name: str) -> str:
@@ -124,7 +133,7 @@ def capital(sentence: str) -> str:
 def find_runs(folders: Iterable[Path]) -> list[RecordedRun]:
     """The runs in these folders and below, parts in the order of the lesson.
 
-    A run without a leader's log, or without a step, is passed over. Raises DataError when none is
+    A run without a step of its leader's is passed over. Raises DataError when none is
     left, or when a folder is missing.
     """
     folders = list(folders)
@@ -142,7 +151,7 @@ def find_runs(folders: Iterable[Path]) -> list[RecordedRun]:
 def _read(name: str, paths: list[Path]) -> RecordedRun | None:
     leaders = [path for path in paths if rank_of(path) == 0]
     steps = by_place(paths)
-    if not leaders or not steps:
+    if not leaders or not any(0 in row for row in steps.values()):
         return None
     hosts = {rank_of(path): event.get("host", "") for path in paths
              for event in read_events(path, "start")}

@@ -4,13 +4,14 @@
 """
 
 from collections.abc import Sequence
+from math import isfinite
 from statistics import fmean
 
 from common.core.progress import slowest_phase
 from common.core.spread import times_as_fast
 from common.reporting import causes
 from common.reporting.causes import EARLY, Learned, join
-from common.reporting.merged_steps import straggler
+from common.reporting.merged_steps import NEXT_TO_NOTHING, straggler
 from common.reporting.recorded_run import RecordedRun, capital, short
 
 MEGABYTE = 1e6
@@ -23,13 +24,28 @@ def learning(runs: Sequence[RecordedRun]) -> str:
 
 
 def causes_of_differences(runs: Sequence[RecordedRun]) -> list[str]:
-    """The same for every cause, the gravest first; of a single run, how its loss falls."""
+    """The same for every cause, the gravest first; where nothing compares, how the loss moves."""
     learned = [Learned(short(run.name), run.ranks, run.settings, {
         (row["epoch"], row["iteration"]): row["loss"] for row in run.merged},
-        run.start.get("has_batch_norm", True)) for run in runs]
-    losses = [row["loss"] for row in runs[0].merged]
-    return causes.sentences(learned) or [
-        f"the loss falls from {losses[0]:.2f} to {fmean(losses[-EARLY:]):.2f}"]
+        run.start.get("has_batch_norm", True), run.last("evaluation").get("weights", ""))
+        for run in runs]
+    return causes.sentences(learned) or [_course_of_the_loss(
+        [row["loss"] for row in runs[0].merged], f" of {short(runs[0].name)}" * bool(runs[1:]))]
+
+
+def _course_of_the_loss(losses: Sequence[float], whose: str) -> str:
+    """From the first iteration to the last ones: falls, rises or stays."""
+    last = losses[1:][-EARLY:]
+    if not last:
+        return f"the loss{whose} is {losses[0]:.3g} in its only iteration"
+    if not isfinite(fmean([losses[0], *last])):
+        return f"the loss{whose} is not finite in all of its iterations"
+    begin, end = causes.told_apart(losses[0], fmean(last), digits=3)
+    way = "falls" if fmean(last) < losses[0] else "rises" if fmean(last) > losses[0] else "stays"
+    if way == "stays":
+        return f"the loss{whose} stays at {begin}"
+    several = f"the mean of the last {len(last)} iterations" if last[1:] else "the last iteration"
+    return f"the loss{whose} {way} from {begin} in the first iteration to {end} in {several}"
 
 
 def timed(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
@@ -67,8 +83,10 @@ def speed_up(runs: Sequence[RecordedRun]) -> str:
     text = (f"{several} are {times:.2f} times as fast as one" if times else
             f"{several} and one do not differ in speed beyond the spread of their iterations")
     cores = best.start["cores"]
-    shared = len(set(best.hosts.values())) == 1 and cores <= best.ranks
-    return text + (f"; the {best.ranks} share one machine's {cores} cores" if shared else "")
+    shared = (len(best.hosts) == best.ranks and len(set(best.hosts.values())) == 1
+              and cores <= best.ranks)
+    several = "cores" if cores > 1 else "core"
+    return text + (f"; the {best.ranks} share one machine's {cores} {several}" if shared else "")
 
 
 def strategies(runs: Sequence[RecordedRun]) -> list[str]:
@@ -99,7 +117,8 @@ def _against(runs: Sequence[RecordedRun]) -> str:
 
 def _sync_fraction(run: RecordedRun) -> float:
     ranks = run.phases.values()
-    return sum(rank["sync"] for rank in ranks) / sum(sum(rank.values()) for rank in ranks)
+    whole = sum(sum(rank.values()) for rank in ranks)
+    return sum(rank["sync"] for rank in ranks) / (whole or 1.0)
 
 
 def where_time_goes(runs: Sequence[RecordedRun]) -> str:
@@ -108,17 +127,19 @@ def where_time_goes(runs: Sequence[RecordedRun]) -> str:
     several = [run for run in known if run.ranks > 1]
     if known and not several:
         phase, fraction = slowest_phase(next(iter(known[0].phases.values())))
-        return f"{phase} takes {100 * fraction:.0f} % of the time"
+        where = f" in {short(known[0].name)}" * (len(runs) > 1)
+        return f"{phase} takes {100 * fraction:.0f} % of the time{where}"
     if not several:
         return ""
     waiting = [run for run in several if not run.overlaps_sync]
     overlapping = [short(run.name) for run in several if run.overlaps_sync]
-    within = f"within backward in {join(overlapping)}"
+    within = (f"averaging takes less than {100 * NEXT_TO_NOTHING:.0f} % of the time after backward "
+              f"in {join(overlapping)}")
     if not waiting:
-        return f"averaging takes place {within}"
+        return within
     worst = max(waiting, key=_sync_fraction)
     text = f"{short(worst.name)} spends {100 * _sync_fraction(worst):.0f} % of its time averaging"
-    return text + (f"; averaging takes place {within}" if overlapping else "")
+    return text + f"; {within}" * bool(overlapping)
 
 
 def bytes_moved(runs: Sequence[RecordedRun]) -> str:
@@ -137,28 +158,33 @@ def bytes_moved(runs: Sequence[RecordedRun]) -> str:
 
 
 def amount(sent: float) -> str:
-    """Bytes in MB, or in kB below 0.1 MB."""
+    """Bytes in MB, in kB below 0.1 MB, and below 0.1 kB in bytes."""
+    if sent < 100:
+        return f"{sent:.0f} byte{'s' * (sent != 1)}"
     return f"{sent / MEGABYTE:.1f} MB" if sent >= MEGABYTE / 10 else f"{sent / 1000:.1f} kB"
 
 
 def straggling(runs: Sequence[RecordedRun]) -> str:
     """The first straggler of any run, or that there is none."""
-    several = [run for run in repeated(runs) if len(run.phases) > 1]
+    several = [run for run in repeated(runs) if run.ranks > 1]
     told = [f"{short(run.name)}: {text}" for run in several
             if not (text := straggler(run.steps)).startswith("no ")]
-    return told[0] if told else "no rank is a straggler" if several else ""
+    # of a rank whose log is missing nothing is known
+    whole = all(len(run.phases) == run.ranks for run in several)
+    return told[0] if told else "no rank is a straggler" if several and whole else ""
 
 
 def scores(runs: Sequence[RecordedRun]) -> str:
     """The first run's metric on the test set, after training, in all runs that have it."""
     metric = runs[0].metric
-    values = sorted(run.test_score for run in runs
-                    if run.metric == metric and run.test_score is not None)
-    if not values:
+    tested = [(run.test_score, short(run.name)) for run in runs
+              if run.metric == metric and run.test_score is not None and isfinite(run.test_score)]
+    if not tested:
         return ""
-    low, high = metric.shown(values[0], 1), metric.shown(values[-1], 1)
-    return (f"test {metric.name} is {low}" if low == high
-            else f"test {metric.name} lies between {low} and {high}")
+    where = f" in {join([name for _, name in tested])}" * (len(tested) < len(runs))
+    low, high = (metric.shown(end(tested)[0], 1) for end in (min, max))
+    return (f"test {metric.name} is {low}{where}" if low == high
+            else f"test {metric.name} lies between {low} and {high}{where}")
 
 
 def summary(runs: Sequence[RecordedRun]) -> list[str]:

@@ -89,7 +89,8 @@ def _life(run: RecordedRun, now: float, usual: float) -> tuple[str, int, bool]:
 def _speed(run: RecordedRun, recent: list[dict], usual: float) -> str:
     phase, fraction = slowest_phase({name: sum(step["seconds"][name] for step in recent)
                                      for name in PHASES})
-    return (f"loss {fmean(step['loss'] for step in recent):.3f} (last {len(recent)} iterations, "
+    several = f"{len(recent)} iterations" if len(recent) > 1 else "iteration"
+    return (f"loss {fmean(step['loss'] for step in recent):.3f} (last {several}, "
             f"rank 0), {run.settings['batch_size'] / usual:.0f} samples/s, mostly {phase} "
             f"({100 * fraction:.0f} %)"
             + ("" if run.test_score is None

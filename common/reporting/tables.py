@@ -1,6 +1,5 @@
 """The tables of the page: heads and rows of text, the same for HTML, Markdown and a terminal."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,12 +7,13 @@ from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
 from common.core.failures import DataError
+from common.core.files import read_json
 from common.core.progress import PHASES
 from common.reporting.figures import label
 from common.reporting.proof_findings import best_table, claim
 from common.reporting.recorded_run import RecordedRun, short
 from common.reporting.run_findings import MEGABYTE, base_of, timed
-from common.reporting.travel import Interval, in_words
+from common.reporting.travel import Interval, in_words, unit_of
 from common.reporting.waiting import waits
 
 Runs = Sequence[RecordedRun]
@@ -47,15 +47,17 @@ def timing(runs: Runs) -> Table:
 
 def _megabytes_sent(run: RecordedRun) -> str:
     most = max(run.bytes_sent.values())
-    return f"{most / MEGABYTE:.1f}" if most or run.ranks == 1 else "-"
+    if not most:
+        return "0.0" if run.ranks == 1 else "-"
+    return f"{most / MEGABYTE:.1f}" if most >= MEGABYTE / 10 else f"{most / MEGABYTE:.1g}"
 
 
 def _times(run: RecordedRun, base: RecordedRun | None) -> tuple[str, ...]:
     if not run.mean:
         return "-", "-", "0", "-", "-"
-    spread = stdev(run.durations) if len(run.durations) > 1 else 0.0
+    spread = f" ± {stdev(run.durations):.3f}" if len(run.durations) > 1 else ""
     speed = f"{base.mean / run.mean:.2f}" if base and base.mean else "-"
-    return (f"{run.mean:.3f} ± {spread:.3f}", f"{median(run.durations):.3f}",
+    return (f"{run.mean:.3f}{spread}", f"{median(run.durations):.3f}",
             str(len(run.durations)), f"{run.images_per_second:.0f}", speed)
 
 
@@ -73,7 +75,7 @@ def phases(runs: Runs) -> Table:
     rows = []
     for run in timed(runs):
         means = {phase: fmean(rank[phase] for rank in run.phases.values()) for phase in PHASES}
-        whole = sum(means.values())
+        whole = sum(means.values()) or 1.0
         rows.append((label(run), *(f"{1000 * means[phase]:.1f} ({100 * means[phase] / whole:.0f} %)"
                                    for phase in PHASES)))
     return Table("Milliseconds of an iteration by phase, mean over ranks; in brackets the share",
@@ -117,10 +119,11 @@ def by_class(runs: Runs) -> Table:
     for run in runs:
         if "confusion_matrix" in (test := run.last("evaluation")):
             rows = enumerate(zip(test["class_names"], test["confusion_matrix"], strict=True))
-            recalls[label(run)] = {name: f"{100 * row[place] / (sum(row) or 1):.1f} %"
-                                   for place, (name, row) in rows}
+            recalls[label(run)] = {name: f"{100 * row[place] / sum(row):.1f} %"
+                                   for place, (name, row) in rows if sum(row)}
     names = dict.fromkeys(name for recall in recalls.values() for name in recall)
-    return Table("Test images of each class that were recognised (recall)", ("class", *recalls),
+    return Table("Test images of each class that were recognised (recall); -: a run has none",
+                 ("class", *recalls),
                  [(name, *(recall.get(name, "-") for recall in recalls.values()))
                   for name in names])
 
@@ -141,11 +144,12 @@ def waiting(runs: Runs) -> Table:
 
 def travel(found: Sequence[Interval], name: str) -> Table:
     """Which bytes travel behind which computation, in one traced step."""
-    return Table(f"{name}: what rank 0 computes in its last traced step, and the bytes that are in "
-                 f"transfers meanwhile; {in_words(found)}",
-                 ("rank 0 computes", "from, ms", "to, ms", "MB made ready", "MB that travel"),
+    unit, size = unit_of(found)
+    return Table(f"{name}: what rank 0 computes in its last traced step, and the bytes that it "
+                 f"sends meanwhile; {in_words(found)}",
+                 ("rank 0 computes", "from, ms", "to, ms", f"{unit} made ready", f"{unit} sent"),
                  [(each.computes, f"{each.start:.1f}", f"{each.end:.1f}",
-                   f"{each.made / MEGABYTE:.2f}", f"{each.travelled / MEGABYTE:.2f}")
+                   f"{each.made / size:.2f}", f"{each.travelled / size:.2f}")
                   for each in found])
 
 
@@ -160,7 +164,7 @@ class Proof(NamedTuple):
 def read_proof(path: Path) -> Proof:
     """The proof in a file; raises DataError when it holds none."""
     try:
-        data = json.loads(path.read_text())
+        data = read_json(path)
         best = best_table(data["tables"])
         return Proof(claim(best), best, [_proof(table, path.name, data)
                                          for table in data["tables"]])

@@ -3,11 +3,12 @@
     python3 scripts/compare.py outputs        # for runs with --profile
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
 from matplotlib.figure import Figure
 
-from common.core.trace_file import PHASE_TRACK, Event, Trace, is_communication
+from common.core.trace_file import Event, Trace
 from common.reporting.figure_style import (
     BAR_EDGE,
     INK,
@@ -16,53 +17,70 @@ from common.reporting.figure_style import (
     new_figure,
     unlisted,
 )
+from common.reporting.messages import (
+    Span,
+    are_all_there,
+    is_of_gpus,
+    last_step,
+    moves_bytes,
+    phase_is,
+    ranks_of,
+)
 
-Span = tuple[float, float]
 Choice = Callable[[Event], bool]
-NOTABLE = 0.1  # gather/scatter's root computes a mean between its two transfers
 MICROSECONDS = 1e-3  # in milliseconds
-
-
-def last_step(trace: Trace) -> Span:
-    """From rank 0's last "data" to the end of its "update", in microseconds."""
-    leaders = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["pid"] == 0]
-    data, update = (list(filter(phase_is(phase), leaders))[-1] for phase in ("data", "update"))
-    return data["ts"], update["ts"] + update["dur"]
+ENGINE = "autograd::engine::evaluate_function: "
 
 
 def spans(trace: Trace, rank: int, step: Span, chosen: Choice) -> list[Span]:
     """(start, length) within `step` of a rank's chosen events; milliseconds."""
+    return _within(step, (event for event in trace["traceEvents"] if event["ph"] == "X"
+                          and event["pid"] == rank and chosen(event)))
+
+
+def _within(step: Span, events: Iterable[Event]) -> list[Span]:
     found = []
-    for event in trace["traceEvents"]:
-        if event["ph"] == "X" and event["pid"] == rank and chosen(event):
-            start, end = max(event["ts"], step[0]), min(event["ts"] + event["dur"], step[1])
-            if end > start:
-                found.append((MICROSECONDS * (start - step[0]), MICROSECONDS * (end - start)))
+    for event in events:
+        start, end = max(event["ts"], step[0]), min(event["ts"] + event["dur"], step[1])
+        if end > start:
+            found.append((MICROSECONDS * (start - step[0]), MICROSECONDS * (end - start)))
     return found
 
 
-def phase_is(phase: str) -> Choice:
-    """Chooses the spans of a phase, as the host saw it."""
-    return lambda event: event["tid"] == PHASE_TRACK and event["name"] == phase
+def computing(trace: Trace, rank: int) -> list[Event]:
+    """A rank's arithmetic: its GPU's kernels, or the operators of the threads that run backward.
+
+    An autograd function counts as a whole, since what is compiled for it shows no operators; but
+    one that sends within, and so may wait, only by its operators, as what takes a gradient over
+    does, where hooks run.
+    """
+    mine = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["pid"] == rank]
+    if is_of_gpus(trace):
+        return [event for event in mine if event.get("cat") == "kernel" and not moves_bytes(event)]
+    threads = {event["tid"] for event in mine if event["name"].startswith(ENGINE)}
+    operators = [event for event in mine if event["tid"] in threads
+                 and event.get("cat") == "cpu_op"]
+    sends = sorted(event["ts"] for event in operators if event["name"].startswith("c10d::"))
+    return [event for event in operators if event["name"].startswith("aten::")
+            or not (event["name"].startswith("c10d::") or "AccumulateGrad" in event["name"]
+                    or _contains(event, sends))]
 
 
-def moves_bytes(event: Event) -> bool:
-    """Chooses communication."""
-    return is_communication(event["name"])
+def _contains(event: Event, moments: list[float]) -> bool:
+    place = bisect_left(moments, event["ts"])
+    return place < len(moments) and moments[place] <= event["ts"] + event["dur"]
 
 
-def computes(event: Event) -> bool:
-    """Chooses arithmetic: a GPU's kernels, or the host's operators. Waiting is neither."""
-    return not moves_bytes(event) and (event.get("cat") == "kernel"
-                                       or event["name"].startswith("aten::"))
+def overlap(trace: Trace, other: Choice | None = None) -> float:
+    """The fraction of all ranks' communication time, in the last step, in which they also compute.
 
-
-def overlap(trace: Trace, other: Choice = computes) -> float:
-    """The fraction of all ranks' communication time, in the last step, in which `other` goes on."""
+    With `other`, in which the events that it chooses go on.
+    """
     step = last_step(trace)
     moving = overlapped = 0.0
-    for rank in _ranks(trace):
-        under = _joined(spans(trace, rank, step, other))
+    for rank in ranks_of(trace):
+        under = _joined(spans(trace, rank, step, other) if other
+                        else _within(step, computing(trace, rank)))
         for start, length in _joined(spans(trace, rank, step, moves_bytes)):
             moving += length
             overlapped += sum(max(0.0, min(start + length, begin + long) - max(start, begin))
@@ -82,16 +100,25 @@ def _joined(pieces: Iterable[Span]) -> list[Span]:
     return joined
 
 
-def _ranks(trace: Trace) -> list[int]:
-    return sorted({event["pid"] for event in trace["traceEvents"] if event["ph"] == "X"})
+def title(trace: Trace, counted: float) -> str:
+    """What the last step of a trace shows; `counted` are the bytes that rank 0's log has sent."""
+    ranks = ranks_of(trace)
+    if len(ranks) == 1:
+        return "one step of one rank"
+    if not are_all_there(trace, counted):
+        shows = "not all of its messages are" if counted else "too few messages for gradients are"
+        return f"one step of {len(ranks)} ranks; {shows} in the trace"
+    fraction = f"{100 * overlap(trace):.0f} %"
+    return ("messages are under way while the ranks compute nothing" if fraction == "0 %" else
+            f"{fraction} of the time that messages are under way, the ranks compute")
 
 
-def timeline(trace: Trace, name: str) -> Figure:
-    """The last traced step: a row of phases for each rank, its communication in a row beneath."""
-    step, ranks, fraction = last_step(trace), _ranks(trace), overlap(trace)
-    says = ("one step of one rank" if len(ranks) == 1 else
-            f"{100 * fraction:.0f} % of the time that bytes move, the ranks compute"
-            if fraction > NOTABLE else "bytes move while the ranks compute nothing")
+def timeline(trace: Trace, name: str, counted: float = 0) -> Figure:
+    """The last traced step: a row of phases for each rank, its communication in a row beneath.
+
+    `counted` are the bytes that rank 0 has sent in it, by its log; 0 where none were counted.
+    """
+    step, ranks, says = last_step(trace), ranks_of(trace), title(trace, counted)
     figure, (axes,) = new_figure(f"{name}: {says}", 1.8 + 0.55 * len(ranks))
     for place, rank in enumerate(ranks):
         for phase, look in PHASES.items():

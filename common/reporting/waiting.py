@@ -27,6 +27,7 @@ from common.reporting.run_findings import straggling
 
 RECENT = 20  # iterations
 MILLISECONDS = 1000
+TITLE = "who waits for whom in an iteration"
 
 
 class Waits(NamedTuple):
@@ -53,7 +54,7 @@ def waits(run: RecordedRun) -> dict[int, Waits]:
     Empty for one rank, and where a rank's log is missing.
     """
     rows = [row for row in list(run.steps.values())[1:] if len(row) == run.ranks > 1][-RECENT:]
-    work = [{rank: own_work(step, row.values()) for rank, step in row.items()} for row in rows]
+    work = [{rank: own_work(step, run.overlaps_sync) for rank, step in row.items()} for row in rows]
     slowest = [max(row, key=lambda rank: row[rank]) for row in work]
     return {rank: _of(rank, work, slowest) for rank in range(run.ranks)} if work else {}
 
@@ -70,7 +71,7 @@ def figure(runs: Sequence[RecordedRun]) -> Figure | None:
     bars = [(short(run.name), rank, found) for run in runs for rank, found in waits(run).items()]
     if not bars:
         return None
-    drawn, (axes,) = new_figure(straggling(runs), 1.7 + 0.24 * len(bars))
+    drawn, (axes,) = new_figure(straggling(runs) or TITLE, 1.7 + 0.24 * len(bars))
     places = rows_of_ranks(axes, [(name, rank) for name, rank, _ in bars])
     own, waited = ([MILLISECONDS * getattr(found, kind) for *_, found in bars]
                    for kind in ("own", "waits"))

@@ -20,6 +20,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from common.core.failures import CheckpointError
+from common.core.files import open_file
 from common.core.progress import Position
 from common.run import plain_checkpoint
 from common.run.plain_checkpoint import END_RECORD
@@ -27,6 +28,8 @@ from common.run.plain_checkpoint import END_RECORD
 FORMAT = 3
 _LAYOUT = {"position": list, "model_state_dict": dict, "optimizer": str,
            "optimizer_state_dict": dict}
+_MAY_HOLD = {"settings": dict, "ran_on": dict, "samples": dict, "totals": list, "data": str,
+             "rank_state": list, "validation_losses": list, "loss": float | int, "epoch": int}
 _MARK = b"sha256:"
 _TRAILER = len(_MARK) + 64
 
@@ -82,11 +85,15 @@ def _sealed(contents: dict[str, Any]) -> memoryview:
     return buffer.getbuffer()
 
 
-def _verify(data: bytes, path: Path) -> None:
-    if data[-_TRAILER:-64] != _MARK:
-        raise CheckpointError(f"{path} is not a checkpoint of this project, or it was cut short")
+def _verify(data: bytes, path: Path | str) -> None:
+    _require_mark(data, path)
     if hashlib.sha256(memoryview(data)[:-64]).hexdigest().encode() != data[-64:]:
         raise CheckpointError(f"{path} is damaged: its checksum does not match its contents")
+
+
+def _require_mark(end: bytes, path: Path | str) -> None:
+    if end[-_TRAILER:-64] != _MARK:
+        raise CheckpointError(f"{path} is not a checkpoint of this project, or it was cut short")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -110,12 +117,19 @@ def read(path: Path | str, say: Callable[[str], None] = lambda text: None) -> di
 
 
 def read_bytes(path: Path | str) -> bytes:
-    """The file as it is, unverified. Raises CheckpointError when it cannot be read."""
+    """The file as it is. Raises CheckpointError when it cannot be read, or ends as none does."""
     try:
-        return Path(path).read_bytes()
+        with open_file(path) as file:
+            file.seek(-min(_TRAILER, os.fstat(file.fileno()).st_size), io.SEEK_END)
+            if not plain_checkpoint.is_plain(end := file.read()):
+                _require_mark(end, path)  # a foreign file may be larger than the memory
+            file.seek(0)
+            return file.read()
     except OSError as error:
         raise CheckpointError(f"the checkpoint {path} cannot be read: "
                               f"{error.strerror}") from error
+    except MemoryError as error:
+        raise CheckpointError(f"the checkpoint {path} is larger than the memory") from error
 
 
 def parse(data: bytes, path: Path) -> dict[str, Any]:
@@ -128,7 +142,7 @@ def parse(data: bytes, path: Path) -> dict[str, Any]:
         contents = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
         raise CheckpointError(f"{path} cannot be loaded: "
-                              f"{plain_checkpoint.why_not_loaded(data, error)}") from error
+                              f"{plain_checkpoint.why_not_loaded(data)}") from error
     if sealed or (isinstance(contents, dict) and {"format", "position"} <= contents.keys()):
         _require_layout(contents, path)
     else:
@@ -143,13 +157,16 @@ def _require_layout(contents: Any, path: Path) -> None:
     if contents["format"] != FORMAT:
         raise CheckpointError(f"{path} has format {contents['format']}, and this version of the "
                               f"program needs {FORMAT}: use the version that wrote it")
-    for name, kind in _LAYOUT.items():
+    there = {name: kind for name, kind in _MAY_HOLD.items() if name in contents}
+    for name, kind in {**_LAYOUT, **there}.items():
         if not isinstance(contents.get(name), kind):
             raise CheckpointError(f"{path} has no usable entry {name!r}: it is not a checkpoint of "
                                   "this project")
     position = contents["position"]
     if len(position) != 3 or not all(type(n) is int and n >= 0 for n in position):
         raise CheckpointError(f"{path} says it was saved at {position}, which is no position")
+    if not all(type(loss) in (int, float) for loss in contents.get("validation_losses", [])):
+        raise CheckpointError(f"{path} has validation losses that are not numbers")
 
 
 def peek(path: Path | str) -> dict[str, Any]:
@@ -158,6 +175,7 @@ def peek(path: Path | str) -> dict[str, Any]:
     Quick: tensors are not read before they are used. Runs no code from the file.
     """
     try:
+        open_file(path).close()  # torch would wait at a named pipe
         contents = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception:  # a damaged file can make the reader stumble anywhere
         return {}

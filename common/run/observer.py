@@ -5,8 +5,8 @@ long for a row that does not come: ranks need not be in step, and then are compa
 """
 
 import json
+import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -14,15 +14,17 @@ from torch import Tensor, nn
 from torch.distributed import Store
 from torch.optim import Optimizer
 
+from common.cluster.pace import poll_seconds
 from common.core.failures import RanksDisagree
 from common.core.progress import FINISHED
 from common.core.world import World
+from common.run.checksums import checksums
 from common.run.comparison import Answer, Comparison, Row
 from common.run.seen_samples import SeenSamples
-from common.run.sentinel import checksums
-from common.run.standstill import Whereabouts
+from common.run.waits import Whereabouts, noted
 
 ANSWER_SECONDS = 5.0
+FIRST_LOOK = 0.0005  # seconds until a rank looks for an answer again, doubled at each look
 MOST_IN_VAIN = 2
 
 
@@ -48,8 +50,10 @@ class Observer:
         self._comparison = Comparison(names, every, strict)
         self._steps, self._in_vain, self._closely, self._told_epoch = 0, 0, False, False
         self._hooks: list[Any] = []
+        self._noted = noted(self.here)
 
     def __enter__(self) -> "Observer":
+        self._noted.__enter__()
         self._hooks = [
             self._model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
             self._model.register_forward_hook(self._after_forward),
@@ -60,6 +64,7 @@ class Observer:
     def __exit__(self, *error: object) -> None:
         for hook in self._hooks:
             hook.remove()
+        self._noted.__exit__(None, None, None)
 
     def _before_forward(self, model: nn.Module, inputs: Any, names: Any) -> None:
         here = self.here
@@ -85,6 +90,7 @@ class Observer:
 
     def _after_step(self, optimizer: Optimizer, inputs: Any, names: Any) -> None:
         self.here.phase, self.here.has_stepped = "after update", True
+        self.here.steps += 1
 
     def compare(self, when: str) -> None:
         """Raises Found, on every rank, what the rows of all ranks show; warns of what may be meant.
@@ -125,16 +131,23 @@ class Observer:
         """The leader's answer to all ranks' rows, None when it takes too long."""
         keys = [f"{topic}/{rank}" for rank in range(self._world.size)]
         self._store.set(keys[self._world.rank], json.dumps(row))
-        try:
-            if self._world.is_leader:
-                self._answer(topic, keys)
-            self._store.wait([topic], timedelta(seconds=ANSWER_SECONDS))
-        except RuntimeError:
+        if not self._wait(keys if self._world.is_leader else [topic]):
             return None
+        if self._world.is_leader:
+            self._answer(topic, keys)
         return Answer(*json.loads(self._store.get(topic)))
 
+    def _wait(self, keys: list[str]) -> bool:
+        """Whether the keys are there in time; the store's own wait prints that they are not."""
+        deadline, looks = time.monotonic() + ANSWER_SECONDS, 0
+        while not self._store.check(keys):
+            if time.monotonic() > deadline:
+                return False
+            looks += 1
+            time.sleep(min(poll_seconds(self._world.size, looks), FIRST_LOOK * 2**looks))
+        return True
+
     def _answer(self, topic: str, keys: list[str]) -> None:
-        self._store.wait(keys, timedelta(seconds=ANSWER_SECONDS))
         rows = [Row(*json.loads(each)) for each in self._store.multi_get(keys)]
         for key in keys:
             self._store.delete_key(key)
@@ -151,5 +164,7 @@ class Observer:
 
 def _numbers(tensors: Sequence[Tensor], in_detail: bool) -> list[int]:
     """A checksum for each tensor, or one for all of them."""
-    sums = checksums(tensors).tolist() if tensors else []
-    return sums if in_detail else [sum(place * each for place, each in enumerate(sums, 1))]
+    if not tensors:
+        return []
+    sums = checksums(tensors)
+    return (sums if in_detail else checksums([sums])).tolist()

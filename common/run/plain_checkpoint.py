@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from common.core.failures import CheckpointError, first_line
+from common.core.failures import CheckpointError
 from common.core.progress import Position
 
 END_RECORD = b"PK\x05\x06"
@@ -43,14 +43,17 @@ def require_sound(data: bytes, path: Path) -> None:
         raise CheckpointError(f"{path} is damaged: the checksum of {broken} does not match")
 
 
-def why_not_loaded(data: bytes, error: Exception) -> str:
-    """What keeps torch.load(weights_only=True) from a file, without torch's advice to trust it."""
+def why_not_loaded(data: bytes) -> str:
+    """What keeps torch.load(weights_only=True) from a file.
+
+    Never in torch's own words: they advise to load it with weights_only=False, which runs its code.
+    """
     try:
         strange = torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(data))
     except Exception:  # whatever has stopped the loader may stop this too
         strange = []
     if not strange:
-        return first_line(error)
+        return "it is damaged, or not what torch.save writes"
     return (f"it holds {' and '.join(strange)}, and only tensors, numbers, texts, lists and "
             "dictionaries can be read without running code; of a whole model save the state_dict()")
 

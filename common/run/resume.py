@@ -160,7 +160,7 @@ def _find_checkpoint(folder: Path, settings: Settings,
     path, data = Path(), b""
     if node.world.is_leader:
         path, data = _leaders_checkpoint(folder, settings.resume_from)
-    source = Path(broadcast_bytes(str(path).encode(), node.device).decode())
+    source = Path(os.fsdecode(broadcast_bytes(os.fsencode(path), node.device)))
     data = broadcast_bytes(data, node.device)
     return source, checkpoint.parse(data, source) if data else None
 

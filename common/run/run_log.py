@@ -26,6 +26,7 @@ from common.core.memory import peak_memory
 from common.core.metrics import ACCURACY, Metric
 from common.core.progress import Position, slowest_phase
 from common.core.provenance import processor
+from common.core.visible import visible
 from common.core.world import World
 from common.run.state import Totals
 from common.run.trackers import Tracker
@@ -171,7 +172,7 @@ class RunLog:
                                                          metric=self.metric.title))
 
     def _line(self, text: str) -> None:
-        self._append(self._text, text)
+        self._append(self._text, visible(text))
         self.say(text)
 
     def _append(self, file: "_LogFile", line: str) -> None:

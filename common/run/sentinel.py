@@ -15,6 +15,7 @@ from common.core.collectives import gather_rows
 from common.core.failures import RanksDisagree
 from common.core.progress import Position
 from common.data.epoch_plan import EpochPlan, fingerprint, share_of
+from common.run.checksums import as_int64, checksums
 
 
 class Sentinel:
@@ -54,7 +55,7 @@ class Sentinel:
 
     def _compare(self, position: Position) -> None:
         samples = fingerprint(np.concatenate([indices for _, indices in self._trained]))
-        row = torch.cat([torch.tensor([_signed(samples)], device=self._node.device),
+        row = torch.cat([torch.tensor([as_int64(samples)], device=self._node.device),
                          checksums(list(self._model.parameters()))])
         rows = gather_rows(row).cpu()
         self._check_samples(rows[:, 0].tolist(), position)
@@ -67,7 +68,7 @@ class Sentinel:
                 self._plan_of(at.epoch).samples_of(at.iteration, share_of(
                     rank, self._node.world.size, self._virtual_nodes))
                 for at, _ in self._trained])
-            if _signed(fingerprint(planned)) != samples:
+            if as_int64(fingerprint(planned)) != samples:
                 raise RanksDisagree(
                     f"{self._name(rank)} has trained on other samples than its shard between "
                     f"{self._trained[0][0]} and {position}: its loader does not follow the plan")
@@ -90,24 +91,3 @@ class Sentinel:
     def _name(self, rank: int) -> str:
         ranks = self._node.ranks
         return str(ranks[rank]) if ranks else f"rank {rank}"
-
-
-def checksums(tensors: Sequence[Tensor]) -> Tensor:
-    """One int64 per tensor: the sum of its bits, read as whole numbers. Any one change shows."""
-    return torch.stack([_sum_of_bits(each).to(tensors[0].device) for each in tensors])
-
-
-def _sum_of_bits(tensor: Tensor) -> Tensor:
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    values = tensor.detach()
-    if values.is_complex():
-        values = torch.view_as_real(values.resolve_conj())
-    words = values.view(kinds[values.element_size()])
-    if words.is_cuda:
-        return words.sum(dtype=torch.int64)
-    return torch.tensor(words.numpy().sum(dtype=np.int64))  # a quarter of torch's time on a CPU
-
-
-def _signed(number: int) -> int:
-    """A 64-bit number as torch's int64 holds it."""
-    return number - 2**64 if number >= 2**63 else number

@@ -14,6 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from common.cluster.process_group import Node
+from common.core import torch_private
 from common.core.collectives import gather_bytes_to_leader
 from common.core.failures import UsageError
 from common.core.progress import PHASES
@@ -51,7 +52,8 @@ class Tracer:
             if self._node.device.type == "cuda":
                 activities.append(ProfilerActivity.CUDA)
             self._profiler = profile(activities=activities, record_shapes=True,
-                                     with_stack=self._stacks)
+                                     with_stack=self._stacks,
+                                     experimental_config=torch_private.trace_all_threads())
             self._profiler.start()
 
     def after_step(self, step: int) -> None:
@@ -82,7 +84,8 @@ class Tracer:
             raise UsageError(f"the trace {path} cannot be written: {error.strerror}") from error
         self._log.event("operators", rows=operators)
         if self._node.world.is_leader:
-            self._log.note(f"traced {len(self._window)} iterations: open {everybody} in "
+            count = len(self._window)
+            self._log.note(f"traced {count} iteration{'s' * (count > 1)}: open {everybody} in "
                            "https://ui.perfetto.dev; operators_rank0.txt beside it lists the "
                            "slowest operators")
 

@@ -15,8 +15,8 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch.distributed as dist
@@ -24,11 +24,13 @@ from torch import nn
 from torch.distributed import PrefixStore, Store
 from torch.optim import Optimizer
 
+from common.cluster.addresses import local_address_towards, resolve
 from common.cluster.board import Board, is_broken_collective
+from common.cluster.rank_info import RankInfo
 from common.cluster.stopping import Stop
 from common.cluster.watch import Watch
 from common.core.console import console, mark
-from common.core.failures import RanksDisagree, UsageError
+from common.core.failures import Failure, RanksDisagree, UsageError
 from common.core.progress import FINISHED, Progress, process_progress
 from common.core.world import World
 from common.run.comparison import uneven
@@ -37,6 +39,7 @@ from common.run.standstill import Standstill
 
 EVERY = 20
 TIMEOUT = 300.0
+SILENCE_SECONDS = 20.0  # of a rank that is stopped; a killed one's connections break at once
 _entered = itertools.count(1)
 
 
@@ -76,18 +79,34 @@ def _several_ranks(model: nn.Module, optimizer: Optimizer, loader: Any, every: i
         return PrefixStore(prefix, group.clone())
 
     process_progress().mark, say = mark(world), console(world)
-    board = Board(connect(), world, say, time.monotonic() + timeout)
+    board = Board(connect(), world, say, time.monotonic() + timeout, longer="timeout=")
     observer = Observer(model, optimizer, loader, board.store, world, every, strict, say)
     progress = progress or observer.here
     lengths: list[int | None] = []
     with (_all_or_none(board), _explained(lengths),
-          Watch(board, connect, timeout, Stop(), progress) as watch):
+          Watch(board, connect, timeout, Stop(), progress, SILENCE_SECONDS) as watch):
         lengths += _meet(board, watch, loader)
         _require_batches(lengths, strict)
-        with observer, Standstill(connect, world, observer.here):
+        with observer, _standstill(connect, world, observer, model):
             yield observer
             progress.phase = FINISHED
             observer.conclude()
+
+
+def _standstill(connect: Callable[[], Store], world: World, observer: Observer,
+                model: nn.Module) -> AbstractContextManager:
+    """Finds ranks that wait for each other for ever, over gloo: the kernel sees what it sends."""
+    if "gloo" not in str(dist.get_backend_config()) or any(p.is_cuda for p in model.parameters()):
+        return nullcontext()
+    port = getattr(_bare(_group_store()), "port", 0)
+    return Standstill(connect, port, world, observer.here, observer.seen.length)
+
+
+def _bare(store: Store) -> Any:
+    """The store itself, which may listen on a port of a host."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store
 
 
 def _group_store() -> Store:
@@ -106,11 +125,22 @@ def _require_group(environment: Mapping[str, str]) -> None:
 
 def _meet(board: Board, watch: Watch, loader: Any) -> list[int | None]:
     """The lengths of all ranks' loaders, by rank; the watch learns the ranks' names."""
-    me = [socket.gethostname(), os.getpid(), _length(loader)]
+    me = [socket.gethostname(), os.getpid(), _address(), _length(loader)]
     told = board.collect("the witness's start", me, list,
                          hint=": every rank must enter `with witness(...)`, or call train_model")
-    watch.names = [f"rank {rank} ({host}, pid {pid})" for rank, (host, pid, _) in enumerate(told)]
+    watch.links.ranks = [RankInfo(rank, host, pid, address, "")
+                         for rank, (host, pid, address, _) in enumerate(told)]
+    watch.names = [f"rank {rank} ({host}, pid {pid})" for rank, (host, pid, *_) in enumerate(told)]
     return [length for *_, length in told]
+
+
+def _address() -> str:
+    """By which the other ranks most likely know this machine; "" where nothing tells."""
+    store = _bare(_group_store())
+    try:
+        return local_address_towards(resolve(store.host), store.port)
+    except (AttributeError, Failure):
+        return ""
 
 
 def _length(loader: Any) -> int | None:

@@ -29,8 +29,12 @@ class GradientSync:
     bytes_sent = 0
     """Bytes that this rank has put on the wire so far."""
 
+    parameters: Sequence[Tensor] = ()
+    """All that `model` has, in its order; none before `prepare`."""
+
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Called once, when `model` has its initial weights; may register hooks on both."""
+        self.parameters = list(model.parameters())
 
     def no_sync(self) -> AbstractContextManager:
         """Around a backward pass whose gradients are only a part of the step's: sends nothing."""
@@ -39,10 +43,11 @@ class GradientSync:
     def average(self, gradients: Sequence[Tensor]) -> None:
         """Replaces each gradient, in place, by its mean over all ranks.
 
-        Every rank passes the same number of tensors, of the same shapes and dtypes, in the same
-        order; a rank that does not call it leaves the other ranks waiting. Raises NotFinite, before
-        anything is sent. A strategy that updates later takes the gradients from their parameters,
-        so that optimizer.step() finds nothing to do.
+        Every rank passes the gradients that it has, in the model's order; they need not be those
+        that other ranks have, and `completed` in shared_gradients.py makes them so. A rank that
+        does not call it leaves the other ranks waiting. Raises NotFinite, before anything is sent.
+        A strategy that updates later takes the gradients from their parameters, so that
+        optimizer.step() finds nothing to do.
         """
         require_finite(gradients)
 

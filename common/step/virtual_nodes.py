@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from common.data.epoch_plan import Share, share_of
 from common.step.gradient_check import require_finite
 from common.step.gradient_sync import GradientSync
+from common.step.shared_gradients import Used, require_known, trained_alike
 
 
 class Subtree(NamedTuple):
@@ -99,7 +100,8 @@ class VirtualNodes(GradientSync):
     """The mean over `shards` shards; this one is for one rank, which computes them all.
 
     Every shard has a backward pass of its own, all but the last within `no_sync`. A parameter that
-    gets no gradient counts with zeros, on any number of ranks.
+    only some shards have a gradient of counts with zeros on the others; one that none has keeps
+    none.
     """
 
     def __init__(self, shards: int, rank: int = 0, ranks: int = 1) -> None:
@@ -107,14 +109,11 @@ class VirtualNodes(GradientSync):
         self._first = share_of(rank, ranks, shards).first
         self._mine = self.tree.subtrees(rank)
         self._sums: dict[Tensor, Sums] = {}
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        """Those that are trained, in the model's order."""
-        return list(self._sums)
+        self._used: set[Tensor] = set()
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
-        self._sums = {each: {} for each in model.parameters() if each.requires_grad}
+        """Every rank must call it. Raises RanksDisagree where other parameters are trained."""
+        self._sums = {each: {} for each in trained_alike(model)}
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -124,6 +123,8 @@ class VirtualNodes(GradientSync):
             parameter.grad = None
 
     def _add(self, parameter: Tensor, gradient: Tensor | None) -> None:
+        if gradient is not None:
+            self._used.add(parameter)
         sums = self._sums[parameter]
         shard = self._first + sum(self.tree.within(each).size for each in sums)
         self.tree.put(sums, self.tree.leaf(shard),
@@ -145,14 +146,30 @@ class VirtualNodes(GradientSync):
         """
         by_subtree = list(zip(*(self.sums(each, each.grad) for each in self._sums), strict=True))
         for sums in by_subtree:
-            require_finite(sums, parameters=self.parameters)
+            require_finite(sums, parameters=list(self._sums))
         return by_subtree
 
     def average(self, gradients: Sequence[Tensor]) -> None:
-        """Gives each parameter the mean over all shards as its gradient."""
-        sums, = self.all_sums()
-        for parameter, value in zip(self._sums, sums, strict=True):
-            parameter.grad = self.tree.mean([value])
+        """Gives each parameter the mean over all shards as its gradient, if any shard has one."""
+        require_known(gradients, list(self._sums))
+        by_subtree = self.all_sums()
+        used = self.used_anywhere()
+        self.bytes_sent += used.bytes_sent
+        self._average_sums(by_subtree)
+        for parameter, mean in zip(self._sums, by_subtree[0], strict=True):
+            parameter.grad = mean
+        used.drop()
+
+    def _average_sums(self, by_subtree: Sequence[Sequence[Tensor]]) -> None:
+        """Leaves the means in the first subtree's sums."""
+        for value in by_subtree[0]:
+            self.tree.mean([value])
+
+    def used_anywhere(self) -> Used:
+        """Which parameters any shard of the step has a gradient of; call after the last sums."""
+        used = Used(list(self._sums), [each in self._used for each in self._sums])
+        self._used.clear()
+        return used
 
 
 def sync_of_one_rank(shards: int | None) -> GradientSync:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from studies.grading.cells import truth
+from studies.grading.cells import truth_of
 from studies.grading.finding import Finding
 from studies.grading.messages import Seen
 from studies.grading.session import Outcome
@@ -15,7 +15,7 @@ def of_a_nan(outcome: Outcome) -> Finding | None:
         return Finding.of(outcome, "nan", f"rank {outcome.world - 1} has one, and "
                           f"{', '.join(map(str, outcome.trouble.waiting))}", 0,
                           rank=outcome.trouble.rank) if waits else None
-    facts = truth(outcome.scenario, outcome.world)
+    facts = truth_of(outcome)
     for rank, seen in enumerate(outcome.steps[0].seen):
         for tensor, (name, found) in enumerate(zip(facts.names, seen.gradients, strict=True)):
             expected, is_nan = (np.isnan(_row(each)) for each in (facts.mean(0, tensor), found))

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
-from studies.grading.scenarios import Scenario, backward
+from studies.grading.scenarios import MOST_RANKS, Scenario, backward
 from studies.grading.session import Outcome
 
 EXACT = 1e-9
+MOST_SCENARIOS = 12  # on each number of ranks; more of them would be computed twice
 ENOUGH = 16  # elements that leave no doubt about which sum of other tensors they are
 Row = np.ndarray
 
@@ -28,26 +29,33 @@ class Truth:
     local: Sequence[Sequence[Sequence[Row | None]]]
 
     def mean(self, step: int, tensor: int) -> Row | None:
+        """None where no rank has a gradient; otherwise those that have none count with zeros."""
         rows = [rank[tensor] for rank in self.local[step]]
-        return None if rows[0] is None else np.mean([row for row in rows if row is not None], 0)
+        found = [row for row in rows if row is not None]
+        return np.sum(found, 0) / len(rows) if found else None
 
     def counts(self, step: int) -> np.ndarray:
         """The samples of each rank."""
         return np.array(self.scenario.step_shards[step][:self.world], float)
 
 
-@cache
-def truth(scenario: Scenario, world: int) -> Truth:
+@lru_cache(MOST_RANKS * MOST_SCENARIOS)
+def truth(scenario: Scenario, world: int, secret: int) -> Truth:
     """By the same model, in this process."""
     names = [name for name, _ in scenario.model(0).named_parameters()]
-    return Truth(scenario, world, names, [[_gradients(scenario, world, rank, step)
+    return Truth(scenario, world, names, [[_gradients(scenario, world, rank, step, secret)
                                            for rank in range(world)]
                                           for step in range(scenario.steps)])
 
 
-def _gradients(scenario: Scenario, world: int, rank: int, step: int) -> list[Row | None]:
+def truth_of(outcome: Outcome) -> Truth:
+    return truth(outcome.scenario, outcome.world, outcome.secret)
+
+
+def _gradients(scenario: Scenario, world: int, rank: int, step: int,
+               secret: int) -> list[Row | None]:
     model = scenario.model(rank)
-    backward(model, *scenario.shard(world, rank, step))
+    backward(model, scenario.shard(world, rank, step, secret), scenario.weight(world, rank, step))
     return [None if each.grad is None else each.grad.numpy().reshape(-1)
             for each in model.parameters()]
 
@@ -109,7 +117,10 @@ class Cell:
         matrix = np.stack(rows, 1)[self.wrong]
         if len(matrix) < max(ENOUGH, len(rows) + 2) or not np.isfinite(self.found).all():
             return None
-        factors = np.linalg.lstsq(matrix, self.found[self.wrong], rcond=None)[0]
+        try:
+            factors = np.linalg.lstsq(matrix, self.found[self.wrong], rcond=None)[0]
+        except np.linalg.LinAlgError:  # numbers that are too large for it
+            return None
         return factors if self.holds(np.stack(rows, 1) @ factors) else None
 
     @cached_property
@@ -120,7 +131,7 @@ class Cell:
 
 def cells(outcome: Outcome) -> Iterator[Cell]:
     """All cells of the steps that were run; one without gradient counts as zeros."""
-    facts = truth(outcome.scenario, outcome.world)
+    facts = truth_of(outcome)
     for step, seen in enumerate(each.seen for each in outcome.steps):
         for rank, one in enumerate(seen):
             for tensor, found in enumerate(one.gradients):

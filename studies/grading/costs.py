@@ -1,13 +1,16 @@
 """What a strategy has sent, beside the bound of its task; and its seconds, beside ours."""
 
 from collections.abc import Sequence
+from math import log2, prod
 from statistics import median
 from typing import NamedTuple
 
+from studies.grading.cells import EXACT
 from studies.grading.finding import Finding
 from studies.grading.scenarios import Scenario
 from studies.grading.session import Outcome
 
+INSTANT = 1e-9  # seconds
 SLACK = 1.1  # for headers, and what connections exchange
 
 
@@ -41,15 +44,26 @@ def costs(outcomes: Sequence[Outcome]) -> list[Cost]:
 
 
 def _cost(outcome: Outcome) -> Cost:
-    sent = [[settled.sent for settled in step.settled] for step in outcome.steps]
+    sent = [[each.sent for each in step.traffic] for step in outcome.steps]
     return Cost(outcome.world, _gradient_bytes(outcome.scenario), int(median(map(max, sent))),
                 int(median(map(sum, sent))),
                 min(max(seen.seconds for seen in step.seen) for step in outcome.steps)
-                / min(max(each.our_seconds for each in step.settled) for step in outcome.steps))
+                / max(INSTANT, min(max(each.our_seconds for each in step.settled)
+                                   for step in outcome.steps)))
+
+
+def least_bytes(outcome: Outcome) -> int:
+    """Fewer do not tell the others of a rank's gradients of all steps, nor it of theirs.
+
+    The numbers are random, so each takes as many bits as its error allows; half of them is asked
+    for, as an error may be spread unevenly.
+    """
+    bits = log2(1 / max(EXACT, outcome.tolerance)) / 2
+    return int(len(outcome.steps) * _gradient_bytes(outcome.scenario) * bits / 64)
 
 
 def _gradient_bytes(scenario: Scenario) -> int:
-    return 8 * sum(parameter.numel() for parameter in scenario.model(0).parameters())
+    return 8 * sum(prod(shape) for name, shape in scenario.shapes if name not in scenario.unused)
 
 
 def too_many_bytes(found: Sequence[Cost], bound: str) -> Finding | None:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from studies.grading.accidents import of_a_lost_peer, of_a_nan
-from studies.grading.cells import EXACT, Cell, cells, truth
+from studies.grading.cells import EXACT, Cell, cells, truth_of
+from studies.grading.costs import least_bytes
 from studies.grading.finding import Finding
 from studies.grading.hypotheses import HYPOTHESES
 from studies.grading.session import Outcome, Step
@@ -22,7 +23,7 @@ def finding(outcome: Outcome) -> Finding | None:
         return of_a_lost_peer(outcome)
     if outcome.scenario.has_nan:
         return of_a_nan(outcome)
-    for look in (_trouble, _not_waited, _weights, _not_in_place, _numbers):
+    for look in (_trouble, _not_waited, _weights, _not_in_place, _numbers, _nothing_sent):
         found = look(outcome)
         if found:
             return found
@@ -46,14 +47,22 @@ def _trouble(outcome: Outcome) -> Finding | None:
 
 
 def _not_waited(outcome: Outcome) -> Finding | None:
-    names = truth(outcome.scenario, outcome.world).names
+    names = truth_of(outcome).names
     for number, step in enumerate(outcome.steps):
-        for rank, settled in enumerate(step.settled):
-            if settled.late:
-                name = names[settled.late[0]]
+        for rank, (seen, settled) in enumerate(zip(step.seen, step.settled, strict=True)):
+            late = [place for place, pair in enumerate(zip(seen.gradients, settled.gradients,
+                                                           strict=True)) if not _same(*pair)]
+            if late:
+                name = names[late[0]]
                 return Finding.of(outcome, "not-waited", f"tensor {name!r} on rank {rank} still "
                                   "changes after average() has returned", number, name, rank)
     return None
+
+
+def _same(before: np.ndarray | None, now: np.ndarray | None) -> bool:
+    if before is None or now is None:
+        return before is None
+    return np.array_equal(before, now, equal_nan=True)
 
 
 def _weights(outcome: Outcome) -> Finding | None:
@@ -80,7 +89,7 @@ def _first_other(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> in
 
 
 def _changed_weight(outcome: Outcome, step: Step, number: int, rank: int, place: int) -> Finding:
-    name = truth(outcome.scenario, outcome.world).names[place]
+    name = truth_of(outcome).names[place]
     gradients = [seen.gradients[place] for seen in step.seen]
     for moment in (1, 2):
         now = [seen.weights[moment][place] for seen in step.seen]
@@ -103,7 +112,7 @@ def _not_in_place(outcome: Outcome) -> Finding | None:
             what = (f"returns {seen.returned} on rank {rank}" if seen.returned else
                     f"puts new tensors into its list on rank {rank}" if seen.replaced else "")
             if what:
-                name = truth(outcome.scenario, outcome.world).names[0]
+                name = truth_of(outcome).names[0]
                 return Finding.of(outcome, "not-in-place", f"average() {what}, where it must write "
                                   f"into {name!r} and the others, and return nothing", number,
                                   name, rank)
@@ -158,4 +167,17 @@ def _which_part(wrong: Sequence[Cell], first: Cell) -> str:
 
 
 def _least_sent(outcome: Outcome) -> int:
-    return min(settled.sent for step in outcome.steps for settled in step.settled)
+    return min(each.sent for step in outcome.steps for each in step.traffic)
+
+
+def _nothing_sent(outcome: Outcome) -> Finding | None:
+    """What is right, and cannot have come by the messages that were seen."""
+    least = least_bytes(outcome) if outcome.world > 1 else 0
+    for rank in range(outcome.world):
+        sent, received = (sum(step.traffic[rank][way] for step in outcome.steps) for way in (0, 1))
+        if min(sent, received) < least:
+            return Finding.of(outcome, "nothing-sent", f"rank {rank} has sent {sent:,} bytes and "
+                              f"received {received:,} through its open connections, and {least:,} "
+                              "are the least that its gradients take",
+                              len(outcome.steps) - 1, rank=rank)
+    return None

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
+import numpy as np
+
 from common.core.user_code import Place
 from studies.grading.costs import SLACK, Cost, costs, too_many_bytes
 from studies.grading.finding import HEADLINES, Finding
@@ -21,6 +23,8 @@ Plan = Mapping[int, Sequence[Scenario]]
 SIGNS = {"gradients that are not contiguous": "not-contiguous",
          "a parameter without gradient": "none-gradient",
          "a gradient of zeros on the last rank": "zero-gradient"}
+
+CHEATS = ("forged", "processes", "nothing-sent")
 
 
 class Check(NamedTuple):
@@ -52,12 +56,17 @@ class Grade(NamedTuple):
         """0 for right, 1 for wrong, 2 for what cannot be used."""
         if self.diagnosis is None:
             return 0
-        return 2 if self.diagnosis.id in ("unusable", "raises") and not any(
+        return 2 if self.diagnosis.id in ("unusable", "raises", "ends-process") and not any(
             check.is_passed and check.world > 1 for check in self.checks) else 1
 
     @property
     def correctness(self) -> float:
-        """The share of the checks that were passed; 0 for what is right on one rank alone."""
+        """The share of the checks that were passed.
+
+        It is 0 for what is right on one rank alone, and for who cheats anywhere.
+        """
+        if any(check.finding and check.finding.id in CHEATS for check in self.checks):
+            return 0.0
         passed = [check for check in self.checks if check.is_passed]
         return len(passed) / len(self.checks) if any(check.world > 1 for check in passed) else 0.0
 
@@ -103,7 +112,8 @@ def checks_of(run: Sequence[Outcome], plan: Plan = PLAN) -> list[Check]:
 
 
 def _check(world: int, scenario: Scenario, outcome: Outcome | None) -> Check:
-    return Check(world, scenario, outcome is not None, outcome and finding(outcome))
+    with np.errstate(all="ignore"):  # a strategy may leave any numbers
+        return Check(world, scenario, outcome is not None, outcome and finding(outcome))
 
 
 def diagnosis(checks: Sequence[Check]) -> Finding | None:

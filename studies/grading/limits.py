@@ -1,26 +1,31 @@
-"""Limits on a process that runs code of others. This is no sandbox.
+"""Limits on a process that runs code of others.
 
-Time, memory and the size of files are limited, so that a mistake cannot stop the machine. The code
-may still read and write whatever this user may, and reach the network: use a container or another
-user for code that you do not trust.
+Time, memory, and the size of files are limited here, the number of processes by keeper.py, and what
+it may write and signal as far as the kernel allows (isolation.py). The code may still read whatever
+this user may: use a container or another user for code that you do not trust.
 """
 
 import os
 import resource
-import signal
+import tempfile
 
-MEMORY_BYTES = 2 << 30
+from studies.grading.isolation import give_up_rights
+
+MEMORY_BYTES, SHARED_BYTES = 2 << 30, 3 << 30
 FILE_BYTES = 100 << 20
+MOST_FILES = 512
 LIFE_SECONDS = 60
 
 
-def limit_this_process() -> None:
-    """Makes it the leader of a process group, which its parent can end as a whole."""
+def limit_this_process(writable: str) -> None:
+    """For good; only the folder `writable` can be written to, where the kernel knows how."""
     os.setsid()
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(LIFE_SECONDS)  # should the grader be gone by then
+    os.environ["TMPDIR"] = tempfile.tempdir = writable
+    give_up_rights(writable)
     _at_most(resource.RLIMIT_CPU, LIFE_SECONDS)
-    _at_most(resource.RLIMIT_DATA, _data_bytes() + MEMORY_BYTES)
+    _at_most(resource.RLIMIT_DATA, _bytes_of("VmData") + MEMORY_BYTES)
+    _at_most(resource.RLIMIT_AS, _bytes_of("VmSize") + SHARED_BYTES)
+    _at_most(resource.RLIMIT_NOFILE, MOST_FILES)
     _at_most(resource.RLIMIT_FSIZE, FILE_BYTES)
     _at_most(resource.RLIMIT_CORE, 0)
 
@@ -31,8 +36,8 @@ def _at_most(which: int, limit: int) -> None:
     resource.setrlimit(which, (limit, limit))
 
 
-def _data_bytes() -> int:
-    """Private memory of this process by now: importing torch alone takes much of it."""
+def _bytes_of(what: str) -> int:
+    """Memory of this process by now: importing torch alone takes much of it."""
     with open("/proc/self/status") as status:
-        found = next(line for line in status if line.startswith("VmData:"))
+        found = next(line for line in status if line.startswith(f"{what}:"))
     return int(found.split()[1]) * 1024

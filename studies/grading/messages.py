@@ -1,11 +1,21 @@
-"""What a rank under test tells the grader; all are pickled."""
+"""What a rank under test tells the grader, and how it is checked: a rank may send anything."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from functools import cache
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from studies.grading.channel import Malformed
+from studies.grading.scenarios import Scenario
+
 Arrays = list[np.ndarray]
+Header = Mapping[str, Any]
+Shapes = list[tuple[int, ...]]
+MOST_SECONDS = 1e6
+NUMBER_BYTES = 8
+KINDS = ("raises", "mixed-shapes", "ends-process")
 
 
 class Order(NamedTuple):
@@ -19,6 +29,12 @@ class Order(NamedTuple):
     step: int
     start: float = 0.0
     is_settling: bool = False
+
+
+class Started(NamedTuple):
+    """The rank's process is there, and has not yet run a line of the user's."""
+
+    process: int
 
 
 class Ready(NamedTuple):
@@ -44,22 +60,20 @@ class Seen(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """The same step, when it is over on every rank.
+    """The gradients of the same step when it is over on every rank.
 
-    `late` are the parameters whose gradients have changed since, `sent` the bytes that have left
-    through this process's TCP sockets, `our_seconds` what our all-reduce has needed for the same.
+    `our_seconds` is what our all-reduce has needed for the same.
     """
 
-    late: Sequence[int]
-    sent: int
+    gradients: list[np.ndarray | None]
     our_seconds: float
 
 
 class Raised(NamedTuple):
     """An exception has ended the rank, `when` on the machine's monotonic clock.
 
-    `kind` is the diagnosis; `trace` is cut to the user's own lines; `is_broken` says that a
-    connection broke.
+    `kind` is the diagnosis, one of KINDS; `trace` is cut to the user's own lines; `is_broken` says
+    that a connection broke.
     """
 
     sentence: str
@@ -69,4 +83,105 @@ class Raised(NamedTuple):
     kind: str = "raises"
 
 
-Message = Ready | Seen | Settled | Raised
+Message = Started | Ready | Seen | Settled | Raised
+
+
+def as_frame(message: Message, order: Order | None = None) -> tuple[dict[str, Any], bytes]:
+    """Header and numbers of a message, in a rank."""
+    header: dict[str, Any] = {"message": type(message).__name__, "order": order and order[:2]}
+    arrays: list[np.ndarray] = []
+    for name, value in message._asdict().items():
+        if name == "gradients":
+            header["given"] = [each is not None for each in value]
+            arrays += [each for each in value if each is not None]
+        elif name == "weights":
+            arrays += [each for moment in value for each in moment]
+        else:
+            header[name] = value
+    return header, b"".join(np.ascontiguousarray(each).tobytes() for each in arrays)
+
+
+def most_bytes(scenario: Scenario) -> int:
+    """The longest answer's numbers: gradients, and weights at three moments."""
+    return 4 * NUMBER_BYTES * sum(map(prod, _shapes(scenario)))
+
+
+def read(header: Header, body: bytes, kind: type, order: Order | None,
+         scenario: Scenario | None) -> Message:
+    """The `kind` of message that was asked for, or a Raised. Raises Malformed for anything else."""
+    told = header.get("message")
+    if told == "Raised":
+        return _raised(header)
+    if told != kind.__name__ or header.get("order") != (order and list(order[:2])):
+        raise Malformed("its answer is not to what it was asked")
+    if kind is Started:
+        return Started(int(_number(header, "process", 1 << 31)))
+    if kind is Ready:
+        return Ready(_number(header, "tolerance", 1))
+    assert scenario is not None
+    return _looked(header, body, kind is Seen, _shapes(scenario))
+
+
+def _raised(header: Header) -> Raised:
+    if header.get("kind") not in KINDS:
+        raise Malformed("its answer is of an unknown kind")
+    return Raised(_text(header, "sentence"), _text(header, "trace"), _flag(header, "is_broken"),
+                  _number(header, "when", MOST_SECONDS ** 2), header["kind"])
+
+
+def _looked(header: Header, body: bytes, is_seen: bool, shapes: Shapes) -> Seen | Settled:
+    given = header.get("given")
+    if not isinstance(given, list) or [type(each) for each in given] != [bool] * len(shapes):
+        raise Malformed("its answer does not say which gradients there are")
+    present = [shape for shape, is_there in zip(shapes, given, strict=True) if is_there]
+    arrays = iter(_arrays(body, [*present, *(shapes * 3 if is_seen else [])]))
+    gradients = [next(arrays) if is_there else None for is_there in given]
+    if not is_seen:
+        return Settled(gradients, _number(header, "our_seconds", MOST_SECONDS))
+    before, after, stepped = ([next(arrays) for _ in shapes] for _ in range(3))
+    return Seen(gradients, _text(header, "returned"), _flag(header, "replaced"),
+                (before, after, stepped), _flag(header, "buffers_changed"),
+                _number(header, "seconds", MOST_SECONDS))
+
+
+@cache
+def _shapes(scenario: Scenario) -> Shapes:
+    """In the order of the model's parameters."""
+    return [tuple(each.shape) for each in scenario.model(0).parameters()]
+
+
+def _arrays(body: bytes, shapes: Shapes) -> Arrays:
+    sizes = [prod(shape) for shape in shapes]
+    if len(body) != NUMBER_BYTES * sum(sizes):
+        raise Malformed(f"its answer has {len(body):,} bytes of numbers instead of "
+                        f"{NUMBER_BYTES * sum(sizes):,}")
+    rows = np.split(np.frombuffer(body), np.cumsum(sizes)[:-1])
+    return [row.reshape(shape) for row, shape in zip(rows, shapes, strict=True)]
+
+
+def _text(header: Header, name: str) -> str:
+    """A text without what moves a terminal's cursor."""
+    value = header.get(name)
+    if not isinstance(value, str):
+        raise Malformed(f"its answer has no text {name!r}")
+    return printable(value)
+
+
+def printable(text: str) -> str:
+    """With escape sequences shown instead of obeyed; lines and tabs stay."""
+    return "".join(each if each.isprintable() or each in "\n\t" else
+                   each.encode("unicode_escape").decode() for each in text)
+
+
+def _flag(header: Header, name: str) -> bool:
+    value = header.get(name)
+    if not isinstance(value, bool):
+        raise Malformed(f"its answer has no yes or no for {name!r}")
+    return value
+
+
+def _number(header: Header, name: str, most: float) -> float:
+    value = header.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise Malformed(f"its answer has no number from 0 to {most:g} for {name!r}")
+    return float(value)

@@ -1,49 +1,64 @@
-"""One rank of a strategy under test, in a process of its own: obeys orders, tells what it sees."""
+"""One rank of a strategy under test, in a process of its own: obeys orders, tells what it sees.
+
+What it tells is not believed: the user's code may do anything to this process. See messages.py.
+"""
 
 import contextlib
 import faulthandler
 import io
 import os
 import signal
+import socket
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from multiprocessing.connection import Connection
+from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from common.cluster.board import is_broken_collective
 from common.core.failures import Failure, UsageError, first_line
-from common.core.user_code import Place, own_errors
+from common.core.user_code import Place, own_errors, own_frames
 from PartTwo.own_strategy import own_strategy
 from PartTwo.strategies import create_strategy
+from studies.grading.channel import frame, receive
+from studies.grading.descendants import own_number
 from studies.grading.limits import limit_this_process
-from studies.grading.messages import Order, Raised, Ready
+from studies.grading.messages import Message, Order, Raised, Ready, Started, as_frame
 from studies.grading.scenarios import Scenario
 from studies.grading.training import OtherShape, Training
 
 MOST_TOLERANCE = 0.1
+MOST_TEXT = 8000
 FOREVER = timedelta(hours=1)  # the grader ends a hang, and sees where it is
 
 
 def serve(rank: int, world: int, folder: str, place: Place, scenarios: Sequence[Scenario],
-          pipe: Connection) -> None:
-    """Forms the group, makes the strategy, and then obeys until the pipe is closed."""
-    limit_this_process()
-    _be_silent()
-    stacks = open(f"{folder}/stack{rank}", "w")  # noqa: SIM115 (open as long as the process)
-    faulthandler.register(signal.SIGUSR1, stacks)
+          store: socket.socket, grader: socket.socket, stacks: socket.socket) -> None:
+    """Forms the group, makes the strategy, and then obeys until the grader hangs up.
+
+    `store` listens for the ranks; what `faulthandler` sees is written to `stacks`.
+    """
+    _send(grader, Started(own_number()))
     told = io.StringIO()
     try:
+        limit_this_process(folder)
+        _be_silent()
+        faulthandler.register(signal.SIGUSR1, stacks.fileno(), all_threads=False)
         with contextlib.redirect_stderr(told), own_errors(unless=_never):
-            _join(rank, world, folder)
-            _serve(rank, world, place, scenarios, pipe)
+            _join(rank, world, store)
+            _serve(rank, world, place, scenarios, grader)
     except EOFError:
         os._exit(0)
-    except Exception as error:
-        pipe.send(_raised(error, told.getvalue()))
+    except BaseException as error:  # also what ends a process without a word
+        _send(grader, _raised(error, told.getvalue()))
     os._exit(1)  # so that the other ranks' connections break now
+
+
+def _send(grader: socket.socket, message: Message, order: Order | None = None) -> None:
+    grader.sendall(frame(*as_frame(message, order)))
 
 
 def _never(error: BaseException) -> bool:
@@ -57,37 +72,53 @@ def _be_silent() -> None:
         os.dup2(nowhere, stream)
 
 
-def _raised(error: Exception, trace: str) -> Raised:
+def _raised(error: BaseException, trace: str) -> Raised:
     root = error.__cause__ if isinstance(error, Failure) and error.__cause__ else error
+    if not isinstance(root, Exception):
+        return Raised(_end_of(error, root), "", False, time.monotonic(), "ends-process")
     sentence = str(error) if isinstance(error, Failure) else (
         f"{type(error).__name__}: {first_line(error)}")
-    return Raised(sentence.removeprefix("--sync "), trace[max(0, trace.rfind("Traceback")):],
+    return Raised(sentence.removeprefix("--sync ")[:MOST_TEXT],
+                  trace[max(0, trace.rfind("Traceback")):][:MOST_TEXT],
                   is_broken_collective(root), time.monotonic(),
                   "mixed-shapes" if isinstance(error, OtherShape) else "raises")
 
 
-def _join(rank: int, world: int, folder: str) -> None:
+def _end_of(error: BaseException, root: BaseException) -> str:
+    """What has ended the process, with the user's line where it is known."""
+    lines = own_frames(root)
+    where = f"{Path(lines[-1].filename).name}, line {lines[-1].lineno}: " if lines else ""
+    return f"{where}{type(root).__name__}: {first_line(root)}"[:MOST_TEXT]
+
+
+def _join(rank: int, world: int, store: socket.socket) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", world), rank=rank,
-                            world_size=world, timeout=FOREVER)
+    host, port = store.getsockname()
+    leads = rank == 0
+    kept = dist.TCPStore(host, port, world, leads, timeout=FOREVER,
+                         master_listen_fd=store.detach() if leads else None)
+    store.close()
+    dist.init_process_group("gloo", store=kept, rank=rank, world_size=world, timeout=FOREVER)
 
 
 def _serve(rank: int, world: int, place: Place, scenarios: Sequence[Scenario],
-           pipe: Connection) -> None:
-    pipe.send(Ready(_tolerance(place)))
+           grader: socket.socket) -> None:
+    _send(grader, Ready(_tolerance(place)))
     training, ours = None, create_strategy("all-reduce")
     while True:
-        order: Order = pipe.recv()
+        header, body = receive(grader)
+        order, weight = Order(*header["order"]), header["weight"]
         time.sleep(max(0.0, order.start - time.monotonic()))
         if order.is_settling:
             assert training is not None
-            pipe.send(training.settle(ours))
+            _send(grader, training.settle(ours), order)
             continue
         if order.step == 0:
             training = Training(scenarios[order.scenario], rank, world, place)
         assert training is not None
-        pipe.send(training.step(order.step))
+        numbers = torch.from_numpy(np.frombuffer(body).reshape(header["shape"]).copy())
+        _send(grader, training.step(order.step, numbers, weight), order)
 
 
 def _tolerance(place: Place) -> float:

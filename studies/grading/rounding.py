@@ -49,7 +49,8 @@ def _sum_of_rounded(cell: Cell, how: Callable, unit: float, divisor: int) -> Row
 
 def _is_near_multiples(row: Row, unit: float) -> bool:
     steps = row / unit
-    return bool(np.abs(steps - steps.round()).max() < min(0.01, 1e-6 + SINGLE * steps.max()))
+    error, most = np.abs(steps - steps.round()).max(), np.abs(steps).max()
+    return bool(error < min(0.01, 1e-6 + SINGLE * most))
 
 
 def _has_16_bits(row: Row) -> bool:

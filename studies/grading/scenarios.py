@@ -1,13 +1,16 @@
-"""What a strategy is put through: tensors, shards and steps, the same for everyone.
+"""What a strategy is put through: tensors, shards and steps, the same for everyone but their data.
 
 The model of each scenario is linear in its parameters, so a gradient is a mean of known random
 numbers: other ones for every rank, step, tensor and element. Whatever a strategy has done to them
-can be recognised. Gradients come from a real backward pass, so hooks work.
+can be recognised. They follow from a secret of the grader's, and each rank gets its own alone: what
+others have computed can only come by messages. Gradients come from a real backward pass, so hooks
+work.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -32,7 +35,10 @@ LATE_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Scenario:
-    """One training of a few steps. `name` is the user's; `step_shards` has samples by rank."""
+    """One training of a few steps. `name` is the user's; `step_shards` has samples by rank.
+
+    No rank's loss depends on the parameters `unused`, or only rank 0's if it `uses_all_on_first`.
+    """
 
     name: str
     shapes: Shapes
@@ -44,6 +50,7 @@ class Scenario:
     loses_a_peer: bool = False
     is_timed: bool = False
     is_zero_on_one: bool = False
+    uses_all_on_first: bool = False
 
     @property
     def is_special(self) -> bool:
@@ -61,24 +68,25 @@ class Scenario:
 
     def model(self, rank: int) -> "LinearModel":
         """With the same weights on every rank, and buffers that are the rank's own."""
-        return LinearModel(self.shapes, self.is_strided, self.unused, rank)
+        unused = () if self.uses_all_on_first and rank == 0 else self.unused
+        return LinearModel(self.shapes, self.is_strided, unused, rank)
 
-    def shard(self, world: int, rank: int, step: int) -> tuple[Tensor, float]:
-        """This rank's inputs (n, numbers), float64, and the weight of their mean loss."""
-        counts = self.step_shards[step][:world]
-        start, batch = sum(counts[:rank]), self._batch(world, step)
-        inputs = batch[start:start + counts[rank]]
+    def shard(self, world: int, rank: int, step: int, secret: int) -> Tensor:
+        """This rank's inputs (n, numbers), float64: those of others do not follow from them."""
+        numbers = sum(torch.Size(shape).numel() for _, shape in self.shapes)
+        place = (secret, *self.name.encode(), world, rank, step)
+        inputs = torch.from_numpy(3 * np.random.default_rng(place).standard_normal(
+            (self.step_shards[step][rank], numbers)))
         if self.has_nan and rank == world - 1:
             inputs[0, 2] = float("nan")
         if self.is_zero_on_one and rank == world - 1:
             inputs.zero_()
-        return inputs, counts[rank] * world / sum(counts)
+        return inputs
 
-    def _batch(self, world: int, step: int) -> Tensor:
-        generator = torch.Generator().manual_seed(1000 * world + step)
-        numbers = sum(torch.Size(shape).numel() for _, shape in self.shapes)
-        return 3 * torch.randn(sum(self.step_shards[step][:world]), numbers, generator=generator,
-                               dtype=torch.float64)
+    def weight(self, world: int, rank: int, step: int) -> float:
+        """The factor of the mean loss of this rank's inputs."""
+        counts = self.step_shards[step][:world]
+        return counts[rank] * world / sum(counts)
 
 
 class LinearModel(nn.Module):
@@ -130,9 +138,11 @@ EVERYWHERE = (
     Scenario("large tensors", LARGE, ((2, 2, 2, 2),) * 5, is_timed=True),
 )
 UNUSED = Scenario("a parameter without gradient", EQUAL, unused=("second.weight",))
+PARTLY = Scenario("a parameter with a gradient on rank 0 only", EQUAL, unused=("second.weight",),
+                  uses_all_on_first=True)
 ZERO = Scenario("a gradient of zeros on the last rank", EQUAL, ((3, 3, 3, 3),),
                 is_zero_on_one=True)
 NAN = Scenario("a NaN on the last rank", EQUAL, ((3, 3, 3, 3),), has_nan=True)
 LOST = Scenario("the last rank dies", EQUAL, ((3, 3, 3, 3),) * 2, loses_a_peer=True)
-PLAN: dict[int, Sequence[Scenario]] = {1: EVERYWHERE, 2: (*EVERYWHERE, UNUSED),
+PLAN: dict[int, Sequence[Scenario]] = {1: EVERYWHERE, 2: (*EVERYWHERE, UNUSED, PARTLY),
                                        3: (*EVERYWHERE, ZERO, NAN, LOST), 4: EVERYWHERE}

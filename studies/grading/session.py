@@ -5,11 +5,13 @@ All scenarios of one size share one set of processes; it is replaced where an ex
 
 import time
 from collections.abc import Mapping, Sequence
+from secrets import randbits
 from typing import NamedTuple, cast
 
 from common.core.user_code import Place
 from studies.grading.messages import Order, Seen, Settled
 from studies.grading.scenarios import BASIC, PLAN, Scenario
+from studies.grading.socket_bytes import Traffic
 from studies.grading.supervision import Ranks, Trouble
 
 TOGETHER_SECONDS = 0.005  # so that all ranks have the order when they start
@@ -17,19 +19,24 @@ SETTLE_SECONDS = 0.02  # for what arrives late
 
 
 class Step(NamedTuple):
-    """What every rank has seen of one step, by rank."""
+    """What every rank has seen of one step, by rank, and what it has sent and received."""
 
     seen: Sequence[Seen]
     settled: Sequence[Settled]
+    traffic: Sequence[Traffic]
 
 
 class Outcome(NamedTuple):
-    """A scenario's steps as far as they were run, and what has ended them early."""
+    """A scenario's steps as far as they were run, and what has ended them early.
+
+    Its data follow from `secret`.
+    """
 
     scenario: Scenario
     world: int
     steps: Sequence[Step]
     tolerance: float
+    secret: int
     trouble: Trouble | None = None
 
     @property
@@ -44,11 +51,11 @@ def outcomes(place: Place, seconds: float,
     None follows a hang on two ranks or more, but for one in an accident. Raises Trouble where the
     strategy cannot be used at all.
     """
-    deadline, found = time.monotonic() + seconds, list[Outcome]()
+    deadline, found, secret = time.monotonic() + seconds, list[Outcome](), randbits(128)
     for world, scenarios in plan.items():
         left = list(scenarios)
         while left and time.monotonic() < deadline:
-            run = _with_one_set_of_processes(place, world, left, deadline)
+            run = _with_one_set_of_processes(place, world, left, secret, deadline)
             found += run
             left = left[len(run):]
             if _ends_this_size(run[-1]):
@@ -65,14 +72,14 @@ def _ends_this_size(last: Outcome) -> bool:
 
 
 def _with_one_set_of_processes(place: Place, world: int, scenarios: Sequence[Scenario],
-                               deadline: float) -> list[Outcome]:
+                               secret: int, deadline: float) -> list[Outcome]:
     """The outcomes up to the first trouble, at least one."""
     found = []
-    with Ranks(world, place, scenarios) as ranks:
+    with Ranks(world, place, scenarios, secret) as ranks:
         tolerance = ranks.tolerance()
         for number, scenario in enumerate(scenarios):
             steps, trouble = _run(ranks, world, number, scenario, deadline)
-            found.append(Outcome(scenario, world, steps, tolerance, trouble))
+            found.append(Outcome(scenario, world, steps, tolerance, secret, trouble))
             if trouble:
                 break
     return found
@@ -86,13 +93,15 @@ def _run(ranks: Ranks, world: int, number: int, scenario: Scenario,
             if time.monotonic() > deadline:
                 raise Trouble("time-limit", 0)
             order = Order(number, step, time.monotonic() + TOGETHER_SECONDS)
+            before = ranks.traffic()
             if scenario.loses_a_peer and step:
                 ranks.ask_without(world - 1, order)
             seen = cast(list[Seen], ranks.ask(order))
-            pause = SETTLE_SECONDS if scenario.is_one_late else TOGETHER_SECONDS
-            settling = Order(number, step, time.monotonic() + pause, is_settling=True)
+            time.sleep(SETTLE_SECONDS if scenario.is_one_late else TOGETHER_SECONDS)
+            traffic = [*map(Traffic.since, ranks.traffic(), before)]
+            settling = Order(number, step, is_settling=True)
             settled = cast(list[Settled], ranks.ask(settling))
-            steps.append(Step(seen, settled))
+            steps.append(Step(seen, settled, traffic))
     except Trouble as trouble:
         return steps, trouble
     return steps, None

@@ -1,37 +1,66 @@
-"""The bytes that this process has sent, as the kernel counts them for each TCP connection.
+"""The bytes that another process has sent and received, as the kernel counts them by connection.
 
-Neither root nor the help of the code under test is needed. A connection that is opened and closed
-again between two looks is not seen, nor is what leaves through files or shared memory.
+The process is not asked: its sockets are looked at from outside, so it cannot say another number.
+A connection that is opened and closed again between two looks is not seen, nor is what goes through
+files or shared memory, or through a process that it has started.
 """
 
 import contextlib
+import ctypes
 import os
 import socket
 import struct
+from typing import NamedTuple
 
-# struct tcp_info of linux/tcp.h: tcpi_bytes_sent and tcpi_bytes_retrans, since Linux 4.19
-_OFFSET, _SIZE = 200, 216
-
-
-class SentBytes:
-    """Looks at the open sockets, and remembers those that have been closed since."""
-
-    def __init__(self) -> None:
-        self._by_socket: dict[str, int] = {}
-
-    def total(self) -> int:
-        """Payload bytes sent so far, without those that were sent again."""
-        for descriptor in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):
-                name = os.readlink(f"/proc/self/fd/{descriptor}")
-                if name.startswith("socket:"):
-                    self._by_socket[name] = _sent(int(descriptor))
-        return sum(self._by_socket.values())
+# struct tcp_info of linux/tcp.h: tcpi_bytes_received, tcpi_bytes_sent and tcpi_bytes_retrans
+# (since Linux 4.19)
+_RECEIVED, _SENT, _SIZE = 128, 200, 216
+_PIDFD_GETFD = 438
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _sent(descriptor: int) -> int:
-    """Raises OSError where it is no TCP socket."""
-    with socket.socket(fileno=os.dup(descriptor)) as connection:
-        found = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
-    sent, again = struct.unpack_from("QQ", found.ljust(_SIZE, b"\0"), _OFFSET)
-    return sent - again
+class Traffic(NamedTuple):
+    """Payload bytes, without those that were sent again."""
+
+    sent: int
+    received: int
+
+    def since(self, before: "Traffic") -> "Traffic":
+        return Traffic(self.sent - before.sent, self.received - before.received)
+
+
+class SocketBytes:
+    """Looks at the open sockets of a process, and remembers those that have been closed since.
+
+    `process` is a descriptor of it.
+    """
+
+    def __init__(self, process: int) -> None:
+        self._folder = f"/proc/{process}/fd"
+        self._by_socket: dict[str, Traffic] = {}
+        self.process = os.pidfd_open(process)
+
+    def close(self) -> None:
+        os.close(self.process)
+
+    def total(self) -> Traffic:
+        """So far; what cannot be looked at does not count."""
+        with contextlib.suppress(OSError):
+            for descriptor in os.listdir(self._folder):
+                with contextlib.suppress(OSError):
+                    name = os.readlink(f"{self._folder}/{descriptor}")
+                    if name.startswith("socket:"):
+                        self._by_socket[name] = self._of(int(descriptor))
+        return Traffic(*map(sum, zip(*self._by_socket.values(), strict=True))
+                       if self._by_socket else (0, 0))
+
+    def _of(self, descriptor: int) -> Traffic:
+        """Raises OSError where it is no TCP socket."""
+        copy = _libc.syscall(_PIDFD_GETFD, self.process, descriptor, 0)
+        if copy < 0:
+            raise OSError(ctypes.get_errno(), "pidfd_getfd")
+        with socket.socket(fileno=copy) as connection:
+            found = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
+        found = found.ljust(_SIZE, b"\0")
+        sent, again = struct.unpack_from("QQ", found, _SENT)
+        return Traffic(sent - again, *struct.unpack_from("Q", found, _RECEIVED))

@@ -1,14 +1,18 @@
 """Where a rank waits: the user's line, and the call in it, out of its stack as it stands."""
 
+import contextlib
 import linecache
-import os
 import re
 import signal
-import time
+import socket
 from pathlib import Path
+from select import select
 from typing import NamedTuple
 
-STACK_SECONDS = 1.0
+from studies.grading.messages import printable
+
+STACK_SECONDS, REST_SECONDS = 1.0, 0.05
+MOST_BYTES = 1 << 16
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
@@ -27,15 +31,18 @@ class Waiting(NamedTuple):
         return f"rank {self.rank} waits in line {self.line}, `{self.text}`{call}"
 
 
-def waiting_in(pid: int | None, path: str, rank: int, file: Path) -> Waiting:
-    """Asks the process for its stacks, which faulthandler writes to `path`."""
-    if pid is not None:
-        os.kill(pid, signal.SIGUSR1)
-    deadline = time.monotonic() + STACK_SECONDS
-    while not (stacks := Path(path).read_text()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.05)  # for the rest of it
-    return innermost(Path(path).read_text() or stacks, rank, file)
+def waiting_in(process: int, stacks: socket.socket, rank: int, file: Path) -> Waiting:
+    """Asks the process, a descriptor of it, for its stacks, which faulthandler writes."""
+    found = b""
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(process, signal.SIGUSR1)
+    while len(found) < MOST_BYTES and select([stacks], [], [], REST_SECONDS if found else
+                                             STACK_SECONDS)[0]:
+        part = stacks.recv(MOST_BYTES)
+        if not part:
+            break
+        found += part
+    return innermost(printable(found.decode(errors="replace")), rank, file)
 
 
 def innermost(stacks: str, rank: int, file: Path) -> Waiting:
@@ -46,7 +53,7 @@ def innermost(stacks: str, rank: int, file: Path) -> Waiting:
             called = ""
             continue
         where, line, function = found.groups()
-        if Path(where).parent == file.absolute().parent:
+        if Path(where).parent == file.absolute().parent and Path(where).is_file():
             text = linecache.getline(where, int(line)).strip()
             return Waiting(rank, int(line), text, called)
         if "/torch/distributed/" in where and function != "wrapper":

@@ -1,25 +1,41 @@
 """The processes of a strategy under test: started, asked, and ended when they fail or hang."""
 
-import contextlib
-import os
 import signal
+import socket
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from multiprocessing.connection import wait
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from multiprocessing.util import get_temp_dir
+from select import select
 from types import MappingProxyType
 
 from common.core.user_code import Place
+from studies.grading.channel import Channel, Malformed, frame, wait
+from studies.grading.isolation import is_possible
+from studies.grading.keeper import MOST_PROCESSES, keep
 from studies.grading.limits import LIFE_SECONDS
-from studies.grading.messages import Message, Order, Raised, Ready
-from studies.grading.rank_under_test import serve
+from studies.grading.messages import (
+    Message,
+    Order,
+    Raised,
+    Ready,
+    Seen,
+    Settled,
+    Started,
+    most_bytes,
+    read,
+)
 from studies.grading.scenarios import Scenario
+from studies.grading.socket_bytes import SocketBytes, Traffic
 from studies.grading.stacks import Waiting, waiting_in
 from studies.proof.ranks import CONTEXT
 
 START_SECONDS = 20.0
 PATIENCE_SECONDS = 8.0
 OTHERS_SECONDS = 0.3
+END_SECONDS = 5.0
+ENDINGS = ("forged", "processes", "time-limit", "ends-process")  # that no other rank can cause
 
 
 class Trouble(Exception):
@@ -34,39 +50,53 @@ class Trouble(Exception):
 
 
 class Ranks:
-    """A set of processes; used as a context manager, which leaves none of them behind."""
+    """A set of processes; used as a context manager, which leaves none of them behind.
 
-    def __init__(self, world: int, place: Place, scenarios: Sequence[Scenario]) -> None:
-        self._place, self._folder = place, tempfile.TemporaryDirectory()
-        ends = [CONTEXT.Pipe() for _ in range(world)]
-        self._pipes = [ours for ours, _ in ends]
-        self._processes = [
-            CONTEXT.Process(target=serve, args=(rank, world, self._folder.name, place, scenarios,
-                                                theirs))
-            for rank, (_, theirs) in enumerate(ends)]
-        self._theirs = [theirs for _, theirs in ends]
+    `secret` is what the scenarios' data follow from; no rank is told it.
+    """
+
+    def __init__(self, world: int, place: Place, scenarios: Sequence[Scenario],
+                 secret: int) -> None:
+        self._place, self._scenarios, self._secret = place, scenarios, secret
+        self._folder = tempfile.TemporaryDirectory()
+        self._control, control = socket.socketpair()
+        pairs = [(socket.socketpair(), socket.socketpair()) for _ in range(world)]
+        self._channels = {rank: Channel(grader[0]) for rank, (grader, _) in enumerate(pairs)}
+        self._stacks = [stacks[0] for _, stacks in pairs]
+        self._theirs = [control, *(end for grader, stacks in pairs for end in (grader[1],
+                                                                                stacks[1]))]
+        self._keeper = CONTEXT.Process(target=keep, args=(
+            can_isolate(), self._folder.name, [get_temp_dir()], place, scenarios, control,
+            [(grader[1], stacks[1]) for grader, stacks in pairs]))
+        self._bytes = list[SocketBytes]()
+        self._control_told = b""
 
     def __enter__(self) -> "Ranks":
-        for process, theirs in zip(self._processes, self._theirs, strict=True):
-            process.start()
-            theirs.close()
+        self._keeper.start()
+        for each in self._theirs:
+            each.close()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process, pipe in zip(self._processes, self._pipes, strict=True):
-            pipe.close()
-            if process.pid is not None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.kill()
-                process.join()
+        self._control.close()
+        self._keeper.join(END_SECONDS)
+        self._keeper.kill()
+        self._keeper.join()
+        for close in [each.close for each in (*self._channels.values(), *self._bytes)]:
+            close()
+        for each in self._stacks:
+            each.close()
         self._folder.cleanup()
 
     def tolerance(self) -> float:
         """What the strategy declares. Raises Trouble where it cannot be used."""
         try:
-            everyone = range(len(self._pipes))
-            ready = self._judged(everyone, self._answers(everyone, START_SECONDS))
+            started = self._judged(self._everyone, self._answers(
+                self._everyone, START_SECONDS, Started))
+            self._bytes = [SocketBytes(each.process) for each in started.values()
+                           if isinstance(each, Started)]
+            ready = self._judged(self._everyone, self._answers(
+                self._everyone, START_SECONDS, Ready))
         except Trouble as trouble:
             told = trouble.sentence or f"{self._place.file} is not loaded in {START_SECONDS:.0f} s"
             raise Trouble("unusable", trouble.rank, told, trouble.trace) from trouble
@@ -74,70 +104,134 @@ class Ranks:
 
     def ask(self, order: Order) -> list[Message]:
         """Every rank's answer. Raises Trouble, soon after the first exception."""
-        everyone = range(len(self._pipes))
-        self._send(order)
-        return [*self._judged(everyone, self._answers(everyone, PATIENCE_SECONDS)).values()]
+        answers = self._send(order)
+        return [*self._judged(self._everyone, answers or self._answers(
+            self._everyone, PATIENCE_SECONDS, Settled if order.is_settling else Seen,
+            order)).values()]
 
     def ask_without(self, lost: int, order: Order) -> None:
         """The same when rank `lost` dies of it: raises a Trouble whose `answers` are the others'.
 
         Its kind is "lost" where every other rank has raised an exception or gone on.
         """
-        survivors = [rank for rank in range(len(self._pipes)) if rank != lost]
-        self._send(order)
-        answers = self._answers(survivors, PATIENCE_SECONDS, others_seconds=PATIENCE_SECONDS)
+        survivors = [rank for rank in self._everyone if rank != lost]
+        answers = self._send(order) or self._answers(
+            self._everyone, PATIENCE_SECONDS, Seen, order, others_seconds=PATIENCE_SECONDS)
+        answers.pop(lost, None)
+        _raise_first({rank: each for rank, each in answers.items()
+                      if isinstance(each, Raised) and each.kind in ENDINGS}, answers)
         if len(answers) < len(survivors):
             raise self._hang([rank for rank in survivors if rank not in answers], answers)
         raise Trouble("lost", lost, answers=answers)
 
-    def _send(self, order: Order) -> None:
-        for pipe in self._pipes:
-            with contextlib.suppress(BrokenPipeError):
-                pipe.send(order)
+    def traffic(self) -> list[Traffic]:
+        """What each rank has sent and received so far."""
+        return [each.total() for each in self._bytes]
 
-    def _answers(self, asked: Sequence[int], seconds: float,
+    @property
+    def _everyone(self) -> Sequence[int]:
+        return range(len(self._channels))
+
+    def _send(self, order: Order) -> dict[int, Message]:
+        """Begins to; returns what cannot go on, where a rank has sent what nobody asked for."""
+        forged = dict[int, Message]()
+        for rank in self._everyone:
+            try:
+                self._channels[rank].put(self._order(order, rank))
+            except Malformed as error:
+                forged[rank] = _forged(error)
+        return forged
+
+    def _order(self, order: Order, rank: int) -> bytes:
+        """With the rank's own data; and no other's."""
+        scenario, place = self._scenarios[order.scenario], (len(self._channels), rank, order.step)
+        if order.is_settling:
+            return frame({"order": order, "weight": 0.0})
+        numbers = scenario.shard(*place, self._secret)
+        return frame({"order": order, "weight": scenario.weight(*place),
+                      "shape": [*numbers.shape]}, numbers.numpy().tobytes())
+
+    def _answers(self, asked: Sequence[int], seconds: float, kind: type,
+                 order: Order | None = None,
                  others_seconds: float = OTHERS_SECONDS) -> dict[int, Message]:
         """What comes within `seconds`, or `others_seconds` after the first exception."""
         deadline, answers = time.monotonic() + seconds, dict[int, Message]()
-        while missing := [rank for rank in asked if rank not in answers]:
-            ready = wait([self._pipes[rank] for rank in missing],
-                         max(0.0, deadline - time.monotonic()))
-            if not ready:
-                break
-            for rank in (rank for rank in missing if self._pipes[rank] in ready):
-                answers[rank] = self._receive(rank)
-                if isinstance(answers[rank], Raised):
+        while missing := {rank: self._channels[rank] for rank in asked if rank not in answers}:
+            for rank in (ready := wait(missing, deadline)):
+                answer = self._received(rank, kind, order)
+                if answer is not None:
+                    answers[rank] = answer
+                if isinstance(answer, Raised):
                     deadline = min(deadline, time.monotonic() + others_seconds)
+            if not ready or time.monotonic() > deadline:
+                break
         return answers
 
-    def _judged(self, asked: Sequence[int], answers: dict[int, Message]) -> dict[int, Message]:
+    def _received(self, rank: int, kind: type, order: Order | None) -> Message | None:
+        scenario = self._scenarios[order.scenario] if order else None
+        try:
+            found = self._channels[rank].go_on(most_bytes(scenario) if scenario else 0)
+            return found and read(*found, kind, order, scenario)
+        except Malformed as error:
+            return _forged(error)
+        except EOFError:
+            return self._ended(rank)
+
+    def _judged(self, asked: Iterable[int], answers: dict[int, Message]) -> dict[int, Message]:
         """The answers by rank. Raises Trouble for the first exception, or for a hang."""
-        raised = {rank: each for rank, each in answers.items() if isinstance(each, Raised)}
-        if raised:
-            rank = min(raised, key=lambda each: (raised[each].is_broken, raised[each].when))
-            raise Trouble(raised[rank].kind, rank, raised[rank].sentence, raised[rank].trace,
-                          answers=answers)
+        _raise_first({rank: each for rank, each in answers.items() if isinstance(each, Raised)},
+                     answers)
         missing = [rank for rank in asked if rank not in answers]
         if missing:
             raise self._hang(missing, answers)
         return {rank: answers[rank] for rank in asked}
 
     def _hang(self, missing: Sequence[int], answers: dict[int, Message]) -> Trouble:
-        waiting = [waiting_in(self._processes[rank].pid, f"{self._folder.name}/stack{rank}",
-                              rank, self._place.file) for rank in missing]
+        waiting = [waiting_in(self._bytes[rank].process, self._stacks[rank], rank, self._place.file)
+                   for rank in missing] if self._bytes else []
         return Trouble("hangs", missing[0], waiting=waiting, answers=answers)
 
-    def _receive(self, rank: int) -> Message:
-        try:
-            return self._pipes[rank].recv()
-        except (EOFError, ConnectionError):
-            self._processes[rank].join(1)
-            if -(self._processes[rank].exitcode or 0) in (signal.SIGALRM, signal.SIGXCPU):
-                return Raised(f"rank {rank} has worked for {LIFE_SECONDS} s", "", False,
-                              time.monotonic(), "time-limit")
-            return Raised(f"the process of rank {rank} has ended ({self._end_of(rank)})", "", False,
-                          time.monotonic())
+    def _ended(self, rank: int) -> Raised:
+        """What the keeper says of the end of a rank."""
+        told = self._told(rank)
+        if told in ("time", str(-signal.SIGXCPU)):
+            return _raised(f"rank {rank} has worked for {LIFE_SECONDS} s", "time-limit")
+        if told == "processes":
+            return _raised(f"it has started more than {MOST_PROCESSES} processes", "processes")
+        if told.startswith("-"):
+            return _raised(f"its process was ended by {signal.Signals(-int(told)).name}", "raises")
+        return _raised(f"its process has ended with exit code {told or 'unknown'}, and no "
+                       "exception: nothing in average() may end it", "ends-process")
 
-    def _end_of(self, rank: int) -> str:
-        code = self._processes[rank].exitcode
-        return signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
+    def _told(self, rank: int) -> str:
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
+            for words in map(str.split, self._control_told.decode().splitlines()):
+                if words[0] in ("time", "processes"):
+                    return words[0]
+                if words[:2] == ["rank", str(rank)]:
+                    return words[2]
+            if select([self._control], [], [], 0.05)[0]:
+                self._control_told += self._control.recv(4096)
+        return ""
+
+
+@cache
+def can_isolate() -> bool:
+    return is_possible()
+
+
+def _raise_first(raised: Mapping[int, Raised], answers: Mapping[int, Message]) -> None:
+    if raised:
+        rank = min(raised, key=lambda each: (
+            raised[each].kind not in ENDINGS, raised[each].is_broken, raised[each].when))
+        raise Trouble(raised[rank].kind, rank, raised[rank].sentence, raised[rank].trace,
+                      answers=answers)
+
+
+def _raised(sentence: str, kind: str) -> Raised:
+    return Raised(sentence, "", False, time.monotonic(), kind)
+
+
+def _forged(error: Malformed) -> Raised:
+    return _raised(str(error), "forged")

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -14,7 +15,6 @@ from common.step.gradient_sync import GradientSync
 from PartTwo.own_strategy import OwnStrategy, own_strategy
 from studies.grading.messages import Arrays, Seen, Settled
 from studies.grading.scenarios import LATE_SECONDS, Scenario, backward
-from studies.grading.socket_bytes import SentBytes
 
 RATE = 0.1
 
@@ -38,39 +38,51 @@ class Training:
         self._model = scenario.model(rank)
         self._weights = list(self._model.parameters())
         self._optimizer = torch.optim.SGD(self._weights, lr=RATE)
-        self._sent, self._gradients = SentBytes(), list[Tensor | None]()
         strategy = own_strategy(place)
         self._average = (strategy.call if isinstance(strategy, OwnStrategy) else strategy.average)
         self._before_prepare = _arrays(self._weights)
         strategy.prepare(self._model, self._optimizer)
 
-    def step(self, step: int) -> Seen:
+    def step(self, step: int, inputs: Tensor, weight: float) -> Seen:
         """Forward, backward, average, update: as common/training.py does."""
         self._begin(step)
+        self._shard = inputs, weight
         before = _arrays(self._weights) if step else self._before_prepare
         buffers = _copies(self._model.buffers())
         self._start_together()
         start = time.monotonic()
         backward(self._model, *self._shard)
+        self._complete()
         passed = [each.grad for each in self._weights if each.grad is not None]
         given = list(passed)
         returned = self._average(given)
         seconds = time.monotonic() - start
         _require_shapes(self._model)
-        self._gradients = [_copy(each.grad) for each in self._weights]
+        gradients = self._gradients()
         after = _arrays(self._weights)
         buffers_changed = not all(map(torch.equal, buffers, self._model.buffers()))
         self._optimizer.step()
-        return Seen([None if each is None else each.numpy() for each in self._gradients],
-                    _described(returned), [*map(id, given)] != [*map(id, passed)],
+        return Seen(gradients, _described(returned), [*map(id, given)] != [*map(id, passed)],
                     (before, after, _arrays(self._weights)), buffers_changed, seconds)
+
+    def _gradients(self) -> list[np.ndarray | None]:
+        return [None if each.grad is None else each.grad.detach().clone().numpy()
+                for each in self._weights]
+
+    def _complete(self) -> None:
+        """Zeros for what only rank 0 has a gradient of: PartTwo/own_strategy.py promises as much.
+
+        Nothing is sent for it here: the scenario says which they are.
+        """
+        if self._scenario.uses_all_on_first:
+            for each in self._weights:
+                if each.grad is None:
+                    each.grad = torch.zeros_like(each)
 
     def _begin(self, step: int) -> None:
         scenario, is_last = self._scenario, self._rank == self._world - 1
         if scenario.loses_a_peer and step and is_last:
             os._exit(0)
-        self._sent_before = self._sent.total()
-        self._shard = scenario.shard(self._world, self._rank, step)
         if scenario.is_one_late and self._rank == step % self._world:
             time.sleep(LATE_SECONDS)
         self._optimizer.zero_grad()
@@ -82,11 +94,8 @@ class Training:
 
     def settle(self, ours: GradientSync) -> Settled:
         """Looks again at the step, and times our all-reduce on the same gradients."""
-        sent = self._sent.total() - self._sent_before
-        late = [place for place, (seen, weight)
-                in enumerate(zip(self._gradients, self._weights, strict=True))
-                if seen is not None and not _same(seen, weight.grad)]
-        return Settled(late, sent, self._seconds_of(ours) if self._scenario.is_timed else 0.0)
+        return Settled(self._gradients(),
+                       self._seconds_of(ours) if self._scenario.is_timed else 0.0)
 
     def _seconds_of(self, ours: GradientSync) -> float:
         model = self._scenario.model(self._rank)
@@ -97,20 +106,12 @@ class Training:
         return time.monotonic() - start
 
 
-def _copy(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else tensor.detach().clone()
-
-
 def _copies(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [each.detach().clone() for each in tensors]
 
 
 def _arrays(tensors: Iterable[Tensor]) -> Arrays:
     return [each.numpy() for each in _copies(tensors)]
-
-
-def _same(seen: Tensor, now: Tensor | None) -> bool:
-    return now is not None and torch.equal(seen.nan_to_num(), now.nan_to_num())
 
 
 def _described(returned: object) -> str:

@@ -42,7 +42,8 @@ class Calibration:
 
     A step alone takes fixed + image * images, of which `update` is the optimiser's; `backward` is
     backward's fraction of the rest. `errors` are half of the error bars, relative, by variant; None
-    where the cells are not enough for one (studies/prediction/fitting.py).
+    where the cells are not enough for one (studies/prediction/fitting.py). The cells had `measured`
+    numbers of nodes, from least to most.
     """
 
     machine: Machine
@@ -55,6 +56,7 @@ class Calibration:
     latency: float
     costs: dict[str, Cost]
     errors: dict[str, float | None]
+    measured: tuple[int, int]
 
     def compute(self, ranks: int) -> Compute:
         """The phases of a step on one of `ranks` ranks that averages nothing."""
@@ -83,9 +85,10 @@ class Calibration:
                                                  ranks, link, self.machine)
 
     def predict(self, name: str, ranks: int, bytes_per_second: float) -> Prediction:
-        """A step at a rate of payload, with its error bar."""
+        """A step at a rate of payload, with its error bar between the measured numbers of nodes."""
+        least, most = self.measured
         return Prediction(self.seconds(name, ranks, self.link(bytes_per_second)),
-                          self.errors.get(name))
+                          self.errors.get(name) if least <= ranks <= most else None)
 
 
 def measured(cell: Cell, name: str) -> float:

@@ -6,17 +6,16 @@ Compute comes from the compute-only steps, as the link's rate does not change th
 oversubscription * (fixed + image * images), where oversubscription is the number of ranks a
 processor. The communication overhead less the link's part is the strategy's processor cost.
 
-Two things make a prediction wrong, and their 95 % error bars are added in quadrature. The model:
-each cell is excluded once, predicted from the rest, and compared. The measurement: steps of one
-cell differ, so that the few which calibrate the model are off by their standard error. Fewer than
-three cells, or cells of a single step each, tell neither, and there is no bar.
+Error bars are earned: each cell is excluded once, predicted from the rest, and compared with what
+was measured, so that the errors of the model and of the measurement are both in them. A bar is as
+wide as held 95 % of these errors. Fewer than three cells have no bar. Bars hold between the cells,
+not beyond: for more nodes than were measured there is none.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import hypot, sqrt
+from math import ceil, sqrt
 from statistics import fmean, linear_regression, median
-from typing import NamedTuple
 
 import numpy as np
 
@@ -32,6 +31,7 @@ SLOWDOWNS = np.linspace(1, 2, 51)
 SLOWDOWN_PRICE = 0.01  # a slowdown of 1.1 must make errors smaller by 1 % of a step
 LEAST_CELLS = 3  # two, each predicted from the other alone, are not enough
 LEAST_ERROR = 0.02  # of a step: no model of a few constants is better than that
+COVERAGE = 0.95
 Errors = dict[str, list[float]]
 
 
@@ -51,8 +51,9 @@ def _fit(cells: Sequence[Cell], machine: Machine, batch: int, latency: float) ->
     fixed, image, update = _fit_compute(cells, machine, batch)
     phases = [cell["variants"][COMPUTE_ONLY]["phases"] for cell in cells]
     backward = median(each["backward"] / (each["forward"] + each["backward"]) for each in phases)
+    nodes = [cell["nodes"] for cell in cells]
     found = Calibration(machine, batch, _gradient(cells), fixed, image, update, backward, latency,
-                        {}, {})
+                        {}, {}, (min(nodes), max(nodes)))
     costs = {name: _fit_cost(name, cells, found) for name in variants(cells)[1:]}
     return replace(found, costs=costs)
 
@@ -109,35 +110,33 @@ def _fit_cost(name: str, cells: Sequence[Cell], model: Calibration) -> Cost:
     return Cost(float(best[slowdown, load]), float(tried[load]), float(SLOWDOWNS[slowdown]))
 
 
-class Spread(NamedTuple):
-    """Of measured steps about their cell's mean: relative squares, and how many of them are free.
-
-    `steps` is how many were measured.
-    """
-
-    squares: float
-    freedom: int
-    steps: int
-
-    @property
-    def deviation(self) -> float:
-        """The relative standard deviation of a step; nan where no cell has two."""
-        return sqrt(self.squares / self.freedom) if self.freedom else float("nan")
-
-
 def error_bars(cells: Sequence[Cell],
                fit: Callable[[Sequence[Cell]], Calibration]) -> dict[str, float | None]:
-    """Half of each variant's error bar, relative to the step; None where there is none."""
-    errors, everything = _leave_one_out(cells, fit), spread(cells)
-    return {name: _bar(errors, name, spread(cells, name), everything) for name in variants(cells)}
+    """Half of each variant's error bar, relative to the step; None where there is none.
+
+    A variant's errors are compared with its scale, the root mean square of its own errors and of
+    all, half each, because few errors say little. The bar is as many scales as held 95 % of errors.
+    """
+    errors = _leave_one_out(cells, fit)
+    everybody = [error for each in errors.values() for error in each]
+    scales = {name: sqrt((_square(own) + _square(everybody)) / 2)
+              for name, own in errors.items() if len(own) >= LEAST_CELLS}
+    times = _times([abs(error) / scale for name, scale in scales.items() if scale
+                    for error in errors[name]], len(cells))
+    return {name: max(LEAST_ERROR, times * scales[name]) if name in scales else None
+            for name in errors}
 
 
-def spread(cells: Sequence[Cell], name: str | None = None) -> Spread:
-    """Of one variant's steps, or of all variants'."""
-    groups = [cell["variants"][each]["steps"] for cell in cells for each in variants([cell])
-              if name in (None, each)]
-    squares = sum((step / fmean(steps) - 1) ** 2 for steps in groups for step in steps)
-    return Spread(squares, sum(len(steps) - 1 for steps in groups), sum(map(len, groups)))
+def _times(errors: Sequence[float], cells: int) -> float:
+    """How many scales hold COVERAGE of further errors, as these did, of so many cells.
+
+    One of n errors is the largest of n + 1 with probability 1 / (n + 1); where that is too often,
+    Student's t for the cells, if it is more than the largest.
+    """
+    place = ceil(COVERAGE * (len(errors) + 1))
+    if place <= len(errors):
+        return sorted(errors)[place - 1]
+    return max([*errors, student(cells)])
 
 
 def _leave_one_out(cells: Sequence[Cell], fit: Callable[[Sequence[Cell]], Calibration]) -> Errors:
@@ -147,17 +146,6 @@ def _leave_one_out(cells: Sequence[Cell], fit: Callable[[Sequence[Cell]], Calibr
         for check in checks(fit([each for each in cells if each is not cell]), [cell]):
             found[check.name].append(check.error)
     return found
-
-
-def _bar(errors: Errors, name: str, own: Spread, everything: Spread) -> float | None:
-    """Of a variant whose errors are known: half its own and half of all, as a few say little."""
-    if len(errors[name]) < LEAST_CELLS or not everything.freedom:
-        return None
-    everybody = [error for each in errors.values() for error in each]
-    model = sqrt((_square(errors[name]) + _square(everybody)) / 2)
-    known = own if own.freedom else everything
-    measurement = student(known.freedom) * known.deviation / sqrt(own.steps)
-    return max(LEAST_ERROR, hypot(student(len(errors[name])) * model, measurement))
 
 
 def _square(errors: Sequence[float]) -> float:

@@ -12,6 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 from common.core.failures import DataError, UsageError
+from common.core.files import read_json
 
 COMPUTE_ONLY, DDP_DEFAULT, PART_THREE = "compute only", "DDP, torch's defaults", "Part Three"
 PHASES = ("forward", "backward", "sync", "update")
@@ -53,7 +54,7 @@ def exposed(found: Cell, name: str) -> float:
 def load_grid(path: Path) -> dict[str, Any]:
     """The file that benchmarks/sync.py wrote. Raises DataError when it is not one."""
     try:
-        grid = json.loads(path.read_text())
+        grid = read_json(path)
         if grid["made_on"] and all(each["variants"][COMPUTE_ONLY]["steps"]
                                    for each in grid["cells"]):
             return grid

@@ -3,13 +3,13 @@
     python3 scripts/predict.py outputs --preflight outputs/preflight.json --nodes 8 --rate 300mbit
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from common.core.failures import DataError, UsageError
+from common.core.files import read_json
 from common.core.progress import PHASES
 from common.reporting.recorded_run import RecordedRun, find_runs
 from studies.prediction.forms import sent
@@ -64,7 +64,7 @@ class Links(NamedTuple):
 def read_links(path: Path) -> Links:
     """The median link of a preflight. Raises DataError when the file is none, or has no links."""
     try:
-        found = json.loads(path.read_text())
+        found = read_json(path)
         links = [link for row in found["links"] for link in row if link["bandwidth"]]
         return Links(median(link["bandwidth"] for link in links),
                       median(link["round_trip"] for link in links) / 2,

@@ -5,7 +5,7 @@ from statistics import median
 
 from common.core.markdown import markdown_table
 from studies.prediction.calibration import Calibration, Check
-from studies.prediction.fitting import LEAST_CELLS, spread
+from studies.prediction.fitting import LEAST_CELLS
 from studies.prediction.forms import payload_rate
 from studies.prediction.grid import COMPUTE_ONLY, Cell
 from studies.prediction.model import Machine
@@ -24,8 +24,8 @@ def errors_in_words(found: Sequence[Check]) -> str:
     """The median and the worst error, and how many of those with an error bar lie within it."""
     worst = max(found, key=lambda each: abs(each.error))
     barred = [each for each in found if each.predicted.error is not None]
-    within = (f"{sum(each.is_within_bar for each in barred)} within their error bars" if barred
-              else NO_BAR)
+    within = (f"{sum(each.is_within_bar for each in barred)} of the {len(barred)} with an error bar "
+              "within it" if barred else NO_BAR)
     middle = median(abs(each.error) for each in found)
     return (f"{len(found)} steps of unseen cells: error {100 * middle:.1f} % in the median, "
             f"{100 * abs(worst.error):.1f} % at worst ({worst.name}, {worst.nodes} nodes, "
@@ -52,25 +52,29 @@ def which_strategy(model: Calibration, ranks: int, rate: str | float) -> str:
     (best, seconds), *others = sorted(found, key=lambda each: each[1].seconds)
     text = f"{ranks} nodes, {rate_in_words(rate)}: {best}, {seconds.seconds:.3f} s a step "
     if seconds.error is None:
-        return text + f"({NO_BAR})"
+        return text + f"({why_no_bar(model, best, ranks)})"
     equal = [name for name, each in others if each.error is not None and each.low <= seconds.high]
     text += f"({seconds.low:.3f} to {seconds.high:.3f})"
     return text + (f"; {', '.join(equal)}: as fast within the error" if equal else "")
 
 
+def why_no_bar(model: Calibration, name: str, ranks: int) -> str:
+    """The reason why a prediction has no error bar."""
+    least, most = model.measured
+    if model.errors.get(name) is None or least <= ranks <= most:
+        return NO_BAR
+    return f"{least} to {most} nodes were measured: no error bar"
+
+
 def bars_in_words(model: Calibration, cells: Sequence[Cell]) -> str:
     """What the error bars are made of, or why there are none."""
-    found, sizes = spread(cells), sorted({cell["nodes"] for cell in cells})
-    deviation = (f"a step's standard deviation is {100 * found.deviation:.0f} %" if found.freedom
-                 else "no step was measured twice")
+    least, most = model.measured
     if all(error is None for error in model.errors.values()):
-        return (f"{NO_BAR}: that takes {LEAST_CELLS} cells (numbers of nodes, or rates), and some "
-                f"with several steps; here {len(cells)} calibrate{'s' * (len(cells) == 1)}, and "
-                f"{deviation}")
-    return (f"±: 95 % error bars of the median step, from each of {len(cells)} cells of "
-            f"{' and '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} nodes excluded once, "
-            f"and from the spread of the steps ({deviation}); they cannot know more nodes. "
-            f"Without ±: {NO_BAR}")
+        return (f"{NO_BAR}: that takes {LEAST_CELLS} cells (numbers of nodes, or rates), and here "
+                f"{len(cells)} calibrate{'s' * (len(cells) == 1)}")
+    return (f"±: 95 % error bars of the median step, as wide as held 95 % of the errors when each of "
+            f"the {len(cells)} cells was left out once; they hold for {least} to {most} nodes, which "
+            "were measured, and there is none for others")
 
 
 def processors_in_words(machine: Machine, shared: bool) -> str:
@@ -84,29 +88,39 @@ def processors_in_words(machine: Machine, shared: bool) -> str:
             f"machine's {cores} add --shared-processors")
 
 
-def stops_paying(model: Calibration, name: str, rate: float) -> tuple[int, float]:
+def stops_paying(model: Calibration, name: str, rate: float, most: int) -> tuple[int, float]:
     """(nodes, images a second): the number of nodes after which one more makes steps no shorter.
 
     The global batch stays the same, so a node more takes work from the others and adds to the
-    averaging; counted from one node up to one an image, to the first that does not pay.
+    averaging; counted from one node to the first that does not pay, or to `most`.
     """
     seconds = model.predict(name, 1, rate).seconds
-    for ranks in range(2, model.batch + 1):
+    for ranks in range(2, most + 1):
         more = model.predict(name, ranks, rate).seconds
         if more >= seconds:
             return ranks - 1, model.batch / seconds
         seconds = more
-    return model.batch, model.batch / seconds
+    return most, model.batch / seconds
 
 
 def scaling_table(model: Calibration, rates: Sequence[str | float]) -> str:
     """Markdown: by strategy and rate, up to how many nodes another one pays, and the speed there.
 
-    A first node more may cost more than it brings although the third would pay: that stands as 1.
+    No further than was measured. A first node more may cost more than it brings although the third
+    would pay: that stands as 1.
     """
-    rows = []
+    most, rows = model.measured[1], []
     for name in model.costs:
-        found = [stops_paying(model, name, payload_rate(rate)) for rate in rates]
-        rows.append((name, *(f"{ranks} node{'s' * (ranks > 1)}, {speed:.0f} images/s"
-                             for ranks, speed in found)))
-    return markdown_table(("another node pays up to", *map(rate_in_words, rates)), rows)
+        found = [stops_paying(model, name, payload_rate(rate), most) for rate in rates]
+        rows.append((name, *(f"{'all ' * (ranks == most)}{ranks} node{'s' * (ranks > 1)}, "
+                             f"{speed:.0f} images/s" for ranks, speed in found)))
+    table = markdown_table(("another node pays up to", *map(rate_in_words, rates)), rows)
+    return f"{table}\n\n{limits_in_words(model)}"
+
+
+def limits_in_words(model: Calibration) -> str:
+    """How far the measurements let anybody say what another node brings."""
+    least, most = model.measured
+    one = "" if least == 1 else " One node was not measured; its step is computed from theirs."
+    return (f"{most} nodes are the most that were measured: whether more than \"all {most}\" pay is "
+            f"not known.{one}")

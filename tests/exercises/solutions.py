@@ -51,15 +51,24 @@ class RingAllReduce(two_ring_all_reduce.RingAllReduce):
 
 
 class OverlappedAllReduce:
-    """An all-reduce for each parameter, in the order of backward."""
+    """An all-reduce for each parameter, the last one's first, whatever hooks are called."""
 
     def __init__(self) -> None:
         self._works: list[dist.Work] = []
+        self._order: list[nn.Parameter] = []
+        self._left: list[nn.Parameter] = []
+        self._ready: set[Tensor] = set()
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self._start)
+        self._order = [each for each in model.parameters() if each.requires_grad][::-1]
+        self._left = list(self._order)
+        for parameter in self._order:
+            parameter.register_post_accumulate_grad_hook(self._note)
+
+    def _note(self, parameter: Tensor) -> None:
+        self._ready.add(parameter)
+        while self._left and self._left[0] in self._ready:
+            self._start(self._left.pop(0))
 
     def _start(self, parameter: Tensor) -> None:
         work = dist.all_reduce(parameter.grad, async_op=True)
@@ -67,8 +76,13 @@ class OverlappedAllReduce:
         self._works.append(work)
 
     def average(self, gradients: list[Tensor]) -> None:
+        for parameter in self._left:
+            if parameter.grad is not None:  # on another rank a hook may have started it
+                self._start(parameter)
         for work in self._works:
             work.wait()
-        self._works.clear()
         for gradient in gradients:
             gradient /= dist.get_world_size()
+        self._works.clear()
+        self._ready.clear()
+        self._left = list(self._order)

@@ -73,18 +73,27 @@ class Tree:
 
 class BucketsInHooks:
     def prepare(self, model, optimizer):
-        self.works = []
-        for parameter in model.parameters():
-            parameter.register_post_accumulate_grad_hook(self.send)
+        self.order = list(model.parameters())[::-1]
+        self.works, self.left, self.ready = [], list(self.order), set()
+        for parameter in self.order:
+            parameter.register_post_accumulate_grad_hook(self.send_in_turn)
+
+    def send_in_turn(self, parameter):
+        self.ready.add(parameter)
+        while self.left and self.left[0] in self.ready:
+            self.send(self.left.pop(0))
 
     def send(self, parameter):
         parameter.grad /= size()
         self.works.append(dist.all_reduce(parameter.grad, async_op=True))
 
     def average(self, gradients):
+        for parameter in self.left:
+            if parameter.grad is not None:
+                self.send(parameter)
         for work in self.works:
             work.wait()
-        self.works.clear()
+        self.works, self.left, self.ready = [], list(self.order), set()
 
 
 def gather_scatter(gradients):

@@ -1,27 +1,30 @@
 """The command, its files and exit codes; what limits a strategy; what is counted at the sockets.
 
-Mutations that turn this red: an exit code that is the first strategy's; no killpg; no RLIMIT_DATA;
-POINTS for `most` in _tests; SentBytes without those closed since.
+Mutations that turn this red: an exit code that is the first strategy's; no RLIMIT_DATA; POINTS for
+`most` in _tests; SocketBytes without those closed since; SETTLE_SECONDS = 0.
 """
 
 import json
+import os
 import socket
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from common.core.failures import UsageError
 from common.core.user_code import Place
 from scripts.grade import main, places_of
-from studies.grading import report
+from studies.grading import report, session
 from studies.grading.costs import Cost
 from studies.grading.finding import HEADLINES
 from studies.grading.grading import Check, Grade, diagnosis, grade_of
 from studies.grading.hypotheses import HYPOTHESES
+from studies.grading.messages import Seen, Settled
 from studies.grading.scenarios import BASIC, EVERYWHERE, PLAN
-from studies.grading.socket_bytes import SentBytes
+from studies.grading.socket_bytes import SocketBytes, Traffic
 from studies.grading.stacks import innermost
 from tests.grading.table import RIGHT
 from tests.ranks import ranks
@@ -94,25 +97,38 @@ def test_memory_is_limited(tmp_path):
     assert grade.diagnosis is not None and "allocate" in grade.diagnosis.sentence
 
 
-def test_what_a_strategy_starts_ends_with_it(tmp_path):
-    text = ("import os, time\ndef mine(gradients):\n    if not os.fork():\n"
-            f"        open('{tmp_path}/pid', 'w').write(str(os.getpid()))\n"
-            "        time.sleep(1000)\n    time.sleep(1)\n")
-    grade_of(written(tmp_path, text), plan={1: [BASIC]})
-    time.sleep(0.2)
-    status = Path("/proc", (tmp_path / "pid").read_text(), "status")
-    assert not status.exists() or "State:\tZ" in status.read_text()  # dead, if nobody has asked
-
-
 def test_bytes_are_counted_at_the_sockets():
-    counted = SentBytes()
+    counted = SocketBytes(os.getpid())
     with socket.create_server(("127.0.0.1", 0)) as server:
         before = counted.total()
         with socket.create_connection(server.getsockname()) as one, server.accept()[0] as other:
             one.sendall(bytes(5000))
-            other.recv(100)
-            assert counted.total() - before == 5000
-    assert counted.total() - before == 5000  # those that are closed count
+            while other.recv(5000, socket.MSG_PEEK | socket.MSG_WAITALL) != bytes(5000):
+                pass
+            assert counted.total().since(before) == Traffic(5000, 5000)
+    assert counted.total().since(before) == Traffic(5000, 5000)  # those that are closed count
+    counted.close()
+
+
+class LateRanks:
+    """A strategy whose last numbers come `LATE` seconds after average() has returned."""
+
+    LATE = 0.015
+
+    def traffic(self):
+        return [Traffic(0, 0)]
+
+    def ask(self, order):
+        if order.is_settling:
+            is_late = max(order.start, time.monotonic()) > self.returned + self.LATE
+            return [Settled([np.full(1, float(is_late))], 0.0)]
+        self.returned = time.monotonic()
+        return [Seen([np.zeros(1)], "", False, ([], [], []), False, 0.0)]
+
+
+def test_what_comes_late_has_time_to_come():
+    steps, trouble = session._run(LateRanks(), 1, 0, BASIC, time.monotonic() + 60)
+    assert trouble is None and [step.settled[0].gradients[0][0] for step in steps] == [1, 1, 1]
 
 
 def test_a_stack_tells_the_users_line_and_the_call(tmp_path):

@@ -5,19 +5,23 @@ sum); the last step's instead of this step's samples in Truth.counts; `first_ste
 """
 
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 
+from studies.grading import grading, rounding
 from studies.grading.cells import Truth, truth
 from studies.grading.findings import finding
 from studies.grading.messages import Seen, Settled
 from studies.grading.scenarios import EVERYWHERE, NAN, Scenario, backward
 from studies.grading.session import Outcome, Step
+from studies.grading.socket_bytes import Traffic
 from studies.grading.training import RATE
 
 EQUAL, UNEVEN, ODD = EVERYWHERE[:3]
+ENOUGH, SECRET = 1 << 30, 7
 Result = Callable[[Truth, int, int, int], np.ndarray]
 """What stands in a gradient, as result(truth, step, rank, tensor)."""
 
@@ -25,11 +29,14 @@ Result = Callable[[Truth, int, int, int], np.ndarray]
 def simulated(result: Result, scenario: Scenario = EQUAL, world: int = 3, sent: int = 0,
               tolerance: float = 0.0) -> Outcome:
     """As if a strategy had left these numbers on every rank."""
-    facts = truth(scenario, world)
-    return Outcome(scenario, world, [
-        Step([seen([result(facts, step, rank, tensor) for tensor in range(len(facts.names))])
-              for rank in range(world)], [Settled([], sent, 0.0)] * world)
-        for step in range(scenario.steps)], tolerance)
+    facts = truth(scenario, world, SECRET)
+    steps = []
+    for step in range(scenario.steps):
+        looks = [seen([result(facts, step, rank, tensor) for tensor in range(len(facts.names))])
+                 for rank in range(world)]
+        steps.append(Step(looks, [Settled(each.gradients, 0.0) for each in looks],
+                          [Traffic(sent, ENOUGH)] * world))
+    return Outcome(scenario, world, steps, tolerance, SECRET)
 
 
 def seen(gradients: list[np.ndarray]) -> Seen:
@@ -88,6 +95,8 @@ def changed(change, result=mean):
         local(facts, step, rank, tensor)), EQUAL),
     ("stale", lambda facts, step, rank, tensor: sum(
         facts.mean(each, tensor) for each in range(step + 1)), EQUAL),
+    ("stale", lambda facts, step, rank, tensor: facts.mean(step, tensor) + (
+        1e-3 * facts.mean(step - 1, tensor) if step else 0), EQUAL),
     ("zero", changed(np.zeros_like), EQUAL),
     ("tensor-skipped", only([2], local), ODD),
     ("tensor-skipped", only([1, 3], local), EQUAL),
@@ -116,10 +125,10 @@ def test_numbers_tell_what_has_happened(id, result, scenario):
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_the_mean_is_the_gradient_of_one_rank_with_the_whole_batch(world):
     for step in range(UNEVEN.steps):
-        shards = [UNEVEN.shard(world, rank, step)[0] for rank in range(world)]
+        shards = [UNEVEN.shard(world, rank, step, SECRET) for rank in range(world)]
         model = UNEVEN.model(0)
         backward(model, torch.cat(shards), 1.0)
-        facts = truth(UNEVEN, world)
+        facts = truth(UNEVEN, world, SECRET)
         for tensor, parameter in enumerate(model.parameters()):
             np.testing.assert_allclose(facts.mean(step, tensor), parameter.grad.flatten(),
                                        rtol=0, atol=1e-14)
@@ -127,7 +136,7 @@ def test_the_mean_is_the_gradient_of_one_rank_with_the_whole_batch(world):
 
 @pytest.mark.parametrize("scenario", EVERYWHERE)
 def test_the_mean_is_right(scenario):
-    assert finding(simulated(mean, scenario, world=4)) is None
+    assert finding(simulated(mean, scenario, world=4, sent=ENOUGH)) is None
 
 
 def test_a_sentence_says_what_and_where():
@@ -145,9 +154,35 @@ def test_messages_without_effect_are_told_from_no_messages():
 
 def test_a_declared_tolerance_allows_rounding_and_no_sum():
     half = changed(lambda row: row.astype(np.float16).astype(float))
-    assert finding(simulated(half, tolerance=1e-2)) is None
+    assert finding(simulated(half, tolerance=1e-2, sent=ENOUGH)) is None
     found = finding(simulated(changed(lambda row: 3 * row, half), tolerance=1e-2))
     assert found is not None and found.id == "sum-not-divided"
+
+
+def test_a_right_mean_that_nobody_sent_did_not_come_by_messages():
+    for sent, tolerance in ((0, 0.0), (200, 0.0), (0, 0.1)):
+        found = finding(simulated(mean, sent=sent, tolerance=tolerance))
+        assert found is not None and found.id == "nothing-sent"
+    assert finding(simulated(mean, sent=120 * 8 // 4, tolerance=0.0)) is None
+    assert finding(simulated(mean, sent=120 // 8, tolerance=0.1)) is not None
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e308, 5e-324, -0.0, 1e150])
+def test_no_numbers_stop_the_grader(value, recwarn):
+    for result in (changed(lambda row: np.full_like(row, value)), changed(lambda row: row * value),
+                   on([0], changed(lambda row: row + value)),
+                   changed(lambda row: np.where(np.arange(row.size) % 3, row, value))):
+        for world, scenario in product((1, 2), (EQUAL, ODD, NAN)):
+            with np.errstate(all="ignore"):
+                outcome = simulated(result, scenario, world)
+            assert grading._check(world, scenario, outcome)
+    assert not [each.message for each in recwarn.list]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_multiples_are_told_from_others_whatever_their_sign(sign):
+    row = sign * np.float32([1e4, 2e4, 12345.7]).astype(float).round(1)
+    assert rounding._is_near_multiples(row + sign * 1e-4, 0.1)
 
 
 @pytest.mark.parametrize(("result", "id"), [

@@ -12,7 +12,7 @@ import multiprocessing
 import pytest
 
 import tests.ranks  # noqa: F401  (what the forkserver has loaded)
-from studies.grading.scenarios import BASIC, EVERYWHERE, LOST, NAN, PLAN, UNUSED, ZERO
+from studies.grading.scenarios import BASIC, EVERYWHERE, LOST, NAN, PARTLY, PLAN, UNUSED, ZERO
 from tests.grading.table import RIGHT, WRONG, expected, graded, planted
 
 UNEVEN, STRIDED, LARGE = EVERYWHERE[1], EVERYWHERE[3], EVERYWHERE[4]
@@ -31,6 +31,7 @@ QUICK = {
     "wrong_order__rotated_flat": {3: [BASIC]},
     "mixed_shapes__transposed": {2: [BASIC]},
     "rank_left_waiting__one_message_too_few": {2: [BASIC]},
+    "rank_left_waiting__hooks_that_only_one_rank_calls": {2: [BASIC, PARTLY]},
     "two_not_three__swaps_with_a_neighbour": {2: [BASIC], 3: [BASIC]},
     "none_gradient__every_parameter": {2: [BASIC, UNUSED]},
     "zero_gradient__counts_who_has_one": {3: [BASIC, ZERO]},

@@ -44,7 +44,7 @@ class Setting:
         self.loader = self._loader()
         self.rate = 0.1 if self.has("drift") else 0.05
         self.timeout = 3.0 if fault in ("stuck", "absent") else 60.0
-        self.steps = 0
+        self.steps, self.has_continued = 0, False
 
     def has(self, fault: str) -> bool:
         return self.rank == 1 and self.fault == fault
@@ -63,6 +63,12 @@ class Setting:
         sampler = getattr(self.loader, "sampler", None)
         if isinstance(sampler, DistributedSampler) and self.fault != "set_epoch":
             sampler.set_epoch(epoch)
+
+    def continues(self) -> bool:
+        """Whether a loop skips the rest of this batch, as one does where a loss is not finite."""
+        is_now = self.steps == 4 and self.has("continued") and not self.has_continued
+        self.has_continued |= is_now
+        return is_now
 
     def before_step(self) -> None:
         """Between backward and step; where the rank at fault ends, or stops, in the fifth."""
@@ -88,7 +94,10 @@ def ddp_loop(here: Setting) -> nn.Module:
             here.begin_epoch(epoch)
             for inputs, targets in here.loader:
                 optimizer.zero_grad()
-                cross_entropy(called(inputs), targets).backward()
+                loss = cross_entropy(called(inputs), targets)
+                if here.continues():
+                    continue
+                loss.backward()
                 here.before_step()
                 optimizer.step()
     return here.model
@@ -101,7 +110,10 @@ def hand_loop(here: Setting) -> nn.Module:
         for epoch in range(EPOCHS):
             here.begin_epoch(epoch)
             for inputs, targets in here.loader:
-                cross_entropy(here.model(inputs), targets).backward()
+                loss = cross_entropy(here.model(inputs), targets)
+                if here.continues():
+                    continue
+                loss.backward()
                 if here.fault != "nobody":
                     for parameter in here.model.parameters():
                         dist.all_reduce(parameter.grad)
@@ -132,6 +144,8 @@ def tutorial_loop(here: Setting) -> nn.Module:
                 output = model(inputs)
                 loss = cross_entropy(output, targets)
                 epoch_loss += loss.item()
+                if here.continues():
+                    continue
                 loss.backward()
                 here.before_step()
                 if here.fault != "nobody":

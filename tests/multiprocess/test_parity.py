@@ -1,7 +1,8 @@
 """Every way of averaging gradients trains the same model as one rank does; not averaging does not.
 
 Mutations that turn this red: make every weight of loaders.shards 1; drop `.div_` in
-AllReducePerTensor; scatter `row` instead of `mean`; skip the last tensor in Flat.
+all_reduce; scatter `row` instead of `mean`; skip the last tensor in Flat; sum(received) for
+mean_of_ranks(received), which begins with 0.
 """
 
 import subprocess
@@ -147,12 +148,26 @@ def sent(strategy: str, wire: str) -> int:
 
 @pytest.mark.parametrize("strategy", SYNC_NAMES)
 def test_counts_the_bytes_that_each_rank_sends(strategy):
-    payload = 4 * 1000
+    payload, used = 4 * 1000, 3  # a byte for each of the two parameters, around a ring
     counted = run_ranks(4, sent, strategy, "float32")
     if strategy.startswith("gather"):
-        assert counted == [3 * payload, payload, payload, payload]
-    else:  # the overlapping ones also send a byte for each of the two parameters
-        assert counted == [payload * 3 // 2 + 3 * (strategy in OVERLAPPING)] * 4
+        assert counted == [3 * payload + used, *[payload + used] * 3]
+    else:
+        assert counted == [payload * 3 // 2 + used] * 4
+
+
+def mean_of_signed_zeros(strategy: str) -> list[bool]:
+    """Element k is -0 on the ranks whose bit is set in k, and 0 elsewhere; which means are -0."""
+    signs = torch.arange(8) >> dist.get_rank() & 1
+    gradient = torch.where(signs == 1, -0.0, 0.0).view(2, 4)
+    _, [mean, _] = averaged(strategy, [gradient, torch.ones(3)])
+    return mean.flatten().signbit().tolist()
+
+
+@pytest.mark.parametrize("strategy", SYNC_NAMES)
+def test_the_mean_of_minus_zeros_is_minus_zero_and_of_others_zero(strategy):
+    """As sums are; a sum that begins with a buffer of zeros has another bit."""
+    assert run_ranks(3, mean_of_signed_zeros, strategy) == [[False] * 7 + [True]] * 3
 
 
 def averaged_mixed_layouts(strategy: str) -> Tensor:

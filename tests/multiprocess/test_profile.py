@@ -2,7 +2,8 @@
 
 Mutations that turn this red: start before the epoch's second iteration; stop one step late; merge
 on every rank; no worker count in the name; a mark that names nothing; traces kept on replace;
-operator_table added to the note; no record_shapes; stacks always or never; no look at the window
+operator_table added to the note; no record_shapes; trace_all_threads
+returning None; stacks always or never; no look at the window
 in create_loader.
 """
 
@@ -14,7 +15,9 @@ from common.core.progress import PHASES
 from common.core.setting_types import Profile
 from common.core.settings import Settings
 from common.core.trace_file import unpack_trace
-from common.reporting.timeline import overlap, phase_is
+from common.reporting.messages import are_all_there, phase_is
+from common.reporting.recorded_run import find_runs
+from common.reporting.timeline import overlap
 from common.run.tracing import window
 from tests.multiprocess.test_parts import launch
 from tests.ranks import cluster, run_programs
@@ -85,12 +88,27 @@ def test_ddp_on_two_ranks_shows_averaging_under_backward(tmp_path):
         assert shapes_of(merged, rank, "aten::convolution")[0] == [5, 3, 8, 8]  # of 10 samples
         assert not any(event.get("cat") == "python_function" for event in merged["traceEvents"])
     assert overlap(merged, phase_is("backward")) > 0  # how much of it is a matter of luck here
+    assert has_all_messages(traced / "0", merged)
     rows = next(read_events(runs[1] / "metrics_rank1.jsonl", "operators"))["rows"]
     assert 0 < len(rows) <= 10 and rows == sorted(rows, key=lambda row: -row["seconds"])
     losses = [[step["loss"] for step in read_events(
         folder / "0" / "PartThree" / "metrics_rank0.jsonl", "step")]
         for folder in (plain, traced)]
     assert losses[0] == losses[1]
+
+
+def has_all_messages(folder, trace: dict) -> bool:
+    """Whether rank 0, whose run lies in `folder`, sends in the trace what its log has counted."""
+    run, = find_runs([folder])
+    return run.sent_while_traced > 0 and are_all_there(trace, run.sent_while_traced)
+
+
+def test_messages_that_leave_from_threads_of_their_own_are_in_the_trace(tmp_path):
+    on_two_disks(tmp_path / "out", "--profile", "1:1", "--virtual-nodes", "2",
+                 "--max-iterations", "2")
+    folder = tmp_path / "out/0"
+    trace, = folder.glob("PartThree/traces/trace_all*")
+    assert has_all_messages(folder, unpack_trace(trace.read_bytes()))
 
 
 def test_traces_are_named_by_workers_and_replaced_with_the_run(tmp_path):

@@ -94,7 +94,7 @@ def test_the_page_is_valid_and_complete(written):
     words = " ".join([*document.itertext(), *(each.get("alt") for each in document.iter("img"))])
     for expected in ("On 4 ranks, against gather-scatter: all-reduce is 1.90 times", "2.0e-13",
                      "abacus; prove.py --steps 3", "1.900 ± 0.000", "50.0 %", "--batch-size",
-                     "5eed1234", "1 library, 2 winograd-4", "500 to 503 MB",
+                     "5eed1231", "1 library, 2 winograd-4", "500 to 503 MB",
                      "python3 PartThree/main.py --output-dir outputs/again",
                      "Losses differ from PartOne's by at most 2 in gather-scatter"):
         assert expected in words
@@ -153,15 +153,18 @@ def test_mistakes_are_one_sentence(written, arguments, code, words):
 
 
 def test_one_digest_is_asked_of_all_runs(written, tmp_path):
-    runs = find_runs([written[0]])
+    runs = find_runs([write_course(tmp_path / "one", digest="5eed1234")])
     assert have_one_digest(runs)
+    assert not have_one_digest(runs[:1])  # compared with nothing
+    assert digests_as_text(runs[:1]).splitlines()[1] == (
+        "One run, digest 5eed1234: there is no other to compare it with.")
     assert digests_as_text(runs).splitlines() == [
         "5eed1234  PartOne on one rank", "5eed1234  gather-scatter on four ranks",
         "5eed1234  all-reduce on four ranks", "5eed1234  DDP on four ranks",
         "Four runs, one digest: 5eed1234. They learned the same weights, bit for bit."]
+    shutil.rmtree(tmp_path / "one")
     write_run(tmp_path / "PartOne")
-    other = write_run(tmp_path / "PartThree", 4) / "metrics_rank0.jsonl"
-    other.write_text(other.read_text().replace("5eed1234", "5eed1235"))
+    write_run(tmp_path / "PartThree", 4, digest="5eed1235")
     done = subprocess.run([sys.executable, "scripts/compare.py", tmp_path, "--one-digest"],
                           cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and "they did NOT learn the same weights" in done.stdout

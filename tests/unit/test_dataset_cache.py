@@ -3,11 +3,14 @@
 Mutations that turn this red: leave the cache as mkdtemp makes it; take the first root's cache
 whether it can be read or not; map the file instead of reading rows; do not look at its state after
 reading; take any other state for damage; ask for the source's parent before it is downloaded; open
-the folder of the cache only when it is made.
+the folder of the cache only when it is made; remove `partial-*` without holding the lock, or of
+every host at once; never remove any; believe every user's cache; read again for ever.
 """
 
 import multiprocessing
 import os
+import shutil
+import signal
 import stat
 import tempfile
 import time
@@ -17,6 +20,7 @@ import numpy as np
 import pytest
 
 from common.core.failures import DataError
+from common.data import dataset_cache
 from common.data.dataset import make_dataset
 from common.data.dataset_cache import cached
 from common.data.rows_on_disk import RowsOnDisk
@@ -266,3 +270,110 @@ def test_rows_are_those_of_the_array(chosen, data):
 
 def test_the_digest_is_of_the_arrays(data):
     assert load(data).digest == make_dataset(*arrays()).digest
+
+
+def killed_while_it_writes(data: Path) -> None:
+    dataset_cache.np.save = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    load(data)
+
+
+def partial_folders(data: Path) -> list[str]:
+    return sorted(path.name for path in (data / ".cache").glob("partial-*"))
+
+
+def test_what_a_killed_decode_has_left_goes_with_the_next(data):
+    for _ in range(2):
+        assert in_a_process(killed_while_it_writes, data) == -signal.SIGKILL
+        assert len(partial_folders(data)) == 1
+    load(data)
+    assert not partial_folders(data)
+
+
+def write_slowly(data: Path, is_writing, may_end) -> None:
+    save = np.save
+
+    def wait(*arguments):
+        is_writing.set()
+        may_end.wait()
+        save(*arguments)
+
+    dataset_cache.np.save = wait
+    load(data)
+
+
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_a_decode_that_is_under_way_loses_nothing(has_locks, data, monkeypatch):
+    """Where there are no locks nothing is removed, and the first to finish wins."""
+    if not has_locks:
+        monkeypatch.setattr(dataset_cache.fcntl, "flock", no_lock)
+    context = multiprocessing.get_context("fork")
+    is_writing, may_end = context.Event(), context.Event()
+    writer = context.Process(target=write_slowly, args=(data, is_writing, may_end))
+    writer.start()
+    is_writing.wait()
+    other = context.Process(target=load, args=(data,))
+    other.start()
+    if not has_locks:
+        other.join()
+    assert len(partial_folders(data)) == 1
+    may_end.set()
+    for process in (writer, other):
+        process.join()
+        assert process.exitcode == 0
+    assert not partial_folders(data)
+
+
+def no_lock(*_) -> None:
+    raise OSError("No locks available")
+
+
+def test_what_another_host_may_be_writing_stays_for_a_day(data):
+    load(data)
+    for name, age in (("partial-some-elsewhere-x", 0), ("partial-some-elsewhere-y", 90_000),
+                      ("partial-old_format", 90_000), ("partial-mine", 0)):
+        (data / ".cache" / name).mkdir()
+        os.utime(data / ".cache" / name, (time.time() - age,) * 2)
+    (data / "train" / "ant" / "1.png").write_bytes(b"more pixels")
+    load(data)
+    assert partial_folders(data) == ["partial-mine", "partial-some-elsewhere-x"]
+
+
+@as_root
+def test_another_users_cache_is_not_believed(for_all):
+    """It may hold anything; but the owner of the data may say what they are."""
+    data, home = for_all
+    load(data)
+    cache = the_cache(data / ".cache")
+    os.chown(cache, NOBODY - 1, NOBODY)
+    assert in_a_process(as_another_user, data, home) == 0
+    assert the_cache(next((home / "data-parallel-training").iterdir()))
+    shutil.rmtree(home / "data-parallel-training")
+    os.chown(data / "train", NOBODY - 1, NOBODY)
+    assert in_a_process(as_another_user, data, home, None) == 0
+    assert not list(home.iterdir())
+
+
+def test_data_that_never_stay_as_they_are_are_named(data):
+    def changing():
+        (data / "train" / "ant" / "0.png").open("ab").write(b"more")
+        return arrays()
+
+    with pytest.raises(DataError, match=r"data/train changed while it was read, 5 times"):
+        load(data, changing)
+
+
+@pytest.mark.parametrize("name", ["images.npy", "labels.npy", "meta.json"])
+def test_a_pipe_in_the_cache_is_not_waited_for(name, data):
+    load(data)
+    (path := the_cache(data / ".cache") / name).unlink()
+    os.mkfifo(path)
+    with pytest.raises(DataError, match="the cache .* cannot be read .it is a named pipe"):
+        load(data)
+
+
+def test_a_cache_runs_no_code(data):
+    load(data)
+    np.save(the_cache(data / ".cache") / "labels.npy", np.array([print], object),
+            allow_pickle=True)
+    with pytest.raises(DataError, match="the cache .* cannot be read"):
+        load(data)

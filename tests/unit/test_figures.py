@@ -1,11 +1,13 @@
 """Figures: what they show, that axes have units, and that grey and colour-blind readers can tell.
 
 Mutations that turn this red: a phase left out of the bars, or not stacked; the ideal line from 0;
-speed-up upside down; rank 0's bytes for the least busy; seconds where milliseconds are written;
-two line styles alike; the trace's first step for its last; overlapping pieces counted twice;
-waiting counted as computing; an epoch's mean at its end; marks of one size; zeros written into
-a matrix; differences with the sign turned; a matrix of no differences; ties told as the worst
-mistake; the fastest number of workers although others are as fast; a face of pure black.
+speed-up upside down; rank 0's bytes for the least busy; seconds where milliseconds are written; two
+line styles alike; the trace's first step for its last; overlapping pieces counted twice; waiting
+counted as computing; evaluate_function left out of it, or taken with what sends within; every
+thread for those that run backward; a GPU's host; no look at what the log has counted; an epoch's
+mean at its end; marks of one size; zeros written into a matrix; differences with the sign turned; a
+matrix of no differences; ties told as the worst mistake; the fastest number of workers although
+others are as fast; a face of pure black.
 """
 
 import re
@@ -29,8 +31,10 @@ from common.reporting.figure_style import (
     line,
     svg,
 )
+from common.reporting.messages import last_step, phase_is
 from common.reporting.recorded_run import find_runs
-from common.reporting.timeline import last_step, overlap, phase_is, spans, timeline
+from common.reporting.timeline import overlap, spans, timeline
+from common.reporting.timeline import title as timeline_title
 from tests.recorded import write_course, write_run
 
 
@@ -207,27 +211,67 @@ def test_numbers_in_a_matrix_are_legible_on_light_paper_and_on_dark(depth, shade
         assert contrast(cell, to_rgb(ink)) > 4.5
 
 
-def event(rank: int, name: str, start: float, end: float) -> dict:
-    return {"ph": "X", "pid": rank, "tid": 0, "name": name, "ts": start, "dur": end - start}
+def event(rank: int, name: str, start: float, end: float, track: int = 0, **more) -> dict:
+    return {"ph": "X", "pid": rank, "tid": track, "name": name, "ts": start, "dur": end - start,
+            **more}
+
+
+def operator(rank: int, name: str, start: float, end: float, track: int = 5) -> dict:
+    return event(rank, name, start, end, track, cat="cpu_op")
+
+
+ENGINE = "autograd::engine::evaluate_function: "
+TWO_STEPS = [event(rank, name, base + at, base + to) for rank in (0, 1) for base in (0, 1000)
+             for name, at, to in (("data", 0, 100), ("forward", 100, 300), ("backward", 300, 700),
+                                  ("sync", 700, 700), ("update", 700, 800))]
+MESSAGES = [event(0, "gloo:all_reduce", 1500, 1650, 9), event(0, "gloo:all_reduce", 1600, 1750, 9),
+            event(1, "gloo:all_reduce", 1600, 1700, 9), event(1, "gloo:all_reduce", 500, 600, 9)]
+for message in MESSAGES:
+    message["args"] = {"Input Dims": [[25]], "Input type": ["float"]}  # two are 2 * 100 bytes
 
 
 def test_the_timeline_shows_the_last_step_and_what_hides_in_it():
     trace = {"traceEvents": [
-        *(event(rank, name, base + at, base + to) for rank in (0, 1) for base in (0, 1000)
-          for name, at, to in (("data", 0, 100), ("forward", 100, 300), ("backward", 300, 700),
-                               ("sync", 700, 700), ("update", 700, 800))),
-        event(0, "gloo:all_reduce", 1500, 1650), event(0, "gloo:all_reduce", 1600, 1750),
-        event(1, "gloo:all_reduce", 1600, 1700), event(1, "gloo:all_reduce", 500, 600),
-        event(0, "aten::convolution", 1400, 1650), event(1, "aten::mm", 1300, 1650),
-        event(1, "aten::mul", 1600, 1640), event(1, "c10d::allreduce_", 1650, 1700),
+        *TWO_STEPS, *MESSAGES,
+        operator(0, ENGINE + "MmBackward", 1310, 1320), operator(1, ENGINE + "Mm", 1310, 1320),
+        operator(0, "aten::convolution", 1400, 1650), operator(1, "aten::mm", 1300, 1650),
+        operator(1, "aten::mul", 1600, 1640), operator(1, "c10d::allreduce_", 1650, 1700),
         {**event(1, "backward", 1710, 1790), "tid": 11}]}  # a GPU's copy: no phase of the host
     assert last_step(trace) == (1000, 1800)
     backward = phase_is("backward")
     assert spans(trace, 1, (1000, 1800), backward) == [(pytest.approx(0.3), pytest.approx(0.4))]
     assert overlap(trace, backward) == pytest.approx((200 + 100) / (250 + 100))
     assert overlap(trace) == pytest.approx((150 + 50) / (250 + 100))  # the rest of it only waits
-    figure = timeline(trace, "DDP")
-    assert "57 % of the time" in title(figure)
+    figure = timeline(trace, "DDP", 200)
+    assert "57 % of the time that messages are under way" in title(figure)
     assert "milliseconds" in words(figure)
     drawn = svg(figure).partition("</style>")[2]
     assert f"fill: {INK}" in drawn  # the bytes: matplotlib would not write black
+    assert "not all of its messages are in the trace" in title(timeline(trace, "DDP", 300))
+
+
+@pytest.mark.parametrize("events, share", [
+    ([operator(0, ENGINE + "OursBackward", 1500, 1600)], 100),  # no operator within: it is ours
+    ([operator(0, "Ours", 1500, 1600)], 100),
+    ([operator(0, ENGINE + "torch::autograd::AccumulateGrad", 1500, 1600)], 0),  # hooks wait here
+    ([operator(0, "aten::mm", 1500, 1600, 6)], 0),  # a thread that adds what has arrived
+    ([event(0, "training.py(40): forward", 1500, 1600, 5, cat="python_function")], 0),
+    ([operator(0, ENGINE + "SumsBackward", 1500, 1600), operator(0, "aten::sum", 1500, 1520),
+      operator(0, "c10d::allreduce_", 1520, 1530)], 20),  # sends within, and waits
+    ([operator(0, "aten::mm", 1500, 1600), event(0, "gemm", 1500, 1510, 7, cat="kernel")], 10)],
+    ids=["backward of ours", "forward of ours", "hooks", "another thread", "Python's frames",
+         "sends within", "a GPU"])
+def test_what_counts_as_computing(events, share):
+    backward = operator(0, ENGINE + "Mm", 1310, 1320)
+    trace = {"traceEvents": [*TWO_STEPS, *MESSAGES, backward, *events]}
+    assert overlap(trace) == pytest.approx(share / 350)
+
+
+def test_a_title_claims_nothing_that_the_trace_does_not_hold():
+    without = {"traceEvents": TWO_STEPS}
+    assert timeline_title(without, 200).endswith("not all of its messages are in the trace")
+    assert timeline_title(without, 0).endswith("too few messages for gradients are in the trace")
+    idle = {"traceEvents": [*TWO_STEPS, *MESSAGES]}
+    assert timeline_title(idle, 200) == "messages are under way while the ranks compute nothing"
+    alone = {"traceEvents": [each for each in TWO_STEPS if each["pid"] == 0]}
+    assert timeline_title(alone, 0) == "one step of one rank"

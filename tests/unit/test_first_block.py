@@ -4,7 +4,7 @@ Mutations that turn this red, in first_block: no bias in `taps`, or another orde
 dimensions; no `- mean.square()`; no clamp; no `track`; sign left out in the kernel; `constant` or
 `slope` left out of `of_taps`; no `- mean * of_shift`; any condition left out of can_pool or
 is_first_block. In cpp/first_block.cpp: a place for NOWHERE, or NOWHERE for none; `<= MOST` in the
-last windows of a row; a sum kept over images.
+last windows of a row; a sum kept over images; `ROWS = 32`; `line < 0.0f` in is_on (batch_norm.cpp).
 """
 
 from copy import deepcopy
@@ -94,6 +94,46 @@ def test_numbers_are_those_of_its_layers(channels: int, filters: int, height: in
 def test_the_gradient_of_a_bias_is_zero() -> None:
     layers = fused(block())
     assert not learned(layers, images())["0.bias"].any()
+
+
+@pytest.mark.parametrize("is_flat", [False, True])
+@pytest.mark.parametrize("ratio", [0, 1, 3, 10, 100])
+def test_images_far_from_zero_round_no_more_than_in_torchs_layers(ratio: int,
+                                                                  is_flat: bool) -> None:
+    """Their mean is `ratio` times their spread; of flat ones a pixel is nearly its neighbour.
+
+    A variance is a small part of the second moments then.
+    """
+    generator, layers = torch.Generator().manual_seed(4), block()
+    layers[1].momentum = 1.0
+    maps = torch.randn(16, 3, 32, 32, generator=generator)
+    if is_flat:  # and filters of edges, which see the differences between neighbours alone
+        layers[0].weight.data -= layers[0].weight.data.mean((2, 3), keepdim=True)
+        maps = 0.1 * maps + torch.randn(16, 3, 1, 1, generator=generator)
+    maps += ratio
+    exact = learned(deepcopy(layers).double(), maps.double())
+    torchs = nn.Sequential(layers[0], nn.BatchNorm2d(64), nn.MaxPool2d(2), nn.ReLU())
+    torchs[1].load_state_dict(layers[1].state_dict())
+    torchs[1].momentum = 1.0
+    plain, found = learned(deepcopy(torchs), maps), learned(fused(layers), maps)
+    assert relative(found["outputs"], exact["outputs"]) < 2 * relative(plain["outputs"],
+                                                                       exact["outputs"])
+    for name in ("1.weight", "1.running_mean", "1.running_var"):
+        assert relative(found[name], exact[name]) < 1e-6, name
+
+
+def test_a_maximum_of_exactly_zero_has_no_gradient() -> None:
+    """As ReLU's has none there. The maps of whole numbers and of their opposites have mean zero."""
+    layers = block(bias=False)
+    layers[0].weight.data = torch.randint(-1, 2, (64, 3, 3, 3), dtype=torch.float32)
+    layers[1].bias.data.zero_()
+    half = torch.randint(-1, 2, (4, 3, 8, 8), dtype=torch.float32)
+    maps = torch.cat([half, -half])
+    expected = learned(deepcopy(layers).double(), maps.double())
+    assert (expected["outputs"] == 0).any()
+    found = learned(fused(layers), maps)
+    for name in ("0.weight", "1.weight", "1.bias"):
+        assert relative(found[name], expected[name]) < 3e-6, name
 
 
 @pytest.mark.parametrize("grey", [0.1, 0.3, 0.7, 0.9])

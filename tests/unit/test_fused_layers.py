@@ -67,6 +67,22 @@ def test_numbers_are_those_of_the_layers(kind: str, size: int, bf16: bool) -> No
         assert relative(each, expected[name]) < (BF16_ERROR if bf16 else 3e-6), name
 
 
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("kind", NORMS)
+def test_where_the_line_is_exactly_zero_no_gradient_goes_through(kind: str, bf16: bool) -> None:
+    """As in ReLU. Maps of whole numbers and of their opposites have mean zero."""
+    layers, maps = row(NORMS[kind](48))
+    layers[0].bias.data.zero_()
+    half = torch.randint(-2, 3, maps.shape, dtype=torch.bfloat16 if bf16 else torch.float32)
+    maps = torch.cat([half, -half]).contiguous(memory_format=torch.channels_last).requires_grad_()
+    alone = nn.Sequential(*deepcopy(layers)).double()
+    same = maps.detach().double().requires_grad_()
+    expected = learned(alone, same) | {"maps": same.grad}
+    found = learned(layers, maps) | {"maps": maps.grad}
+    for name in ("maps", "0.weight", "0.bias"):
+        assert relative(found[name], expected[name]) < (BF16_ERROR if bf16 else 3e-6), name
+
+
 def test_all_of_vgg11_learns_what_its_layers_learn() -> None:
     """Untrained, with convolutions by the library: the error is that of float32."""
     model = VGG11().to(memory_format=torch.channels_last)

@@ -86,7 +86,7 @@ def test_the_command_tells_of_missing_ranks(tmp_path):
     done = subprocess.run([sys.executable, "scripts/merge_logs.py", tmp_path, "--every", "1"],
                           cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "4 iterations of ranks 0, 1" in done.stdout and "only ranks 0" in done.stdout
+    assert "4 iterations of ranks 0, 1" in done.stdout and "only rank 0" in done.stdout
 
 
 def said_of(folder, every: int = 20) -> str:

@@ -2,12 +2,13 @@
 
 Mutations that turn this red: y from below in hover.py, or points outside the axes; own work for
 waiting; the median of ranks for the slowest; the first backward's gradients for the last's; bytes
-of a transfer counted whole in each interval; elements for bytes; what follows the last gradient
-counted as computation; a linear scale; the resume command to repeat a run; a finished run among
-those in progress; drawing again although no log has grown; an end while a run goes on; an
-iteration that a rank has not logged yet; a trace read for each drawing; marks of epochs that have
-not ended; write_text in place of a file replaced; no refresh, or one that stays; a run's own folder
-kept in the command that repeats it.
+of a transfer counted whole in each interval; elements for bytes; what a tensor holds for what a
+rank sends; megabytes of a few bytes; no look at what the log has counted; the last step's bytes for
+the traced one's; what follows the last gradient counted as computation; a linear scale; the resume
+command to repeat a run; a finished run among those in progress; drawing again although no log has
+grown; an end while a run goes on; an iteration that a rank has not logged yet; a trace read for
+each drawing; marks of epochs that have not ended; write_text in place of a file replaced; no
+refresh, or one that stays; a run's own folder kept in the command that repeats it.
 """
 
 import json
@@ -21,6 +22,7 @@ from common.reporting import page as page_module
 from common.reporting.confusion_figures import confusion
 from common.reporting.figures import learning, phases
 from common.reporting.hover import spots
+from common.reporting.messages import bytes_sent
 from common.reporting.page import Page
 from common.reporting.recorded_run import find_runs
 from common.reporting.timeline import timeline
@@ -112,7 +114,8 @@ def test_bytes_travel_behind_the_layers_that_are_computed_meanwhile():
                  span("gloo:all_reduce", 30.5, 70, [5010]),
                  span("gloo:all_reduce", 40, 60, [100], kind="c10::BFloat16"),
                  span("gloo:all_reduce", 30, 80, [9999], rank=1))
-    found = travel(trace)
+    found = travel(trace, 4 * 5010 + 2 * 100)  # of two ranks each sends a tensor's size
+    assert found == travel(trace) and travel(trace, 2 * 4 * 5010) == []  # a half is not there
     assert [each.computes for each in found] == [BEFORE, "layer 2: 10x500", "layer 1: 500x100",
                                                  EXPOSED, UPDATE]
     assert [(each.start, each.end) for each in found] == [(0, 20), (20, 30.5), (30.5, 50),
@@ -121,10 +124,27 @@ def test_bytes_travel_behind_the_layers_that_are_computed_meanwhile():
     first = 4 * 5010 * 19.5 / 39.5
     assert [each.travelled for each in found] == pytest.approx(
         [0, 0, first + 100, 4 * 5010 - first + 100, 0])
-    assert in_words(found) == ("0.0 of 0.0 MB are exposed: they travel after the last gradient is "
-                               "ready, within 30 ms")
+    assert in_words(found) == ("10.2 of the 20.2 kB that rank 0 sends are exposed: they travel "
+                               "after the last gradient is ready, within 30 ms")
+    assert "kB that rank 0 sends" in travel_figure(found, "DDP").axes[0].get_xlabel()
     words = [spot.words for spot in spots(laid_out(travel_figure(found, "DDP")))]
     assert any(each.startswith("after the last gradient: exposed") for each in words)
+
+
+@pytest.mark.parametrize("name, shapes, sent", [
+    ("gloo:all_reduce", [[100]], 600), ("gloo:send", [[100]], 400), ("gloo:recv", [[100]], 0),
+    ("gloo:scatter", [[100]] * 4, 1200), ("gloo:all_gather", [[100]], 1200),
+    ("gloo:all_to_all", [[100]], 300), ("gloo:gather", [[100]] * 5, 0),
+    ("gloo:gather", [[100]], 400), ("gloo:barrier", [], 0)])
+def test_what_a_rank_sends_is_not_all_that_it_holds(name, shapes, sent):
+    assert bytes_sent(span(name, 0, 1, *shapes), ranks=4) == pytest.approx(sent)
+
+
+def test_nothing_exposed_is_said_in_words():
+    found = travel(step(gradient(30, 50, 50), gradient(50, 5, 5),
+                        span("gloo:send", 30, 40, [2500])), 10_000)
+    assert in_words(found) == ("none of the 10.0 kB that rank 0 sends is exposed: nothing travels "
+                               "after the last gradient is ready")
 
 
 def test_of_several_passes_the_last_one_makes_the_gradient():
@@ -143,6 +163,18 @@ def test_of_several_passes_the_last_one_makes_the_gradient():
      {**span("gemm", 1, 2), "cat": "kernel"}]])  # a GPU's host knows neither
 def test_traces_that_do_not_tell_are_passed_over(events):
     assert travel(step(*events)) == []
+
+
+def test_a_log_tells_what_was_sent_while_it_was_traced(tmp_path):
+    log = write_run(tmp_path / "PartTwo", 2, root_sends=3) / "metrics_rank0.jsonl"
+    run, = find_runs([tmp_path])
+    assert run.sent_while_traced == 0  # nothing was traced
+    lines = log.read_text().splitlines()
+    assert json.loads(lines[2])["event"] == "step"
+    lines[2] = lines[2].replace('"bytes_sent": 3000000', '"bytes_sent": 77')
+    log.write_text("\n".join([*lines[:3], json.dumps({"event": "operators", "rows": []}),
+                              *lines[3:], ""]))
+    assert find_runs([tmp_path])[0].sent_while_traced == 77
 
 
 def test_a_timeline_has_values_for_every_rank():
@@ -210,7 +242,7 @@ def test_to_run_it_again_starts_from_the_same_file(how, again, tmp_path):
 def test_the_environment_leaves_out_what_no_log_tells(course):
     facts = {row[0]: row[1:] for row in environment(course).rows}
     assert facts["peak memory of a rank"] == ("500 MB", *("500 to 503 MB",) * 3)
-    assert facts["digest of the weights"] == ("5eed1234",) * 4
+    assert facts["digest of the weights"] == ("5eed1231", *("5eed1234",) * 3)
     assert "peak memory of a rank's GPU" not in facts and "vector instructions" not in facts
 
 

@@ -49,7 +49,7 @@ def test_the_claim_has_its_number():
 def test_a_failed_proof_says_so_first():
     said = claim(changed(verdict="FAILED: weights", gaps={"weights": {"absolute": 0.03}}))
     assert said.startswith("The proof FAILED: DDP on four ranks does not learn what one rank")
-    assert "the weights differ by 3e-02, where the bound is 7e-13" in said
+    assert "the weights differ by 0.03, where the bound is 7e-13" in said
     assert "what one rank learns:" not in said and "rounding" not in said
 
 
@@ -83,8 +83,8 @@ def test_the_curves_are_the_judged_on_most_ranks_and_the_contrasts():
     assert drawn["one rank, float32: the same rounding"] == [1e-8, 1e-7, 1e-6]
     assert len(drawn) == 6
     title = " ".join(figure.get_suptitle().split())
-    assert title == ("Weights differ from one rank's after 3 steps by 2e-14 in float64, 3e-01 with "
-                     "each rank's own batch statistics, 2e-06 in float32")
+    assert title == ("Weights differ from one rank's after 3 steps by at most 2e-14 in float64, "
+                     "0.3 with each rank's own batch statistics, 2e-06 in float32")
     assert svg(figure) == svg(by_step(TABLE))
 
 

@@ -1,7 +1,8 @@
 """A checkpoint's model is rebuilt from what the file says, else from flags and the test set.
 
 Mutations that turn this red: settings of the command line before the checkpoint's; the workload's
-test set where the checkpoint knows its samples; no look at the classes.
+test set where the checkpoint knows its samples; no look at the classes; drop _require_form, or
+_require_consent; take a checkpoint's numbers as they are.
 """
 
 from dataclasses import replace
@@ -110,3 +111,35 @@ def test_what_cannot_be_is_named(small, tmp_path):
     saved = load_saved_model(save(path, trained(), samples=form), {}, NODE)
     with pytest.raises(UsageError, match="takes no pictures"):
         saved.probabilities([tmp_path / "x.png"])
+
+
+@pytest.mark.parametrize("change", [
+    {"shape": [1 << 40]}, {"shape": [-1]}, {"shape": 3}, {"dtype": "object"}, {"dtype": None},
+    {"classes": [1, 2, 3]}, {"classes": None}])
+def test_samples_that_cannot_be_are_refused(change, small, tmp_path):
+    form = {**form_of(small_dataset()), **change}
+    path = save(tmp_path / "Epoch_1.pt", trained(), samples=form)
+    with pytest.raises(CheckpointError, match="Epoch_1.pt tells of samples that cannot be"):
+        load_saved_model(path, {}, NODE)
+
+
+@pytest.mark.parametrize("change", [
+    {"batch_size": -1}, {"learning_rate": float("nan")}, {"epochs": 1e9}, {"seed": 10 ** 400}],
+    ids=str)
+def test_settings_that_cannot_be_are_refused(change, small, tmp_path):
+    told = {**Settings(workload="small", precision="float64").as_json(), **change}
+    path = save(tmp_path / "Epoch_1.pt", trained(), settings=told)
+    with pytest.raises(CheckpointError, match="Epoch_1.pt has settings that cannot be"):
+        load_saved_model(path, {}, NODE)
+
+
+def test_a_checkpoint_names_no_code_to_run(small, tmp_path):
+    """Where it lies in a folder with a Python file of whoever made both."""
+    (tmp_path / "task.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nTASK = 1\n")
+    task = f"{tmp_path}/task.py:TASK"
+    told = {**Settings(workload="small", precision="float64").as_json(), "workload": task}
+    path = save(tmp_path / "Epoch_1.pt", trained(), settings=told)
+    with pytest.raises(UsageError, match="whose code would run here: read it, and give --workload"):
+        load_saved_model(path, {}, NODE)
+    assert not (tmp_path / "ran").exists()
+    load_saved_model(path, {"workload": "small"}, NODE)

@@ -2,17 +2,19 @@
 
 Mutations that turn this red: `min` for `max` in StopAgreement.advance; no
 `+ int(self.needs_saving)` in Stop.freeze; no wait in Stop.boundary; drop `or stop.is_over` from
-request_stop.
+request_stop; any other number of seconds of grace, or none in request_stop or in the agreement.
 """
 
 import signal
 import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore, Store
 
-from common.cluster import signals
+from common.cluster import agreement as agreement_module
+from common.cluster import signals, stopping
 from common.cluster.agreement import StopAgreement
 from common.cluster.board import Board
 from common.cluster.stopping import Stop
@@ -132,3 +134,49 @@ def test_a_signal_after_everything_is_done_changes_nothing(monkeypatch):
     stop.is_over = True
     signals.request_stop(stop, signal.SIGTERM)
     assert not left
+
+
+GRACE = 20  # seconds, as docs/faults.md promises: what schedulers leave between two signals is 30
+
+
+class Ended(Exception):
+    """Raised in the place of a process's end."""
+
+
+def ended_by(monkeypatch, stop: Stop) -> tuple[str, int, list[float]]:
+    """How request_stop ends a process without a group, and for how long it has waited."""
+    waits: list[float] = []
+
+    def end(why: str, code: int) -> None:
+        raise Ended(why, code)
+    monkeypatch.setattr(signals, "end_process", end)
+    monkeypatch.setattr(signals.time, "sleep", waits.append)
+    with pytest.raises(Ended) as found:
+        signals.request_stop(stop, signal.SIGTERM)
+    return *found.value.args, waits
+
+
+def test_without_a_group_a_step_has_its_grace_and_then_the_process_ends(monkeypatch):
+    stop = Stop()
+    stop.begin_step()
+    why, code, waits = ended_by(monkeypatch, stop)
+    assert (why, code, waits) == (
+        f"stopped by SIGTERM, and {GRACE} s were too short to save", 143, [GRACE])
+
+
+def test_without_anything_to_save_no_process_waits(monkeypatch):
+    why, code, waits = ended_by(monkeypatch, Stop())
+    assert "with nothing to save" in why and code == 143 and not waits
+
+
+def test_in_a_group_the_ranks_have_the_same_grace(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(agreement_module.time, "monotonic", lambda: now[0])
+    rank = Rank(HashStore(), 0, 2, passed=1, in_step=True, save_every=3)  # the other says nothing
+    rank.stop.signal = signal.SIGTERM
+    for now[0] in (1000.0, 1000.0 + GRACE - 0.1):
+        assert rank.advance() is None
+    now[0] = 1000.0 + GRACE + 0.1
+    verdict = rank.advance()
+    assert f"{GRACE} s were too short for all ranks to save" in str(verdict)
+    assert verdict.exit_code == 143 and stopping.GRACE_SECONDS == GRACE

@@ -1,7 +1,8 @@
 """What measured seconds can tell: intervals of means, and silence within the spread.
 
 Mutations that turn this red: 1.96 for Student's t; single iterations for blocks; `stdev` without
-the root of their number; one interval for both; NOTABLE = 0; half_interval([x]) of 0.
+the root of their number; one interval for both; `>` for `<` in compare_seconds; NOTABLE = 0;
+half_interval([x]) of 0.
 """
 
 import random
@@ -48,6 +49,11 @@ def test_both_spreads_count():
 
 
 def test_two_runs_are_compared_in_words_that_follow():
-    assert compare_seconds([2.0, 2.0], [1.0, 1.0]).endswith("iteration, 2.00 times as fast")
-    assert compare_seconds([1.0, 1.2], [1.1, 0.9]).endswith(", no difference beyond the spread")
-    assert compare_seconds([1.0], [2.0]) == "1.000 and 2.000 seconds an iteration"
+    names = "a", "b"
+    assert compare_seconds(names, [2.0, 2.0], [1.0, 1.0]) == \
+        "2.00 and 1.00 seconds an iteration: b is 2.00 times as fast as a"
+    assert compare_seconds(names, [0.682] * 2, [0.885] * 2) == \
+        "0.682 and 0.885 seconds an iteration: a is 1.30 times as fast as b"
+    assert compare_seconds(names, [1.0, 1.2], [1.1, 0.9]).endswith(
+        ", no difference beyond the spread")
+    assert compare_seconds(names, [1.0], [2.0]) == "1.00 and 2.00 seconds an iteration"

@@ -3,8 +3,11 @@
 Mutations that turn this red: drop -ffp-contract=off; add the tiles from the last on; round with
 `+ 0x8000` (ties), or forget NaN; leave out `| DENORMAL`; `continue` for `sums[...] +=` at a map's
 edge; load a cached file without looking at its digest; leave the processor, or the source, out of a
-file's name.
+file's name; do not look at the folders above the cache; leave out the sticky bit or the private
+group.
 """
+
+import os
 
 import pytest
 import torch
@@ -134,3 +137,50 @@ def test_a_folder_that_others_may_write_is_not_used(own_cache):
     own_cache.chmod(0o777)
     assert answer() == 42
     assert not list(own_cache.glob("*.so"))
+
+
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+
+
+@as_root
+@pytest.mark.parametrize("give_away, is_used", [
+    (lambda above, cache: None, True),
+    (lambda above, cache: above.chmod(0o1777), True),  # as /tmp is
+    (lambda above, cache: above.chmod(0o777), False),
+    (lambda above, cache: (above.chmod(0o775), os.chown(above, 0, NOBODY)), False),
+    (lambda above, cache: (above.chmod(0o775), os.chown(above, 0, 0)), True),  # a private group
+    (lambda above, cache: os.chown(above, NOBODY, NOBODY), False),
+    (lambda above, cache: os.chown(cache, NOBODY, NOBODY), False),
+    (lambda above, cache: cache.chmod(0o777), False),
+    (lambda above, cache: (cache / "compiled").chmod(0o777), False)])
+def test_only_a_folder_that_nobody_else_can_replace_is_used(give_away, is_used, tmp_path,
+                                                            monkeypatch):
+    """A library that lies there is loaded: whoever can put another in its place runs code here."""
+    above = tmp_path / "shared" / "cache"
+    (above / "data-parallel-training" / "compiled").mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(above))
+    monkeypatch.setattr(compiling.tempfile, "gettempdir", lambda: str(tmp_path / "no" / "temp"))
+    (tmp_path / "no").write_text("in the way")
+    give_away(above.parent, above / "data-parallel-training")
+    if is_used:
+        assert compiling._folder() == above / "data-parallel-training" / "compiled"
+    else:
+        with pytest.raises(PermissionError, match="by this user and by nobody else"):
+            compiling._folder()
+
+
+@as_root
+def test_without_a_folder_of_ones_own_nothing_is_compiled(own_cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(compiling.tempfile, "gettempdir", lambda: str(tmp_path))
+    tmp_path.chmod(0o777)
+    found = compiled(SOURCE)
+    assert found.library is None and "by nobody else" in found.why_not
+    assert not list(tmp_path.rglob("*.so"))
+
+
+def test_a_link_leads_to_the_folder_that_is_judged(tmp_path, monkeypatch):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "link"))
+    assert compiling._folder().is_relative_to(tmp_path / "real")

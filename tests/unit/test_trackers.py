@@ -2,11 +2,17 @@
 
 Mutations that turn this red: a tracker on every rank; `step` counted from the epoch's start; the
 epoch's mean not logged; no close when the run fails; find_tracker left out of prepare_runs; a new
-run of MLflow's at each start; what waits not sent at the end; no purge_step.
+run of MLflow's at each start; what waits not sent at the end; no purge_step; the live page in the
+run's own session or on its terminal, of another folder, or without --watch.
 """
 
+import os
+import runpy
+import signal
+import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,12 +23,14 @@ from common.core.progress import Position
 from common.core.settings import Settings
 from common.core.world import World
 from common.options.command_line import parse_command_line
+from common.reporting.recorded_run import find_runs
 from common.run import trackers
 from common.run.choices import prepare_runs
 from common.run.run_log import RunLog
 from common.run.state import Totals
+from tests.cluster.box import wait_until
 from tests.ranks import ROOT
-from tests.unit.test_records import step
+from tests.unit.test_records import log_in, step
 
 
 class Notebook:
@@ -71,15 +79,71 @@ def test_the_tracker_of_the_documents_works(tmp_path):
         "# seed: 7", "0,validation/loss,0.5", "0,validation/accuracy,0.25"]
 
 
-def test_the_live_page_is_a_process_that_no_signal_to_the_run_ends(tmp_path, monkeypatch):
-    started = []
-    monkeypatch.setattr(trackers.subprocess, "Popen",
-                        lambda command, **how: started.append((command, how["start_new_session"])))
-    with RunLog(tmp_path / "l", tmp_path / "m", World(),
-                tracker=trackers.create_tracker("page", tmp_path, True)) as log:
-        log.begin({})
-    assert started == [([sys.executable, str(ROOT / "scripts/compare.py"), str(tmp_path),
-                         "--watch"], True)]
+PAGE = """
+import os, sys, time
+streams = [os.readlink(f"/proc/self/fd/{number}") for number in range(3)]
+for count in range(3000):
+    with open(sys.argv[1] + "/new", "w") as file:
+        print(os.getpid(), count, sys.argv[1:], streams, file=file)
+    os.replace(sys.argv[1] + "/new", sys.argv[1] + "/page")
+    time.sleep(0.02)
+"""
+RUN = """
+import sys
+from pathlib import Path
+from common.core.world import World
+from common.run import trackers
+from common.run.run_log import RunLog
+folder = Path(sys.argv[1])
+trackers.ROOT = folder
+with RunLog(folder / "l", folder / "m", World(),
+            tracker=trackers.create_tracker("page", folder, True)) as log:
+    log.begin({})
+    sys.stdin.read()
+"""
+
+
+def renewed(page: Path, since: str = "") -> str:
+    """What the page says once it has been renewed since it said that."""
+    wait_until(lambda: page.exists() and page.read_text() not in ("", since))
+    return page.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_the_live_page_is_renewed_after_any_signal_that_ends_the_run(number, tmp_path):
+    """As a terminal sends it, to every process of the run's group."""
+    page = tmp_path / "page"
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "compare.py").write_text(PAGE)
+    run = subprocess.Popen([sys.executable, "-c", RUN, str(tmp_path)], cwd=ROOT, process_group=0,
+                           stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    told = renewed(page)
+    try:
+        os.killpg(run.pid, number)
+        assert run.wait(60) != 0
+        told = renewed(page, renewed(page, told))
+        _, _, rest = told.strip().split(" ", 2)
+        assert rest == f"{[str(tmp_path), '--watch']} {['/dev/null'] * 3}"
+    finally:
+        os.kill(int(told.split()[0]), signal.SIGKILL)
+
+
+def test_the_command_of_the_live_page_draws_the_run(tmp_path, monkeypatch):
+    """What the tracker starts is called here, with a run that has ended."""
+    started: list[list[str]] = []
+    with log_in(tmp_path, tracker=trackers.create_tracker("page", tmp_path, True)) as log:
+        with monkeypatch.context() as patch:
+            patch.setattr(subprocess, "Popen", lambda command, **_: started.append(command))
+            log.begin({"seed": 7})
+    (_, program, *flags), = started
+    drawn: list[list[str]] = []
+    monkeypatch.setattr(sys, "argv", [program, *flags])
+    monkeypatch.setattr("common.reporting.live.watch", lambda folders, draw, say: drawn.append(
+        [str(run.folder) for run in find_runs(folders)]))
+    monkeypatch.setattr("common.reporting.page.Page.of", lambda *_: sys.exit(0))
+    with pytest.raises(SystemExit):
+        runpy.run_path(program, run_name="__main__")
+    assert drawn == [[str(tmp_path)]]
 
 
 def test_only_the_leader_has_a_tracker(tmp_path):

@@ -99,7 +99,19 @@ def test_the_banner_says_where_it_was_measured(tmp_path, capsys):
     announce("PartOne", replace(SETTINGS, convolutions=str(path)), NODE)
     assert f"3x3 convolutions: {path}, measured on {tuned.processor()}" in capsys.readouterr().out
     announce("PartOne", SETTINGS, NODE)
-    assert f"(rule for {tuned.instruction_sets()})" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"(rule for {tuned.instruction_sets()})" in said and "if the model has any" not in said
+
+
+def test_the_banner_claims_no_convolutions_of_a_model_that_it_does_not_know(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text("from common.options.workloads import Workload\n"
+                    "MINE = Workload('mine', print, print)\n")
+    for workload in (f"{path}:MINE", "image-folder"):
+        announce("PartOne", replace(SETTINGS, workload=workload), NODE)
+        assert "  3x3 convolutions, if the model has any: " in capsys.readouterr().out
+    announce("PartOne", replace(SETTINGS, workload="spiral-mlp"), NODE)
+    assert "convolutions" not in capsys.readouterr().out
 
 
 def test_tune_measures_a_ranks_shard_and_writes_the_batch(tmp_path, monkeypatch, capsys):

@@ -6,19 +6,23 @@ patience for all in _limit; name one rank where all wait at the same place; retu
 _excuse_absence at once; cap nothing there; take FINISHED ranks for silent ones; drop learn_saved;
 leave the leader's news out of _listen, or the alarm out of the news; leave any of FINISHED, the run
 or the evaluation out of Progress.order; drop the test of the exit code from Board.verdict or from
-conclude.
+conclude; another factor than 5 in Settings.collective_timeout, or the timeout itself in its place
+in process_group; name no pair in _stuck_rank, or always; pass no silence or no words on.
 """
+
+from contextlib import contextmanager
 
 import pytest
 from torch.distributed import HashStore
 
-from common.cluster import board, heartbeats, watch
+from common.cluster import board, heartbeats, process_group, watch
 from common.cluster.board import Board
 from common.cluster.heartbeats import BEAT_SECONDS, SILENCE_SECONDS
 from common.cluster.stopping import Stop
 from common.cluster.watch import Watch
 from common.core.failures import Failure, PeerLost, Verdict
-from common.core.progress import CONNECTING, FINISHED, Progress
+from common.core.progress import CONNECTING, FINISHED, PHASES, PHASES_AFTER_A_STEP, Progress
+from common.core.settings import Settings
 from common.core.world import World
 
 PATIENCE = 60
@@ -222,3 +226,68 @@ def test_a_failure_that_was_published_before_the_end_holds_for_all(cluster):
         with pytest.raises(Verdict, match="in time") as raised:
             each.conclude()
         assert raised.value.exit_code == PeerLost.exit_code
+
+
+@pytest.mark.parametrize("phase", [*PHASES, *PHASES_AFTER_A_STEP, CONNECTING])
+@pytest.mark.parametrize("has_stepped", [True, False])
+def test_torch_gives_no_collective_up_before_the_watch_does(phase, has_stepped):
+    """Its own error names nobody. Nor much later, where a watch is gone."""
+    longest = heartbeats.Heartbeats(PATIENCE)._limit(Progress(1, 5, phase, has_stepped))
+    assert longest <= Settings(timeout=PATIENCE).collective_timeout <= 5 * PATIENCE
+
+
+def test_the_group_is_formed_with_that_time(monkeypatch):
+    formed = []
+
+    @contextmanager
+    def joined(*_: object):
+        yield None, []
+    monkeypatch.setattr(process_group, "joined", joined)
+    monkeypatch.setattr(process_group, "form_group", lambda *found: formed.append(found[-1]))
+    with process_group.process_group(World(0, 2, source="flags"), Settings(timeout=PATIENCE)):
+        assert formed == [Settings(timeout=PATIENCE).collective_timeout]
+
+
+@pytest.mark.parametrize("behind, phase, is_pair", [
+    (2, "backward", True), (2, "sync", True), (2, "update", False), (2, "data", False)])
+def test_a_rank_that_may_wait_is_named_with_the_one_that_is_ahead(behind, phase, is_pair, cluster):
+    """A rank that goes on without the others leaves one behind that is not at fault."""
+    cluster.at(0, 1, 6, "forward")
+    cluster.at(behind, 1, 5, phase)
+    cluster.at(1, 1, 8, "sync")
+    with pytest.raises(Left) as found:
+        cluster.beat((0, 1, 2), PATIENCE + 1)
+    assert ("; it is behind rank 1 (node1, pid 11), which is at epoch 1 iteration 8 (sync): one of "
+            "the two waits for what the other does not send" in str(found.value)) == is_pair
+    assert f"rank 2 (node2, pid 12) is stuck at epoch 1 iteration 5 ({phase}) for 60 s" in str(
+        found.value) and "(--timeout allows more)" in str(found.value)
+
+
+def test_a_script_has_words_and_a_silence_of_its_own(cluster):
+    mine = Board(cluster.store, World(0, 3), longer="timeout=", deadline=cluster.clock.now - 1)
+    with pytest.raises(PeerLost, match="start the missing, or raise timeout="):
+        mine.collect("the witness's start", 1, list)
+    here = Watch(mine, lambda: cluster.store, PATIENCE, Stop(), Progress(), silence=20.0)
+    place, names = Progress(1, 5, "update", has_stepped=True), ["rank 0"]
+
+    def listen(seconds: int, beats: bool) -> str:
+        for _ in range(round(seconds / BEAT_SECONDS)):
+            cluster.clock.now += BEAT_SECONDS
+            count = int(cluster.clock.now / BEAT_SECONDS) if beats else 1
+            here.heartbeats.listen({0: heartbeats.beat(count, False, place)}, 1)
+            here._answers.silence()
+        return str(here.heartbeats.lost_rank(names))
+    assert listen(19, beats=False) == "None" and here._answers.silence() is None
+    assert "stopped answering" in listen(2, beats=False)
+    assert "(timeout= allows more)" in listen(PATIENCE, beats=True)
+
+
+def test_the_leaders_store_may_be_silent_for_as_long(cluster):
+    for silence in (SILENCE_SECONDS, 20.0):
+        answers = watch.Answers(BEAT_SECONDS, silence)
+        answers.note()
+        found = []
+        while not found and cluster.clock.now < 1e4:
+            cluster.clock.now += BEAT_SECONDS
+            found += [seconds for seconds in [answers.silence()] if seconds]
+        assert silence < found[0] < silence + 3

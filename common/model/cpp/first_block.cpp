@@ -25,48 +25,59 @@ struct Framed {
 // The sides of the moments, at least a patch; and how many of their rows are added up at a time.
 constexpr int SIDE = 2 * LANES, SOME = 8;
 
-// sums[sample] (SIDE, SIDE) = the sum over patches, with zeros behind, of patch times patch.
+// Rows, of the map or of windows, that are added up as float; their sums are as double. A variance
+// is a difference of moments: where images vary little about their mean, a small part of them.
+constexpr long ROWS = 2;
+
+// Some rows of sums (SIDE, SIDE), the `first` of them and more: += the sum of `count` patches times
+// themselves. Without the columns before HALF * LANES.
+template <int HALF>
+static inline void add_moments(double* sums, const float* patch, int first, long count) {
+    Vector sum[SOME][2] = {};
+    for (long each = 0; each < count; ++each, patch += SIDE)
+#pragma GCC unroll 8
+        for (int row = 0; row < SOME; ++row)
+#pragma GCC unroll 2
+            for (int half = HALF; half < 2; ++half)
+                sum[row][half] = add_product(sum[row][half], all(patch[first + row]),
+                                             load(patch + half * LANES));
+#pragma GCC unroll 8
+    for (int row = 0; row < SOME; ++row)
+#pragma GCC unroll 2
+        for (int half = HALF; half < 2; ++half)
+            add_to(sums + (first + row) * SIDE + half * LANES, sum[row][half]);
+}
+
+// sums[sample] (SIDE, SIDE) = the sum over patches, with zeros behind, of patch times patch. Of the
+// rows from LANES on only the columns from LANES on are: the others are those above the diagonal.
 template <int CHANNELS>
-static void moments(const float* images, float* sums, long samples, long height, long width,
+static void moments(const float* images, double* sums, long samples, long height, long width,
                     int threads) {
     constexpr int ROW = 3 * CHANNELS;
     static_assert(3 * ROW < SIDE);
 #pragma omp parallel num_threads(threads)
     {
         Framed<CHANNELS> framed(height, width);
-        std::vector<float> patches(width * SIDE);
-        for (long column = 0; column < width; ++column) patches[column * SIDE + 3 * ROW] = 1;
+        std::vector<float> patches(ROWS * width * SIDE);
+        for (long at = 0; at < ROWS * width; ++at) patches[at * SIDE + 3 * ROW] = 1;
 #pragma omp for schedule(static)
         for (long sample = 0; sample < samples; ++sample) {
             framed = images + sample * height * width * CHANNELS;
-            float* to = sums + sample * SIDE * SIDE;
-            std::memset(to, 0, SIDE * SIDE * sizeof(float));
-            for (long row = 0; row < height; ++row) {
-                for (long column = 0; column < width; ++column)
-                    for (int down = 0; down < 3; ++down)
-                        std::memcpy(&patches[column * SIDE + down * ROW],
-                                    framed.patch(row + down, column), ROW * sizeof(float));
-                for (int first = 0; first <= 3 * ROW; first += SOME) {
-                    Vector sum[SOME][2];
-#pragma GCC unroll 8
-                    for (int each = 0; each < SOME; ++each)
-                        for (int half = 0; half < 2; ++half)
-                            sum[each][half] = load(to + (first + each) * SIDE + half * LANES);
-                    const float* patch = patches.data();
-                    for (long column = 0; column < width; ++column, patch += SIDE) {
-                        const Vector low = load(patch), high = load(patch + LANES);
-#pragma GCC unroll 8
-                        for (int each = 0; each < SOME; ++each) {
-                            const Vector factor = all(patch[first + each]);
-                            sum[each][0] = add_product(sum[each][0], factor, low);
-                            sum[each][1] = add_product(sum[each][1], factor, high);
-                        }
-                    }
-#pragma GCC unroll 8
-                    for (int each = 0; each < SOME; ++each)
-                        for (int half = 0; half < 2; ++half)
-                            store(to + (first + each) * SIDE + half * LANES, sum[each][half]);
-                }
+            double* to = sums + sample * SIDE * SIDE;
+            std::memset(to, 0, SIDE * SIDE * sizeof(double));
+            for (long row = 0; row < height; row += ROWS) {
+                const long rows = std::min(ROWS, height - row);
+                float* patch = patches.data();
+                for (long each = row; each < row + rows; ++each)
+                    for (long column = 0; column < width; ++column, patch += SIDE)
+                        for (int down = 0; down < 3; ++down)
+                            std::memcpy(patch + down * ROW, framed.patch(each + down, column),
+                                        ROW * sizeof(float));
+                for (int first = 0; first <= 3 * ROW; first += SOME)
+                    if (first < LANES)
+                        add_moments<0>(to, patches.data(), first, rows * width);
+                    else
+                        add_moments<1>(to, patches.data(), first, rows * width);
             }
         }
     }
@@ -142,53 +153,62 @@ static void convolve_pool(const float* images, const Filters& filters, To* poole
     }
 }
 
+// sum[each] += what arrived at a window times `each` of the patch at its place, the first of whose
+// patches is `patch`; rows of the image are `step` apart.
+template <int CHANNELS>
+static inline void arrive(Vector* sum, const float* patch, long step, Words place,
+                          Vector arrived) {
+    constexpr int ROW = 3 * CHANNELS;
+    Vector by_place[4];
+#pragma GCC unroll 4
+    for (int each = 0; each < 4; ++each)
+        by_place[each] =
+            choose(reinterpret_cast<Words>(place == std::uint32_t(each)), arrived, Vector{});
+    sum[3 * ROW] += choose(reinterpret_cast<Words>(place < NOWHERE), arrived, Vector{});
+#pragma GCC unroll 27
+    for (int each = 0; each < 3 * ROW; ++each)
+#pragma GCC unroll 4
+        for (int from = 0; from < 4; ++from)
+            sum[each] = add_product(sum[each], by_place[from],
+                                    all(patch[(each / ROW + from / 2) * step + each % ROW +
+                                              from % 2 * CHANNELS]));
+}
+
 // sums[sample][each][k] = the sum over windows of gradient[k] times `each` of the patch at place k.
 template <int CHANNELS, class T>
 static void arrivals(const float* images, const T* gradient, const std::uint8_t* places,
-                     float* sums, long samples, long height, long width, long outputs,
+                     double* sums, long samples, long height, long width, long outputs,
                      int threads) {
     constexpr int ROW = 3 * CHANNELS;
-    const long windows = height / 2 * (width / 2);
+    const long across = width / 2;
 #pragma omp parallel num_threads(threads)
     {
         Framed<CHANNELS> framed(height, width);
 #pragma omp for schedule(static)
         for (long sample = 0; sample < samples; ++sample) {
             framed = images + sample * height * width * CHANNELS;
-            for (long k = 0; k < outputs; k += LANES) {
-                Vector sum[3 * ROW + 1] = {};
-                for (long window = 0; window < windows; ++window) {
-                    const long at = (sample * windows + window) * outputs + k;
-                    const float* patch =
-                        framed.patch(window / (width / 2) * 2, window % (width / 2) * 2);
-                    const Words place = load(places + at);
-                    const Vector arrived = load(gradient + at);
-                    Vector by_place[4];
-#pragma GCC unroll 4
-                    for (int each = 0; each < 4; ++each)
-                        by_place[each] = choose(
-                            reinterpret_cast<Words>(place == std::uint32_t(each)), arrived, Vector{});
-                    sum[3 * ROW] += choose(reinterpret_cast<Words>(place < NOWHERE), arrived,
-                                           Vector{});
-#pragma GCC unroll 27
-                    for (int each = 0; each < 3 * ROW; ++each)
-#pragma GCC unroll 4
-                        for (int from = 0; from < 4; ++from)
-                            sum[each] = add_product(
-                                sum[each], by_place[from],
-                                all(patch[(each / ROW + from / 2) * framed.step + each % ROW +
-                                          from % 2 * CHANNELS]));
-                }
+            double* to = sums + sample * (3 * ROW + 1) * outputs;
+            std::memset(to, 0, (3 * ROW + 1) * outputs * sizeof(double));
+            for (long k = 0; k < outputs; k += LANES)
+                for (long first = 0; first < height / 2; first += ROWS) {
+                    Vector sum[3 * ROW + 1] = {};
+                    for (long row = first; row < std::min(first + ROWS, height / 2); ++row)
+                        for (long column = 0; column < across; ++column) {
+                            const long at =
+                                ((sample * (height / 2) + row) * across + column) * outputs + k;
+                            arrive<CHANNELS>(sum, framed.patch(2 * row, 2 * column), framed.step,
+                                             load(places + at), load(gradient + at));
+                        }
 #pragma GCC unroll 28
-                for (int each = 0; each <= 3 * ROW; ++each)
-                    store(sums + (sample * (3 * ROW + 1) + each) * outputs + k, sum[each]);
-            }
+                    for (int each = 0; each <= 3 * ROW; ++each)
+                        add_to(to + each * outputs + k, sum[each]);
+                }
         }
     }
 }
 
 #define OF_CHANNELS(C)                                                                            \
-    extern "C" void moments_##C(const float* images, float* sums, long samples, long height,      \
+    extern "C" void moments_##C(const float* images, double* sums, long samples, long height,     \
                                 long width, int threads) {                                        \
         moments<C>(images, sums, samples, height, width, threads);                                \
     }                                                                                             \
@@ -203,7 +223,7 @@ static void arrivals(const float* images, const T* gradient, const std::uint8_t*
                          samples, height, width, threads, std::make_integer_sequence<int, 4>());  \
     }                                                                                             \
     extern "C" void arrivals_##C##_##T(const float* images, const T* gradient,                    \
-                                       const std::uint8_t* places, float* sums, long samples,     \
+                                       const std::uint8_t* places, double* sums, long samples,    \
                                        long height, long width, long outputs, int threads) {      \
         arrivals<C>(images, gradient, places, sums, samples, height, width, outputs, threads);    \
     }

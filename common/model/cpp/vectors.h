@@ -23,6 +23,15 @@ static inline Vector load(const float* from) {
 
 static inline void store(float* to, Vector values) { std::memcpy(to, &values, sizeof values); }
 
+// sums += values.
+static inline void add_to(double* sums, Vector values) {
+    using Doubles = double __attribute__((vector_size(8 * LANES)));
+    Doubles added;
+    std::memcpy(&added, sums, sizeof added);
+    added += __builtin_convertvector(values, Doubles);
+    std::memcpy(sums, &added, sizeof added);
+}
+
 static inline Vector load(const BFloat16* from) {
     Halves halves;
     std::memcpy(&halves, from, sizeof halves);
