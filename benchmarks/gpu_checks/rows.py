@@ -58,8 +58,8 @@ class Machine:
 
 def rows(machine: Machine) -> list[Row]:
     """All steps, the longest last: too few minutes cut off the end."""
-    return [Row("tests/cuda", (sys.executable, "-m", "pytest", "-q", "-rs", "-p",
-                              "no:cacheprovider", "tests/cuda"), 60),
+    tests = (sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "tests/cuda")
+    return [Row("tests/cuda", tests, 60, "" if machine.gpus else "they need a GPU"),
             *_speeds(machine), *_proofs(machine), *_ranks(machine), *_recipes(machine)]
 
 

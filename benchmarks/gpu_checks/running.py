@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -14,7 +15,9 @@ from benchmarks.gpu_checks.rows import FOLDER, Row
 from common.core.events import read_events
 from common.core.provenance import ROOT
 
-PASSED, NOT_HERE, CUT_OFF = "passed", "not here", "no time left"
+PASSED, NOT_HERE, CUT_OFF, SKIPPED = "passed", "not here", "no time left", "all skipped"
+# pytest's last line where it ran no test: "14 skipped in 0.05s", and its exit code is 0
+NOTHING_RAN = re.compile(r"=* ?[0-9]+ (skipped|deselected)(, [0-9]+ (skipped|deselected))* in .*")
 KEPT = ("test_accuracy", "mirrored_test_accuracy", "images_per_second", "bytes_per_iteration",
         "phase_seconds", "device", "backend")
 
@@ -22,6 +25,8 @@ KEPT = ("test_accuracy", "mirrored_test_accuracy", "images_per_second", "bytes_p
 @dataclass(frozen=True)
 class Outcome:
     """What became of a row: "passed", "failed (1)", "stopped after 60 s", "not here" and why.
+
+    Tests of which none ran are "all skipped", and no more passed than a command that failed.
 
     `last` is the last line it printed, `found` what it measured: turns by name, runs by folder.
     """
@@ -51,8 +56,10 @@ def run_row(row: Row, folder: Path, longer: float, deadline: float,
     limit, begun = min(longer * row.seconds, left), time.monotonic()
     with (folder / "output.txt").open("w") as output:
         how = _ended(command, limit, {**os.environ, **environment}, output)
-    return Outcome(row, how, time.monotonic() - begun, _last_line(folder / "output.txt"),
-                   measured(folder))
+    last = _last_line(folder / "output.txt")
+    if how == PASSED and NOTHING_RAN.fullmatch(last):
+        how = SKIPPED
+    return Outcome(row, how, time.monotonic() - begun, last, measured(folder))
 
 
 def _ended(command: Sequence[str], limit: float, environment: dict[str, str], output) -> str:

@@ -48,6 +48,11 @@ class RowsOnDisk:
         self._numbers = np.arange(self.shape[0])
         self._require_what_was_written()
 
+    @property
+    def nbytes(self) -> int:
+        """The size of the whole array, read or not."""
+        return self.dtype.itemsize * int(np.prod(self.shape))
+
     def __len__(self) -> int:
         return len(self._numbers)
 

@@ -5,7 +5,8 @@ a phase as its last; take from the host in ResidentDataset.take; hand an image t
 each batch; give rank 1 a GPU that is not there; look at the numbers of GPUs alone; let no rank pass
 its GPU on in own_gpus; ask for GPUs with --device cpu; say nothing of ranks that share one; leave
 LateCheck.finish out of OverlappedAllReduce; read the loss of a GPU in Readings.add, or leave out
-whether it is finite; the metric before the loss; count LocalSGD's steps on the CPU.
+whether it is finite; the metric before the loss; count LocalSGD's steps on the CPU; keep arrays
+alone on a device, or rows on disk of any size; copy their first piece only.
 """
 
 import time
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -32,9 +34,11 @@ from common.core.metrics import ACCURACY, Metric
 from common.core.settings import Settings
 from common.core.strategies import LOCAL_STRATEGIES
 from common.core.world import World
-from common.data.dataset import ArrayDataset
+from common.data import resident
+from common.data.dataset import PIECE, ArrayDataset
 from common.data.loaders import InMemoryLoader
 from common.data.resident import on_device
+from common.data.rows_on_disk import RowsOnDisk, state_of
 from common.run import readings
 from common.run.state import Totals
 from common.setup import create_loader
@@ -87,6 +91,23 @@ def test_images_are_kept_on_a_device_and_taken_there():
     assert kept.take(np.array([5]))[0].shape == (1, 8, 8, 3)
     host = small_dataset()
     assert on_device(host, torch.device("cpu")) is host
+
+
+def on_disk(folder: Path) -> ArrayDataset:
+    """The small data set as CIFAR-10, image folders and MNIST have theirs: rows in a file."""
+    small, file = small_dataset(2 * PIECE + 3), folder / "images.npy"
+    np.save(file, small.inputs)
+    return replace(small, inputs=RowsOnDisk(file, state_of(file), lambda rows: True))
+
+
+def test_rows_on_disk_are_kept_on_a_device_where_there_is_room(tmp_path, monkeypatch):
+    whole = on_disk(tmp_path)
+    assert whole.inputs.nbytes == small_dataset(len(whole)).inputs.nbytes
+    assert on_device(whole, torch.device("meta")).take([0, 3])[0].device.type == "meta"
+    copied = resident._copy(whole.inputs, torch.device("cpu"))
+    assert torch.equal(copied, torch.from_numpy(small_dataset(len(whole)).inputs))
+    monkeypatch.setattr(resident, "MOST_BYTES", whole.inputs.nbytes - 1)
+    assert on_device(whole, torch.device("meta")) is whole
 
 
 def test_what_is_kept_on_a_device_gives_the_same_batches(monkeypatch):
