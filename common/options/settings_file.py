@@ -79,8 +79,9 @@ def _words(found: dict[str, Any], part: str, is_record: bool) -> list[str]:
                              f"{_flag(name)} on the command line")
         if name not in rows:
             words += [] if key == RAN_ON else _unknown(key, value)
-        elif part in rows[name].parts and not (is_record and not rows[name].repeated(value)):
-            words += _as_words(name, rows[name], value)
+        elif part in rows[name].parts:
+            said = _as_words(name, rows[name], value)  # first: it says what cannot be meant
+            words += said if said and (not is_record or rows[name].repeated(value)) else []
     return words
 
 

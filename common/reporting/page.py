@@ -169,7 +169,7 @@ def _traces(runs: Runs) -> Section:
     found, pictures = _with_rows(tables.operators(runs)), []
     for run in runs:
         for path in sorted((run.folder / "traces").glob("trace_all*.json.gz"))[-1:]:
-            table, drawn = _trace(path, path.stat().st_mtime_ns, short(run.name),
+            table, drawn = _trace(path, path.lstat().st_mtime_ns, short(run.name),
                                   f"{run.name.replace('/', '-').lower()}-{run.ranks}",
                                   run.sent_while_traced)
             found += table

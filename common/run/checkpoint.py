@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from common.core.failures import CheckpointError
@@ -211,8 +211,18 @@ def _restore_optimizer(contents: dict[str, Any], path: Path | str, optimizer: Op
               for group in optimizer.param_groups]
     try:
         optimizer.load_state_dict(saved)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if not all(_is_state(name, value, parameter) for parameter, state in optimizer.state.items()
+                   for name, value in state.items()):
+            raise ValueError("no state of these parameters")
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"{path} holds the state of another {mine} than this run's, with "
                               "other parameters") from error
     for group, settings in zip(optimizer.param_groups, chosen, strict=True):
         group.update(settings)
+
+
+def _is_state(name: str, value: Any, parameter: Tensor) -> bool:
+    """Whether an optimizer can have that for `parameter`: a tensor of its shape, or a count."""
+    if isinstance(value, Tensor):
+        return value.shape in (parameter.shape, ())
+    return value is None or name == "step" and isinstance(value, int | float)

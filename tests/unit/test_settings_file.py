@@ -124,7 +124,7 @@ def test_what_cannot_be_meant_is_named_with_the_file(text, sentence, tmp_path):
 
 @pytest.mark.parametrize("name, sentence", [
     ("no.toml", "cannot be read: No such file"), ("run.yaml", r"named \.toml or \.json"),
-    ("folder.json", "cannot be read: Is a directory"), ("bad.toml", "TOML")])
+    ("folder.json", "cannot be read: it is a folder"), ("bad.toml", "TOML")])
 def test_files_that_are_none_of_settings_are_refused(name, sentence, tmp_path):
     (tmp_path / "folder.json").mkdir()
     written(tmp_path, "epochs: 3", "bad.toml")
