@@ -56,7 +56,8 @@ class Case(NamedTuple):
     @classmethod
     def random(cls, kind: str, ranks: int, numbers: random.Random) -> "Case":
         # Where a tensor of another size comes, as with "averages" by hand, gloo ends the process.
-        loop = "ddp" if kind in ("calls", "averages") else numbers.choice(["ddp", "hand"])
+        loop = "ddp" if kind == "calls" else numbers.choice(["ddp", "hand"])
+        loop = "ddp" if kind == "averages" else loop
         first = 1 if kind in (*FAULTS, *LINKS) else 0  # where the leader is lost, another sentence
         return cls(kind, loop, numbers.randint(2, BATCHES - 1), numbers.randrange(first, ranks),
                    round(numbers.uniform(1.5, 3.0), 1))
