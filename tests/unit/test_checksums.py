@@ -1,7 +1,7 @@
 """The checksum of a tensor: any change shows, whatever its dtype, layout and size.
 
-Mutations that turn this red: leave out the places, in a block or of a block; leave out any shift of
-SplitMix64; drop the rest that is no whole word, or resolve_conj; _BLOCK for _GPU_BLOCK.
+Mutations that turn this red: leave out the places, in a block or of a block, or the last shift of
+SplitMix64; drop the rest that is no whole word, or resolve_conj.
 """
 
 import itertools
