@@ -2,6 +2,7 @@
 """How long until every other rank has ended, by kind of fault: median, 95th percentile, longest.
 
     python3 benchmarks/detection.py --runs 20
+    python3 benchmarks/detection.py --runs 10 --json docs/results/detection.json
 
 Four ranks of Part Two on this machine train a small model. The clock runs from the fault until the
 last of the other ranks has ended with exit code 75 and a sentence that names the lost rank.
@@ -30,7 +31,7 @@ from common.cluster.program import run_program
 from common.core.events import read_events
 from common.core.failures import DataError, PeerLost
 from common.core.markdown import markdown_table
-from common.core.provenance import conditions
+from common.core.provenance import conditions, write_record
 
 RANKS, PATIENCE = 4, 60.0
 FAULTS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP, "leader killed": signal.SIGKILL,
@@ -83,17 +84,22 @@ def seconds_until_all_ended(fault: str, folder: Path, chance: random.Random) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--runs", type=int, default=20, help="of each fault (default: 20)")
-    runs = parser.parse_args().runs
-    chance, rows = random.Random(0), []
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers")
+    options = parser.parse_args()
+    runs, chance, rows, faults = options.runs, random.Random(0), [], {}
     for fault in FAULTS:
         found = []
         for _ in range(runs):
             with tempfile.TemporaryDirectory() as name:
                 found.append(seconds_until_all_ended(fault, Path(name), chance))
         p95 = quantiles(found, n=20, method="inclusive")[-1] if runs > 1 else found[0]
+        faults[fault] = {"median": median(found), "p95": p95, "longest": max(found),
+                         "seconds": found}
         rows.append((fault, *(f"{each:.1f} s" for each in (median(found), p95, max(found)))))
     print(f"{markdown_table(('fault', 'p50', 'p95', 'longest'), rows)}\n\n{RANKS} ranks, {runs} "
           f"runs each; {conditions()}")
+    if options.json:
+        write_record(options.json, {"n": runs, "ranks": RANKS, "faults": faults})
 
 
 if __name__ == "__main__":

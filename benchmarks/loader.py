@@ -96,13 +96,13 @@ def spread(numbers: list[float], digits: int) -> tuple[str, str]:
             f"{min(numbers):,.{digits}f} to {max(numbers):,.{digits}f}")
 
 
-def show(found: dict, options: argparse.Namespace) -> None:
-    """Prints the Markdown table, and what it was measured on."""
+def rows(found: dict, precision: str) -> list[tuple[str, str, str]]:
+    """The table's: a name, the median, and smallest to largest."""
     runs = found["runs"]
-    rows = {
+    shown = {
         "in-memory loader, images a second on one core": spread(found["loader"], 0),
         "torchvision's transforms, images a second on one core": spread(found["transforms"], 0),
-        f"a step of Part One, {options.precision}, ms":
+        f"a step of Part One, {precision}, ms":
             spread([1e3 * run["step"] for run in runs], 0),
         "of it waiting for data, ms": spread([1e3 * run["data"] for run in runs], 1),
         "of it waiting for data, %": spread([100 * run["data"] / run["step"] for run in runs], 2),
@@ -111,8 +111,12 @@ def show(found: dict, options: argparse.Namespace) -> None:
             spread([run["start"] - run["torch"] for run in runs], 2),
         "the first iteration beyond a later one, s":
             spread([run["first"] - run["step"] for run in runs], 2)}
-    table = markdown_table(("", "median", "least to most"),
-                           [(name, *numbers) for name, numbers in rows.items()])
+    return [(name, *numbers) for name, numbers in shown.items()]
+
+
+def show(found: dict, options: argparse.Namespace) -> None:
+    """Prints the Markdown table, and what it was measured on."""
+    table = markdown_table(("", "median", "least to most"), rows(found, options.precision))
     print(f"{table}\n\nn = {options.repeats} each, {options.workload}, batch "
           f"{options.batch_size}, {conditions()}.")
 

@@ -33,7 +33,7 @@ from benchmarks.programs import run_to_end
 from common.cluster.program import run_program
 from common.core.failures import UsageError
 from common.core.markdown import markdown_table
-from common.core.provenance import conditions
+from common.core.provenance import conditions, write_record
 
 WORKER = "benchmarks/peer_loops/worker.py"
 CEILING, COURSE = "ceiling", "course-float32"
@@ -105,6 +105,20 @@ def summarise(rounds: list[dict[str, dict]], batch_size: int, flop: int) -> dict
     return table
 
 
+def over_best_peer(rounds: list[dict[str, dict]], batch_size: int) -> dict[str, dict]:
+    """By precision, this project's speed over the best peer's: the median of each round's ratio."""
+    found = {}
+    for precision in ("float32", "bf16"):
+        speeds = {row: [images_per_second(turns[row], batch_size) for turns in rounds]
+                  for row in rounds[0] if row.endswith(precision)}
+        ours = speeds.pop(f"project-{precision}", None)
+        if ours and speeds:
+            best = max(speeds, key=lambda row: median(speeds[row]))
+            found[precision] = {"best_peer": best, "times": median(
+                mine / its for mine, its in zip(ours, speeds[best], strict=True))}
+    return found
+
+
 def markdown(table: dict[str, dict]) -> str:
     """The table, a row a contestant."""
     rows = []
@@ -155,8 +169,10 @@ def main() -> None:
     table = summarise(rounds, options.batch_size, flop)
     print(f"{markdown(table)}\n\n{explanation(rounds, options, flop)}")
     if options.json:
-        options.json.write_text(json.dumps({"rows": table, "step_flop": flop, "rounds": rounds},
-                                           indent=2) + "\n")
+        write_record(options.json, {"n": options.rounds, "steps": options.steps,
+                                    "batch_size": options.batch_size, "rows": table,
+                                    "over_best_peer": over_best_peer(rounds, options.batch_size),
+                                    "step_flop": flop, "rounds": rounds})
 
 
 if __name__ == "__main__":

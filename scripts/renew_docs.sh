@@ -23,7 +23,7 @@ EXAMPLE="docs/example/comparison* docs/example/page_* docs/example/trace_*"
 # name | what it needs | what shows it | its sources: what decides what is shown
 rows() {
     cat << END
-quickstart | minutes | README.md | scripts/quickstart.sh $TRAINING
+quickstart | minutes | docs/results/quickstart.json README.md | scripts/quickstart.sh $TRAINING
 results | data quiet | docs/results/Part* docs/results.md | $TRAINING
 proof_float64 | data hours | docs/proof_float64.* | studies/proof $TRAINING
 proof_float32 | data | docs/proof_float32.* | studies/proof $TRAINING
@@ -36,11 +36,12 @@ sync_grid | quiet root hours | docs/results/sync_grid.json docs/predicting.md | 
 sync_cross_step | quiet root hours | docs/results/sync_cross_step.json | $SYNC $TRAINING
 sync_float32 | quiet root | docs/network.md | $SYNC $TRAINING
 prediction | | docs/prediction.svg docs/scaling.svg | docs/results/sync_grid.json studies/prediction
-peers | data quiet | docs/one_node.md | benchmarks/peers.py benchmarks/peer_loops $TRAINING
+peers | data quiet | docs/results/peers.json docs/one_node.md README.md | benchmarks/peers.py benchmarks/peer_loops $TRAINING
 convolutions | quiet | docs/one_node.md | benchmarks/convolutions.py common/model
 loader | data quiet | docs/one_node.md | benchmarks/loader.py common/data
 accuracy | data quiet hours | docs/recipe.md | benchmarks/time_to_accuracy.py $TRAINING
-detection | quiet | docs/faults.md README.md | benchmarks/detection.py common/cluster
+detection | quiet | docs/results/detection.json docs/faults.md README.md | benchmarks/detection.py common/cluster
+kills | hours | docs/results/kills.json docs/faults.md README.md | tests/faults/random_kills.py tests/faults/compared_runs.py common/run $TRAINING
 checkpoint_time | data quiet | docs/faults.md | benchmarks/checkpoint_time.py common/run
 control_plane | quiet | docs/many_ranks.md | benchmarks/control_plane.py common/cluster
 gpu | data gpu | docs/gpu.md docs/results/gpu_* | $GPU $TRAINING
@@ -48,7 +49,13 @@ END
 }
 
 renew_quickstart() {
-    scripts/quickstart.sh --output-dir $NEW/quickstart
+    local begun=$SECONDS installs=true digest
+    [ -d .venv ] && installs=false  # README's figure is of a fresh clone
+    scripts/quickstart.sh --output-dir $NEW/quickstart | tee $NEW/quickstart.log
+    digest="$(sed -n 's/.*one digest: \([0-9a-f]*\).*/\1/p' $NEW/quickstart.log)"
+    .venv/bin/python -c "from common.core.provenance import *; write_record(
+        Path('docs/results/quickstart.json'), {'n': 1, 'seconds': $((SECONDS - begun)),
+        'installing_included': '$installs' == 'true', 'digest': '$digest'})"
 }
 
 renew_results() {
@@ -73,7 +80,7 @@ renew_proof_float64() {
 }
 
 renew_proof_float32() {
-    prove --samples 24 --steps 2 --precisions float32 --output docs/proof_float32
+    prove --samples 24 --steps 1 --precisions float32 --output docs/proof_float32
 }
 
 renew_proof_strategies() {
@@ -171,7 +178,8 @@ renew_prediction() {
 }
 
 renew_peers() {
-    "$PYTHON" benchmarks/peers.py --data-dir "$IMAGES" --rounds 3 --steps 5
+    "$PYTHON" benchmarks/peers.py --data-dir "$IMAGES" --rounds 5 --steps 5 \
+        --json docs/results/peers.json
 }
 
 renew_convolutions() {
@@ -189,7 +197,12 @@ renew_accuracy() {
 }
 
 renew_detection() {
-    "$PYTHON" benchmarks/detection.py --runs 10
+    "$PYTHON" benchmarks/detection.py --runs 10 --json docs/results/detection.json
+}
+
+renew_kills() {
+    "$PYTHON" -m tests.faults.random_kills 200 --seed 2 --folder $NEW/kills \
+        --json docs/results/kills.json
 }
 
 renew_checkpoint_time() {

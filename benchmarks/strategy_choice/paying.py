@@ -28,8 +28,10 @@ ROUNDING = 1e-9  # of exp(log(4)), which is 4 hosts
 
 
 class Paying(NamedTuple):
-    """Each host more pays up to `hosts` of the `measured` ones, with `speed` samples a second there;
-    it may as well be `low` to `high`."""
+    """Each host more pays up to `hosts` of the `measured` ones, with `speed` samples a second then.
+
+    It may as well be `low` to `high`.
+    """
 
     hosts: int
     speed: float

@@ -24,8 +24,8 @@ def errors_in_words(found: Sequence[Check]) -> str:
     """The median and the worst error, and how many of those with an error bar lie within it."""
     worst = max(found, key=lambda each: abs(each.error))
     barred = [each for each in found if each.predicted.error is not None]
-    within = (f"{sum(each.is_within_bar for each in barred)} of the {len(barred)} with an error bar "
-              "within it" if barred else NO_BAR)
+    within = (f"{sum(each.is_within_bar for each in barred)} of the {len(barred)} with an error "
+              "bar within it" if barred else NO_BAR)
     middle = median(abs(each.error) for each in found)
     return (f"{len(found)} steps of unseen cells: error {100 * middle:.1f} % in the median, "
             f"{100 * abs(worst.error):.1f} % at worst ({worst.name}, {worst.nodes} nodes, "
@@ -72,9 +72,9 @@ def bars_in_words(model: Calibration, cells: Sequence[Cell]) -> str:
     if all(error is None for error in model.errors.values()):
         return (f"{NO_BAR}: that takes {LEAST_CELLS} cells (numbers of nodes, or rates), and here "
                 f"{len(cells)} calibrate{'s' * (len(cells) == 1)}")
-    return (f"±: 95 % error bars of the median step, as wide as held 95 % of the errors when each of "
-            f"the {len(cells)} cells was left out once; they hold for {least} to {most} nodes, which "
-            "were measured, and there is none for others")
+    return ("±: 95 % error bars of the median step, as wide as held 95 % of the errors when each "
+            f"of the {len(cells)} cells was left out once; they hold for {least} to {most} nodes, "
+            "which were measured, and there is none for others")
 
 
 def processors_in_words(machine: Machine, shared: bool) -> str:
@@ -122,5 +122,5 @@ def limits_in_words(model: Calibration) -> str:
     """How far the measurements let anybody say what another node brings."""
     least, most = model.measured
     one = "" if least == 1 else " One node was not measured; its step is computed from theirs."
-    return (f"{most} nodes are the most that were measured: whether more than \"all {most}\" pay is "
-            f"not known.{one}")
+    return (f"{most} nodes are the most that were measured: whether more than \"all {most}\" pay "
+            f"is not known.{one}")

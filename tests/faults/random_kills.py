@@ -1,6 +1,7 @@
 """Ranks killed at random moments, resumed, and compared with an undisturbed run field by field.
 
     .venv/bin/python -m tests.faults.random_kills 200 --seed 1 --folder outputs/kills
+    .venv/bin/python -m tests.faults.random_kills 200 --seed 2 --json docs/results/kills.json
 
 Each kill is of one rank, of two, of the leader or of all three, in one of twenty cells: a strategy,
 a workload and a precision. Compared is all that a run leaves, but for times; see compared_runs.py.
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.core.markdown import markdown_table
-from common.core.provenance import code_digest
+from common.core.provenance import code_digest, write_record
 from tests.faults.compared_runs import differences
 from tests.ranks import TIME_LIMIT, Outcome, Program, cluster, error_lines, started
 from tests.workload import SMALL, plant
@@ -189,6 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("kills", type=int, help="number of kills")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=Path("outputs/kills"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write what came of them")
     options = parser.parse_args(arguments)
     folder = options.folder.resolve()
     path = folder / f"kills-{options.seed}.jsonl"
@@ -202,6 +204,10 @@ def main(arguments: list[str] | None = None) -> int:
         number += 1
     kills = done(path)
     print(summary(kills))
+    if options.json:
+        write_record(options.json, {
+            "n": len(kills), "identical": sum(not each["differences"] for each in kills),
+            "seed": options.seed, "code": code_digest(), "ranks": RANKS, "kills": kills})
     return int(any(each["differences"] for each in kills))
 
 

@@ -1,7 +1,8 @@
 """benchmarks/loader.py and time_to_accuracy.py: what they read out of a run, and what they leave.
 
 Mutations that turn this red: read the test set's figures where images were held out; leave the
-checkpoints out of the training time; count the first iteration among the steps.
+checkpoints out of the training time; count the first iteration among the steps; in a table, another
+run's number, the mean for the median, seconds for milliseconds.
 """
 
 import argparse
@@ -34,10 +35,32 @@ def test_held_out_figures_where_there_are_and_the_tests_are_not_looked_at():
 
 
 def test_the_table_has_a_row_a_seed_and_their_mean():
-    run = {"training": 10.0, "launched": 12.0, "images": 180.0, "accuracy": 70.0, "mirrored": 80.0}
-    told = time_to_accuracy.table({1: run, 2: run | {"accuracy": 72.0}})
-    assert "| 2 | 10.00 | 12.00 | 180.00 | 72.00 | 80.00 |" in told
-    assert "71.00 ± 1.41" in told.splitlines()[-1]
+    runs = {1: {"training": 10.0, "launched": 12.0, "images": 180.0, "accuracy": 70.0,
+                "mirrored": 80.0},
+            2: {"training": 11.0, "launched": 14.0, "images": 183.0, "accuracy": 72.0,
+                "mirrored": 85.0}}
+    *_, one, two, mean = ([cell.strip() for cell in line.strip("|").split("|")]
+                          for line in time_to_accuracy.table(runs).splitlines())
+    assert one == ["1", "10.00", "12.00", "180.00", "70.00", "80.00"]
+    assert two == ["2", "11.00", "14.00", "183.00", "72.00", "85.00"]
+    assert mean[1:] == ["10.50 ± 0.71", "13.00 ± 1.41", "181.50 ± 2.12", "71.00 ± 1.41",
+                        "82.50 ± 3.54"]
+
+
+def test_a_row_of_the_loaders_table_is_of_its_own_numbers():
+    """Medians and ranges of numbers that all differ, each in the unit that its row names."""
+    runs = [{"torch": 1.0 + 0.1 * n, "start": 3.0 + 0.2 * n, "first": 5.0 + 0.3 * n,
+             "step": 0.5 + 0.01 * n, "data": 0.02 + 0.001 * n} for n in range(3)]
+    assert loader.rows({"loader": [900.0, 1000.0, 1300.0], "transforms": [90.0, 80.0, 60.0],
+                        "runs": runs}, "bf16") == [
+        ("in-memory loader, images a second on one core", "1,000", "900 to 1,300"),
+        ("torchvision's transforms, images a second on one core", "80", "60 to 90"),
+        ("a step of Part One, bf16, ms", "510", "500 to 520"),
+        ("of it waiting for data, ms", "21.0", "20.0 to 22.0"),
+        ("of it waiting for data, %", "4.12", "4.00 to 4.23"),
+        ("importing torch alone, s", "1.10", "1.00 to 1.20"),
+        ("launch to first iteration beyond that, s", "2.10", "2.00 to 2.20"),
+        ("the first iteration beyond a later one, s", "4.79", "4.50 to 5.08")]
 
 
 def write_run(command: list[str], code: int = 0) -> None:
