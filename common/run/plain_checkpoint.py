@@ -46,7 +46,7 @@ def require_sound(data: bytes, path: Path) -> None:
 def why_not_loaded(data: bytes) -> str:
     """What keeps torch.load(weights_only=True) from a file.
 
-    Never in torch's own words: they advise to load it with weights_only=False, which runs its code.
+    Never in torch's own words: they advise to run the code that is in the file.
     """
     try:
         strange = torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(data))

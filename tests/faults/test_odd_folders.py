@@ -12,7 +12,6 @@ import json
 import os
 import random
 import re
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -139,7 +138,7 @@ def require_a_right_program(seed: int, place: Path) -> None:
     data = place / f"data{seed}"
     expected = write_odd_folder(data / "train", random.Random(seed))
     if expected.refused is None:
-        shutil.copytree(data / "train", data / "test")
+        (data / "test").symlink_to("train")
     done, = run_programs([program("PartOne", [
         "--workload", "image-folder", "--data-dir", str(data), "--max-iterations", "1",
         "--output-dir", str(place / f"out{seed}")], place, f"rank{seed}")])
