@@ -1,7 +1,7 @@
 """Every sentence and table of scripts/predict.py is held against the numbers that it is made of.
 
-The full number of random models is marked slow. Mutations that turn this red, in tables.py: `>=` for
-`<=` in which_strategy's others; the mean for the median of errors; `2 * seconds` in stops_paying.
+The full number of random models is marked slow. Mutations that turn this red, in tables.py:
+`>=` for `<=` in which_strategy; the mean for the median of errors; `2 * seconds` in stops_paying.
 """
 
 import random
