@@ -53,7 +53,8 @@ def waits(run: RecordedRun) -> dict[int, Waits]:
 
     Empty for one rank, and where a rank's log is missing.
     """
-    rows = [row for row in list(run.steps.values())[1:] if len(row) == run.ranks > 1][-RECENT:]
+    rows = [row for row in list(run.steps.values())[1:]
+            if row.keys() == set(range(run.ranks)) and run.ranks > 1][-RECENT:]
     work = [{rank: own_work(step, run.overlaps_sync) for rank, step in row.items()} for row in rows]
     slowest = [max(row, key=lambda rank: row[rank]) for row in work]
     return {rank: _of(rank, work, slowest) for rank in range(run.ranks)} if work else {}

@@ -36,7 +36,7 @@ from common.reporting.recorded_run import RecordedRun, find_runs
 from common.reporting.run_state import describe
 from tests.random_runs import BACKWARD, PER_EPOCH, UPDATE, Drawn, draw_runs
 
-SEED = 40
+SEED, RESUMED = 40, 534  # the latter after ranks of which a log is missing
 DIGITS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NUMBER = r"[\d.]+(?:e[-+]\d+)?|nan"
 LEARNS = ("seed", "learning_rate", "precision", "batch_size", "epochs")
@@ -365,7 +365,7 @@ def traced(case: Case, found: re.Match) -> None:
     else:
         assert is_whole and run.ranks > 1
         share = 100 * (busy & moving).sum() / moving.sum()
-        assert close(found["share"] or "0", share, 0)
+        assert abs(float(found["share"] or 0) - share) <= 0.5 + 1e-9  # a half rounds either way
 
 
 def whole_trace(run: Drawn) -> bool:
@@ -560,7 +560,7 @@ class Untouched(MagicMock):
         return self.suptitle.call_args.args[0]
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + 12))
+@pytest.mark.parametrize("seed", [*range(SEED, SEED + 12), RESUMED])
 def test_every_sentence_holds(seed, tmp_path, monkeypatch):
     titles_alone(monkeypatch, without_figures=seed > SEED)
     hold(seed, tmp_path)
