@@ -76,7 +76,7 @@ def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modul
 
 
 def _require_files(folder: Path, node: Node) -> None:
-    """Raises UsageError where something else is in the place of a file: writing a pipe may block."""
+    """Raises UsageError where no file is in the place of one: writing to a pipe may block."""
     names = LEADERS_FILES if node.world.is_leader else ()
     for path in (*log_paths(folder, node.world), *(folder / name for name in names)):
         if os.path.exists(path) and not os.path.isfile(path):
