@@ -76,10 +76,10 @@ def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modul
 
 
 def _require_files(folder: Path, node: Node) -> None:
-    """Raises UsageError where no file is in the place of one: writing to a pipe may block."""
+    """Raises UsageError where a folder or a pipe is in the place of a file."""
     names = LEADERS_FILES if node.world.is_leader else ()
     for path in (*log_paths(folder, node.world), *(folder / name for name in names)):
-        if os.path.exists(path) and not os.path.isfile(path):
+        if path.is_dir() or path.is_fifo():
             raise UsageError(f"{node.whose}{path} is not a file: remove it, or choose another "
                              "--output-dir")
 
