@@ -77,8 +77,8 @@ check_node() {
             fail 75 "rank $1: the code could not be copied to $host:$remote_dir"
     fi
     ! on "$1" true 2> /dev/null || on "$1" "command -v $(printf %q "$python")" > /dev/null ||
-        fail 2 "rank $1: $host:$remote_dir has no $python: install the packages there, or name\
- another interpreter with PYTHON"
+        fail 2 "rank $1: $host:$remote_dir has no $python:\
+ install the packages there, or name another interpreter with PYTHON"
     ours="$(cd "$ROOT" && python3 -c "$DIGEST")" || fail 2 "the code here cannot be read"
     theirs="$(on "$1" "$(printf '%q ' "$python" -c "$DIGEST")" 2> /dev/null)"
     [ "$ours" = "$theirs" ] || fail 3 "rank $1: $host:$remote_dir holds other code (${theirs:-none})\

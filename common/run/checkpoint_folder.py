@@ -26,10 +26,15 @@ _OURS = re.compile(r"Epoch_(0|[1-9][0-9]*)(?:_Iteration_([1-9][0-9]*))?\.pt")
 def newest(folder: Path) -> list[Path]:
     """The checkpoints in `folder`, the furthest trained first.
 
-    What has another name, a copy of the user's perhaps, or is no file, is left alone.
+    What has another name, a copy of the user's perhaps, or is no file, is left alone. Raises
+    CheckpointError where the folder may not be read.
     """
-    ours = (path for path in folder.glob("Epoch_*.pt")
-            if _OURS.fullmatch(path.name) and path.is_file())
+    try:
+        ours = [path for path in folder.glob("Epoch_*.pt")
+                if _OURS.fullmatch(path.name) and path.is_file()]
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or folder} cannot be read: "
+                              f"{error.strerror}") from error
     return sorted(ours, key=_trained_to, reverse=True)
 
 

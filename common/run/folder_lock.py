@@ -43,7 +43,7 @@ class FolderLock:
         self.__exit__()
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except OSError as error:
             raise UsageError(f"{self._whose}the output folder {error.filename} cannot be written: "
                              f"{error.strerror}") from error

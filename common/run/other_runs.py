@@ -3,6 +3,7 @@
 Each rank goes by its own logs, since the nodes of a cluster need not share a disk.
 """
 
+import os
 from pathlib import Path
 
 from common.core.failures import UsageError
@@ -24,7 +25,7 @@ def refuse_other_runs(part: str, settings: Settings, world: World) -> None:
 def refuse_other_run(folder: Path, settings: Settings, world: World) -> None:
     """Raises UsageError when `folder` holds another run's logs of this rank."""
     if _is_another_run(folder, settings.resume_from) and any(
-            path.exists() for path in log_paths(folder, world)):
+            os.path.exists(path) for path in log_paths(folder, world)):
         raise UsageError(f"{folder} already holds a run: continue it with --resume auto, start "
                          "over with --resume replace, or choose another --output-dir")
 

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from common.cluster.ending import resume_command
 from common.cluster.process_group import Node
 from common.core.collectives import broadcast_bytes, gather_bytes
-from common.core.failures import CheckpointError, UsageError
+from common.core.failures import CheckpointError, UsageError, writing
 from common.core.progress import Position
 from common.core.setting_row import differences
 from common.core.settings import Settings, begun_with
@@ -94,7 +94,8 @@ def _begin(run: Run) -> list[str]:
         _refuse_anothers_folder(run.folder, run.node)
     if contents is None:  # logs of a run that was lost before its first checkpoint
         for path in log_paths(run.folder, run.node.world):
-            path.unlink(missing_ok=True)
+            with writing(path):
+                path.unlink(missing_ok=True)
     remarks = [] if contents is None else _restore(run, contents, source)
     if run.node.world.is_leader:
         run.checkpoints.leave_other_line(run.state, run.settings)

@@ -5,6 +5,7 @@
 """
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -61,6 +62,7 @@ def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modul
     try:
         if settings.resume_from == "replace":
             _remove_run(folder, node)
+        _require_files(folder, node)
         if node.world.is_leader:
             checkpoints.mkdir(exist_ok=True)
             checkpoint_folder.remove_partial_files(checkpoints)
@@ -71,6 +73,15 @@ def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modul
     except OSError as error:
         raise UsageError(f"{node.whose}the output folder {error.filename or folder} cannot be "
                          f"written: {error.strerror}") from error
+
+
+def _require_files(folder: Path, node: Node) -> None:
+    """Raises UsageError where a folder or a pipe is in the place of a file."""
+    names = LEADERS_FILES if node.world.is_leader else ()
+    for path in (*log_paths(folder, node.world), *(folder / name for name in names)):
+        if path.is_dir() or path.is_fifo():
+            raise UsageError(f"{node.whose}{path} is not a file: remove it, or choose another "
+                             "--output-dir")
 
 
 def keep_settings(run: Run) -> None:
@@ -95,7 +106,7 @@ def keep_settings(run: Run) -> None:
 def _refuse_dangling_link(folder: Path, whose: str) -> None:
     """Raises UsageError where `folder` leads through a link to nowhere: to a lost disk, perhaps."""
     for place in (folder, *folder.parents):
-        if place.is_symlink() and not place.exists():
+        if os.path.islink(place) and not os.path.exists(place):
             raise UsageError(f"{whose}{place} is a link to {place.readlink()}, which is not there: "
                              "mount its disk or make the folder, or remove the link")
 

@@ -2,9 +2,10 @@
 
 Mutations that turn this red: drop `_refuse_dangling_link`; look at the folder alone, and not at its
 parents; make no folder of checkpoints; let what is held not count as room, or all that is there;
-let the space for the first to be written come from it too.
+let the space for the first to be written come from it too; drop `_require_files`.
 """
 
+import os
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
@@ -61,6 +62,14 @@ def test_what_a_resumed_run_holds_counts_as_room(free, resume, fits, tmp_path, m
     settings = Settings(resume=resume.format(checkpoints), validation=Validation(0.1))
     with nullcontext() if fits else pytest.raises(CheckpointError, match="MB free, too little for"):
         prepare_folder(tmp_path, settings, NODE, model)
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize("name", ["logs_rank0.txt", "metrics_rank0.jsonl", "settings.json"])
+def test_what_is_no_file_in_the_place_of_one_is_named(name, put, tmp_path):
+    put(tmp_path / name)
+    with pytest.raises(UsageError, match=f"{name} is not a file: remove it"):
+        prepare_folder(tmp_path, Settings(), NODE, small_model())
 
 
 def test_a_file_in_the_place_of_the_checkpoints_is_named(tmp_path: Path):
