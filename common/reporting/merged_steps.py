@@ -8,6 +8,7 @@ data, forward and backward, which no other rank can lengthen. Where averaging ha
 backward (Part Three), backward includes waiting for other ranks, so only data and forward count.
 """
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
@@ -39,7 +40,7 @@ def logs_of_runs(folders: Iterable[Path]) -> list[tuple[Path, list[Path]]]:
     found: dict[Path, list[Path]] = {}
     for folder in folders:
         for path in sorted(folder.rglob("metrics_rank*.jsonl")):
-            if not _RANKS_LOG.fullmatch(path.name) or path.is_dir():
+            if not _RANKS_LOG.fullmatch(path.name) or os.path.isdir(path):
                 continue  # a copy of the user's, say
             require_sound(path)
             parts = [part for part in path.parent.parts if not _NODES_FOLDER.fullmatch(part)]

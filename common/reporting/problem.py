@@ -90,7 +90,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, str]]:
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}")
     found = sorted({path for name in (*WHOLE, *LOGS, METRICS) for path in folder.rglob(name)
-                    if path.is_file()})
+                    if os.path.isfile(path) or not os.path.exists(path)})
     for path in found[:MOST_FILES]:
         yield path, _contents(path)
     if len(found) > MOST_FILES:

@@ -122,7 +122,7 @@ def test_a_full_disk_under_a_log_is_a_sentence(name, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=f"{name} cannot be written: No space left on device"), \
             log_in(tmp_path) as log:
         log.note("x")
-    assert log._text.closed and log._metrics.closed
+    assert log._text._file.closed and log._metrics._file.closed
 
 
 def test_totals_are_means_over_samples_not_over_batches():
