@@ -3,7 +3,8 @@
 Mutations that turn this red: leave `samples` out of the loss's sum; use max instead of the spread;
 count `sync`, or Part Three's backward, as own work; compare with the mean that the straggler is in;
 floats for the exact sums; one key for all logs in logs_of_runs, or all in one of
-_one_and_left_over; `rank < inf` in by_place; the first start in ranks_at for the last.
+_one_and_left_over; `rank < inf` in by_place; the first start in ranks_at for the last; the
+last iteration alone in averages_in_backward.
 """
 
 import json
@@ -14,7 +15,13 @@ import pytest
 
 from common.core.events import read_events
 from common.core.progress import PHASES
-from common.reporting.merged_steps import by_place, logs_of_runs, merge, straggler
+from common.reporting.merged_steps import (
+    averages_in_backward,
+    by_place,
+    logs_of_runs,
+    merge,
+    straggler,
+)
 from common.reporting.recorded_run import find_runs
 from tests.ranks import ROOT
 from tests.recorded import write_run
@@ -78,6 +85,18 @@ def test_one_slow_rank_of_two_is_named(tmp_path):
 def test_equal_ranks_have_no_straggler(tmp_path):
     write(tmp_path, {0: 0.2, 1: 0.21, 2: 0.2})
     assert straggler(read_steps(tmp_path)).startswith("no straggler")
+
+
+def test_one_iteration_does_not_decide_where_gradients_travel(tmp_path):
+    write(tmp_path, {0: 0.2, 1: 0.4})
+    steps = read_steps(tmp_path)
+    for step in steps[1, 3].values():
+        step["seconds"]["sync"] = 0.0
+    assert not averages_in_backward(steps)
+    for row in steps.values():
+        for step in row.values():
+            step["seconds"]["sync"] = 0.0
+    assert averages_in_backward(steps)
 
 
 def test_the_command_tells_of_missing_ranks(tmp_path):

@@ -4,11 +4,11 @@
 
 A sentence that the oracle does not know is a failure, too: it would go unchecked.
 
-Mutations that turn this red: "falls" for each course of a loss; the first run's precision for the
-head's; `learns` for equal losses; the last step's bytes for the traced one's; tensors' bytes for
-sent ones; the evaluate_function spans not counted as computing; ROUND_FLOOR in at_most; the last
-iteration alone in averages_in_backward; all runs for those with a score; the host of one rank for
-all; `times` for `1 / times` in compare_seconds.
+Mutations that turn this red: "falls" for each course of a loss; one precision for the head's;
+`learns` for equal losses with other digests; tensors' bytes for sent ones; the evaluate_function
+spans not counted as computing; ROUND_FLOOR in at_most; no look at what the log has counted in
+travel; all runs for those with a score; the hosts of some ranks for all; the slower run's name in
+compare_seconds; one run's difference for all alike; ranks whose log is missing called no straggler.
 """
 
 import random
