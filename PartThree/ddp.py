@@ -103,8 +103,9 @@ class AveragedInBackward(GradientSync):
             yield
 
     def average(self, gradients: Sequence[Tensor]) -> None:
-        """Raises UsageError where DDP has not averaged all gradients."""
+        """Raises UsageError where DDP has not averaged all gradients, NotFinite for a mean."""
         self._arrivals.require_all()
+        super().average(gradients)
 
 
 class AveragedOnVirtualNodes(GradientSync):
@@ -133,8 +134,9 @@ class AveragedOnVirtualNodes(GradientSync):
             yield
 
     def average(self, gradients: Sequence[Tensor]) -> None:
-        """Raises UsageError where DDP has not averaged all gradients."""
+        """Raises UsageError where DDP has not averaged all gradients, NotFinite for a mean."""
         self._arrivals.require_all()
+        super().average(gradients)
 
 
 def create_sync(settings: Settings, replica: nn.Module, example: Tensor) -> GradientSync:

@@ -46,6 +46,7 @@ def test_a_run_leaves_what_the_readme_says(part, precision, tmp_path):
         assert summary["world_size"] == len(outcomes) and summary["parameters"] == 825
         assert summary["precision"] == precision
         sent = 825 * (8 if precision == "float64" else 4)  # either way 2 ranks send it once
+        sent += 10 * (part == "PartTwo")  # a byte of each tensor: whether it has a gradient
         assert summary["bytes_per_iteration"] == (sent if len(outcomes) == 2 else 0)
         assert 0 < summary["mean_iteration_seconds"] < 10
         report = json.loads((folder / "report.json").read_text())
@@ -53,9 +54,10 @@ def test_a_run_leaves_what_the_readme_says(part, precision, tmp_path):
         assert json.loads((folder / "settings.json").read_text())["precision"] == precision
         names = {path.name for path in folder.iterdir()}
         assert names == {"summary.json", "report.json", "report.txt", "settings.json",
-                         "checkpoints", *(f"{kind}{rank}.{suffix}" for rank in range(len(outcomes))
-                                          for kind, suffix in (("logs_rank", "txt"),
-                                                               ("metrics_rank", "jsonl")))}
+                         "checkpoints", *(f"{kind}{rank}{suffix}" for rank in range(len(outcomes))
+                                          for kind, suffix in ((".lock_rank", ""),
+                                                               ("logs_rank", ".txt"),
+                                                               ("metrics_rank", ".jsonl")))}
     assert "global batch 10 = " + " + ".join([str(10 // len(outcomes))] * len(outcomes)) in (
         outcomes[0].output)
     assert all("[rank 1 " in line for line in outcomes[-1].output.splitlines()
