@@ -27,11 +27,12 @@ import tempfile
 import time
 from statistics import median, quantiles
 
+from benchmarks.records import write_record
 from common.cluster.program import run_program
 from common.core.events import read_events
 from common.core.failures import DataError, PeerLost
 from common.core.markdown import markdown_table
-from common.core.provenance import conditions, write_record
+from common.core.provenance import conditions
 
 RANKS, PATIENCE = 4, 60.0
 FAULTS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP, "leader killed": signal.SIGKILL,

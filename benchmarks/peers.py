@@ -30,10 +30,11 @@ from importlib.metadata import version
 from statistics import median
 
 from benchmarks.programs import run_to_end
+from benchmarks.records import write_record
 from common.cluster.program import run_program
 from common.core.failures import UsageError
 from common.core.markdown import markdown_table
-from common.core.provenance import conditions, write_record
+from common.core.provenance import conditions
 
 WORKER = "benchmarks/peer_loops/worker.py"
 CEILING, COURSE = "ceiling", "course-float32"

@@ -53,7 +53,7 @@ renew_quickstart() {
     [ -d .venv ] && installs=false  # README's figure is of a fresh clone
     scripts/quickstart.sh --output-dir $NEW/quickstart | tee $NEW/quickstart.log
     digest="$(sed -n 's/.*one digest: \([0-9a-f]*\).*/\1/p' $NEW/quickstart.log)"
-    .venv/bin/python -c "from common.core.provenance import *; write_record(
+    .venv/bin/python -c "from benchmarks.records import *; write_record(
         Path('docs/results/quickstart.json'), {'n': 1, 'seconds': $((SECONDS - begun)),
         'installing_included': '$installs' == 'true', 'digest': '$digest'})"
 }

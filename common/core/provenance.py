@@ -4,16 +4,12 @@
 """
 
 import hashlib
-import json
 import os
 import platform
 from collections.abc import Iterable
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-from common.core.failures import writing
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("common", "PartOne", "PartTwo", "PartThree", "scripts", "studies")
@@ -67,14 +63,6 @@ def conditions() -> str:
     told = ", ".join(f"{name} {version}" for name, version in versions().items())
     return (f"{processor()}, {os.cpu_count()} cores, {told}, {date.today()}, "
             f"load {os.getloadavg()[0]:.1f} at the end")
-
-
-def write_record(path: Path, found: dict[str, Any]) -> None:
-    """Writes what a benchmark found as JSON, with what it ran on. Raises UsageError."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"conditions": conditions(), "processor": processor(),
-                                    "date": str(date.today()), **found}, indent=1) + "\n")
 
 
 def code_digest(root: Path = ROOT, folders: Iterable[str] = FOLDERS) -> str:

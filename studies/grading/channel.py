@@ -72,14 +72,14 @@ class Channel:
     def go_on(self, most_body: int) -> tuple[dict[str, Any], bytes] | None:
         """Sends and receives a part; the frame when it is complete.
 
-        Raises EOFError at the end of the stream, Malformed for anything but one frame whose body
-        has `most_body` bytes at most.
+        What comes after it stays unread. Raises EOFError at the end of the stream, Malformed for
+        anything but a frame whose body has `most_body` bytes at most.
         """
         with contextlib.suppress(BlockingIOError, ConnectionError):
             if self._leaving:
                 self._leaving = self._leaving[self._connection.send(self._leaving):]
         try:
-            part = self._connection.recv(_AT_ONCE)
+            part = self._connection.recv(self._missing())
         except BlockingIOError:
             return None
         except ConnectionError as error:
@@ -88,6 +88,13 @@ class Channel:
             raise EOFError
         self._arrived += part
         return self._complete(most_body)
+
+    def _missing(self) -> int:
+        """How many bytes to read at most, so that nothing of the next frame is."""
+        if len(self._arrived) < _HEAD.size:
+            return _HEAD.size - len(self._arrived)
+        whole = _HEAD.size + sum(_HEAD.unpack_from(self._arrived))
+        return min(_AT_ONCE, whole - len(self._arrived))
 
     def _complete(self, most_body: int) -> tuple[dict[str, Any], bytes] | None:
         if len(self._arrived) < _HEAD.size:
@@ -98,10 +105,8 @@ class Channel:
         whole = _HEAD.size + header + body
         if len(self._arrived) < whole:
             return None
-        found, self._arrived = self._arrived, self._arrived[whole:]
+        found, self._arrived = self._arrived, bytearray()
         text = bytes(found[_HEAD.size:_HEAD.size + header])
-        if self._arrived:
-            raise Malformed("it has sent more than one answer")
         return _parsed(text), bytes(found[_HEAD.size + header:whole])
 
 

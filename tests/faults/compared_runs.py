@@ -9,12 +9,12 @@ lines the repeated ones count once, and so do starts and notes among the metrics
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from common.core.events import read_events
 from common.run import checkpoint
 
 DURATION = re.compile(r"Duration: \d+\.\d+ seconds")
@@ -34,7 +34,8 @@ def differences(one: Path, other: Path) -> list[str]:
 def entries_of_run(folder: Path) -> Entries:
     """All that a run has left, flat: a comparable value by file and place in it."""
     found: Entries = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()
+                       and not path.name.startswith(".lock_")):  # which holds the process's number
         found |= {f"{path.relative_to(folder)}: {name}": value for name, value in _read(path)}
     return found
 
@@ -69,10 +70,17 @@ def _is_time(key: str) -> bool:
     return "second" in key or key in ("time", "duration")
 
 
+def _events(path: Path) -> Iterator[Entries]:
+    """Each line's, sound or not; a kill may have cut one short."""
+    for line in path.read_text().splitlines():
+        with suppress(ValueError):
+            yield json.loads(line)
+
+
 def _metrics(path: Path) -> Iterator[tuple[str, Any]]:
     """By kind and number; a start's position and a note on it are a resumed run's own."""
     events: dict[str, list[Entries]] = {}
-    for event in read_events(path):
+    for event in _events(path):
         kind = event.pop("event")
         if kind in LEFT_OUT or event.get("text", "").startswith("resumed at"):
             continue

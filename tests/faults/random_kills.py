@@ -22,8 +22,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.records import write_record
 from common.core.markdown import markdown_table
-from common.core.provenance import code_digest, write_record
+from common.core.provenance import code_digest
 from tests.faults.compared_runs import differences
 from tests.ranks import TIME_LIMIT, Outcome, Program, cluster, error_lines, started
 from tests.workload import SMALL, plant

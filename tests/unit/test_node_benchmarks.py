@@ -15,12 +15,13 @@ import pytest
 
 from benchmarks import loader, time_to_accuracy
 from common.core.failures import DataError
+from common.core.progress import PHASES
 from tests.ranks import ROOT
 
-EVENTS = [{"event": "epoch", "seconds": 6.0, "samples": 900},
+EVENTS = [{"event": "epoch", "epoch": 1, "loss": 1.0, "seconds": 6.0, "samples": 900},
           {"event": "validation", "accuracy": 0.5, "mirrored_accuracy": 0.6},
           {"event": "checkpoint", "seconds": 0.5},
-          {"event": "epoch", "seconds": 3.0, "samples": 900},
+          {"event": "epoch", "epoch": 1, "loss": 1.0, "seconds": 3.0, "samples": 900},
           {"event": "checkpoint", "seconds": 0.5},
           {"event": "validation", "accuracy": 0.7, "mirrored_accuracy": 0.8}]
 SUMMARY = {"test_accuracy": 0.1, "mirrored_test_accuracy": 0.2}
@@ -68,8 +69,10 @@ def write_run(command: list[str], code: int = 0) -> None:
     folder = Path(command[command.index("--output-dir") + 1]) / "PartOne"
     folder.mkdir(parents=True)
     events = [{"event": "start", "time": 112.0}] + [
-        {"event": "step", "duration": duration, "seconds": {"data": duration / 10}}
-        for duration in (9.0, 2.0, 1.0, 3.0)] + EVENTS
+        {"event": "step", "epoch": 1, "iteration": number, "loss": 1.0, "samples": 8,
+         "bytes_sent": 0, "duration": duration,
+         "seconds": {**dict.fromkeys(PHASES, 0.0), "data": duration / 10}}
+        for number, duration in enumerate((9.0, 2.0, 1.0, 3.0))] + EVENTS
     lines = "".join(json.dumps(event) + "\n" for event in events)
     (folder / "metrics_rank0.jsonl").write_text(lines)
     (folder / "summary.json").write_text(json.dumps(SUMMARY))

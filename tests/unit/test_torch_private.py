@@ -18,9 +18,9 @@ EPS = 1e-5
 HOME = "common/core/torch_private.py"
 USERS = ("common", *PARTS, "studies")
 UNPROMISED = {"ops", "_C", "batch_norm_update_stats", "native_batch_norm_backward"}
-# Python's own: of named tuples and os, and argparse's, which has no public way to list its
-# flags.
-PYTHON = {"_replace", "_asdict", "_exit", "_actions", "_ArgumentGroup"}
+# Python's own: of named tuples, os and sys (the caller, in its own thread), and argparse's, which
+# has no public way to list its flags.
+PYTHON = {"_replace", "_asdict", "_exit", "_getframe", "_actions", "_ArgumentGroup"}
 
 
 def tensors(*shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:

@@ -89,11 +89,13 @@ for count in range(3000):
     time.sleep(0.02)
 """
 RUN = """
-import sys
+import signal, sys
 from pathlib import Path
 from common.core.world import World
 from common.run import trackers
 from common.run.run_log import RunLog
+for number in (signal.SIGINT, signal.SIGHUP):  # which tests in the background may ignore
+    signal.signal(number, signal.SIG_DFL)
 folder = Path(sys.argv[1])
 trackers.ROOT = folder
 with RunLog(folder / "l", folder / "m", World(),
@@ -134,7 +136,9 @@ def test_the_command_of_the_live_page_draws_the_run(tmp_path, monkeypatch):
     with log_in(tmp_path, tracker=trackers.create_tracker("page", tmp_path, True)) as log:
         with monkeypatch.context() as patch:
             patch.setattr(subprocess, "Popen", lambda command, **_: started.append(command))
-            log.begin({"seed": 7})
+            log.begin({"seed": 7}, world_size=1, position=(1, 0, 0), iterations_per_epoch=2,
+                      ran_on={})
+            log.step(step(1, 0))
     (_, program, *flags), = started
     drawn: list[list[str]] = []
     monkeypatch.setattr(sys, "argv", [program, *flags])
