@@ -91,6 +91,8 @@ def project(tmp_path) -> Path:
     for part in ("PartOne", "PartTwo", "PartThree", "common"):
         (tmp_path / part).mkdir()
         (tmp_path / part / "main.py").write_text(PROGRAM)
+    (tmp_path / "common" / "core").mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / "common/core/provenance.py", tmp_path / "common/core")
     for name, text in STAND_INS.items():
         (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{text}")
         (tmp_path / name).chmod(0o755)
