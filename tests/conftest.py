@@ -1,5 +1,6 @@
 """Shared by many tests: the end of an undisturbed run, and what must stay as it is."""
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -39,3 +40,20 @@ def the_same_workloads() -> Iterator[None]:
     yield
     WORKLOADS.clear()
     WORKLOADS.update(before)
+
+
+@pytest.fixture(autouse=True)
+def the_same_environment() -> Iterator[None]:
+    """Fails a test that leaves a variable of the environment changed: later programs inherit it.
+
+    Torch and pytest set some of their own, which change nothing for others.
+    """
+    before = dict(os.environ)
+    yield
+    after = dict(os.environ)
+    left = sorted(name for name in {*before, *after} if before.get(name) != after.get(name)
+                  and not name.startswith(("PYTEST_", "TORCH", "KINETO_")))
+    os.environ.update({name: before[name] for name in left if name in before})
+    for name in {*left} - {*before}:
+        del os.environ[name]
+    assert not left, f"changed and not put back: {', '.join(left)}"

@@ -15,7 +15,7 @@ ENVIRONMENT_PYTHON = os.path.join(ROOT, ".venv", "bin", "python")
 CONTINUED = "CONTINUED_IN_ENVIRONMENT"  # set from one interpreter to the next: exec only once
 
 
-def use_environment(module, packages=("torch",)):
+def use_environment(module, packages=("torch", "xxhash")):
     """Returns if this interpreter has what the program needs; otherwise goes on in .venv.
 
     `module` is the caller's __name__: only a program may be replaced, not whoever imports it.

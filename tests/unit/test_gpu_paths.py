@@ -162,6 +162,8 @@ def places(monkeypatch, *gpus: str) -> list[tuple[str, str]]:
     for name in ("keep_freed_memory", "exchange_greetings"):
         monkeypatch.setattr(process_group, name, lambda *_: None)
     monkeypatch.setattr(process_group, "use_threads", lambda *_: 1)
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.setenv(variable, "lo")  # form_group sets them where they are not set
     store, infos, found = HashStore(), seeing(*gpus), []
     boards = [Board(store, World(rank, len(gpus))) for rank in range(len(gpus))]
     with ThreadPoolExecutor(len(gpus)) as pool:

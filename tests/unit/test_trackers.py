@@ -11,8 +11,10 @@ import runpy
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -31,6 +33,13 @@ from common.run.state import Totals
 from tests.cluster.box import wait_until
 from tests.ranks import ROOT
 from tests.unit.test_records import log_in, step
+
+
+@pytest.fixture(autouse=True)
+def the_settings_of_mlflow() -> Iterator[None]:
+    """Are variables of the environment, which go on to later tests otherwise."""
+    with patch.dict(os.environ):
+        yield
 
 
 class Notebook:
