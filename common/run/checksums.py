@@ -27,7 +27,7 @@ def _checksum(tensor: Tensor) -> int:
     if values.is_complex():
         values = torch.view_as_real(values)
     values = values.cpu().contiguous().flatten()
-    return as_int64(xxhash.xxh3_64_intdigest(values.view(torch.uint8).numpy()))
+    return as_int64(xxhash.xxh3_64_intdigest(values.view(torch.uint8).numpy().data))
 
 
 def as_int64(number: int) -> int:
