@@ -19,5 +19,5 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'common' has no attribute {name!r}")
 
 
-def __dir__() -> list[str]:
+def __dir__() -> "list[str]":  # quoted: Python 3.8 reads this file too, to say that it is too old
     return sorted({*globals(), *__all__})

@@ -49,13 +49,21 @@ def load_datasets(settings: Settings, node: Node) -> tuple[Dataset, Dataset | No
         raise DataError(f"--workload {settings.workload} reports accuracy, but its data set names "
                         "no classes: return (inputs, targets, class names), or give it a metric")
     if train_set.class_names != test_set.class_names:
-        raise DataError(f"training and test set in {settings.data_dir} have different classes: "
-                        f"{', '.join(train_set.class_names)} and {', '.join(test_set.class_names)}")
+        raise DataError(f"{node.whose}training and test set in {settings.data_dir} have different "
+                        f"classes: {_difference(train_set.class_names, test_set.class_names)}")
     node.agree("data", f"{train_set.digest} {test_set.digest}")
     _tell_notes([train_set, test_set], node)
     if settings.dry_run:
         test_set = test_set.part(np.arange(min(EVALUATION_BATCH, len(test_set))))
     return *hold_out(train_set, settings), test_set
+
+
+def _difference(trained: Sequence[str], tested: Sequence[str]) -> str:
+    """The classes that only one of both has; all of them where they differ in order alone."""
+    alone = [f"{name}, of which the {other} set has no image" for names, others, other in (
+        (trained, tested, "test"), (tested, trained, "training"))
+        for name in names if name not in others]
+    return "; ".join(alone) or f"{', '.join(trained)} and {', '.join(tested)}"
 
 
 def _tell_notes(datasets: Sequence[Dataset], node: Node) -> None:

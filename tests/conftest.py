@@ -46,13 +46,13 @@ def the_same_workloads() -> Iterator[None]:
 def the_same_environment() -> Iterator[None]:
     """Fails a test that leaves a variable of the environment changed: later programs inherit it.
 
-    Torch and pytest set some of their own, which change nothing for others.
+    Torch, scikit-learn and pytest set some of their own, which change nothing for others.
     """
     before = dict(os.environ)
     yield
     after = dict(os.environ)
     left = sorted(name for name in {*before, *after} if before.get(name) != after.get(name)
-                  and not name.startswith(("PYTEST_", "TORCH", "KINETO_")))
+                  and not name.startswith(("PYTEST_", "TORCH", "KINETO_", "KMP_")))
     os.environ.update({name: before[name] for name in left if name in before})
     for name in {*left} - {*before}:
         del os.environ[name]

@@ -97,7 +97,7 @@ def one_node(settings: Settings) -> Iterator[Node]:
     device = devices.choose_device(settings.device, 0, devices.count_gpus() > 0)
     node = Node(World(), device, use_threads(settings.threads, ranks_here=1),
                 progress=process_progress(), stop=process_stop())
-    with own_errors(is_broken_collective):
+    with own_errors(is_broken_collective, workload=settings.workload):
         yield node
 
 
@@ -110,7 +110,7 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
     """
     say_what_may_be_a_mistake(world, settings)
     with (joined(world, settings, START_FACTOR * settings.timeout) as (board, ranks),
-          own_errors(is_broken_collective, f"rank {world.rank}: ")):
+          own_errors(is_broken_collective, f"rank {world.rank}: ", settings.workload)):
         yield form_group(board, ranks, settings, settings.collective_timeout)
 
 

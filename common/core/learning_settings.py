@@ -43,6 +43,9 @@ class LearningSettings(Rows):
         details="; images of other sizes are resized", parse=types.count, learned=True,
         compared=lambda size: None if size == USUAL_IMAGE_SIZE else size,
         banner="images of {0}x{0} pixels")
+    skip_unreadable: bool = setting(
+        False, "leave out images that cannot be read, for --workload image-folder, and count them",
+        DATA, parse=bool)
     output_dir: Path = setting(
         Path("outputs"), "folder of all results (default: outputs)", DATA, parse=Path,
         per_node=True, common=True, repeated=lambda folder: False)

@@ -122,21 +122,46 @@ _folders: set[Path] = set()  # those that user code has been loaded from
 
 
 @contextmanager
-def own_errors(unless: Callable[[BaseException], bool], who: str = "") -> Iterator[None]:
+def own_errors(unless: Callable[[BaseException], bool], who: str = "",
+               workload: str = "") -> Iterator[None]:
     """Around what calls user code: what that raises becomes a UserCodeError about `who`.
 
     That includes sys.exit and os._exit, which would end one rank, or all, without a word. Prints
-    the traceback, cut to the lines of the user's files. Errors for which `unless` holds, or whose
-    traceback has no line of the user's, are raised unchanged.
+    the traceback, cut to the lines of the user's files. Where `workload` is a place in one, so does
+    an error in a call of a torch module, as its shapes are the user's though none of the lines is.
+    Errors for which `unless` holds, and all others, are raised unchanged.
     """
     try:
         yield
     except Failure:
         raise
     except BaseException as error:
-        if unless(error) or not own_frames(error):
+        if unless(error):
             raise
-        raise _told(error, who) from error
+        if own_frames(error):
+            raise _told(error, who) from error
+        call = failed_call(error) if Place.parse(workload) else ""
+        if not call:
+            raise
+        raise UserCodeError(f"{who}{workload}: its model or its loss fails in {call}: "
+                            f"{type(error).__name__}: {first_line(error)}") from error
+
+
+def failed_call(error: BaseException) -> str:
+    """The innermost torch module whose forward the error has come through, and what it was given.
+
+    Such as "Linear(in_features=3, out_features=2, bias=True), given (8, 4)"; "" for none.
+    """
+    call, kind = "", getattr(sys.modules.get("torch.nn"), "Module", ())
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module, code = frame.f_locals.get("self"), frame.f_code
+        if code.co_name == "forward" and isinstance(module, kind):
+            given = map(frame.f_locals.get, code.co_varnames[1:code.co_argcount])
+            shapes = " and ".join(str(tuple(each.shape)) for each in given
+                                  if hasattr(each, "shape"))
+            is_leaf = not list(module.children())
+            call = f"{module if is_leaf else type(module).__name__}, given {shapes or 'no tensor'}"
+    return call
 
 
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -41,7 +41,7 @@ def cached(data_dir: Path, name: str, source: Path, read: Callable[[], Arrays]) 
     `read` returns images, labels, class names and, where there is one, the data set's note.
     """
     state, owners = _fingerprint(source), _owners(source)
-    for folder in _cache_roots(data_dir):
+    for folder in _cache_roots(data_dir, source):
         if _is_usable(folder / f"{name}-{state}", owners):
             return _open_cache(folder / f"{name}-{state}")
     folder, is_new = _writable_root(data_dir, source, f"{name}-{state}")
@@ -78,9 +78,13 @@ def _read_unchanged(source: Path, read: Callable[[], Arrays]) -> tuple[ArrayData
                     "writes there")
 
 
-def _cache_roots(data_dir: Path) -> Iterator[Path]:
-    """Where a cache may be: beside the data, else in the user's cache folder, else a temporary."""
-    yield data_dir / ".cache"
+def _cache_roots(data_dir: Path, source: Path) -> Iterator[Path]:
+    """Where a cache may be: beside the data, else in the user's cache folder, else a temporary.
+
+    Not among the folders of classes, where other programs would take it for one.
+    """
+    if source != data_dir:
+        yield data_dir / ".cache"
     path_key = hashlib.sha256(os.fsencode(os.path.realpath(data_dir))).hexdigest()[:8]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     yield Path(home) / "data-parallel-training" / path_key
@@ -113,7 +117,7 @@ def _writable_root(data_dir: Path, source: Path, name: str) -> tuple[Path, bool]
 
     And whether this call has made it.
     """
-    for folder in _cache_roots(data_dir):
+    for folder in _cache_roots(data_dir, source):
         try:
             is_new = _make_root(folder, source if _is_beside(folder, data_dir) else None)
         except OSError:

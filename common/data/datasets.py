@@ -32,21 +32,25 @@ def load_cifar10(split: str, data_dir: Path) -> ArrayDataset:
                    lambda: _read_cifar10_archive(split, data_dir))
 
 
-def load_image_folder(split: str, data_dir: Path, size: int = 32) -> ArrayDataset:
+def load_image_folder(split: str, data_dir: Path, size: int = 32,
+                      skip_unreadable: bool = False) -> ArrayDataset:
     """Any `data_dir/split/<class>/*`; other sizes are resized to `size` x `size` pixels.
 
     Where the classes lie in `data_dir` itself, a fixed fifth of the images is the test set. Labels
-    follow the sorted class names. Raises DataError naming a broken file or an empty folder.
+    follow the sorted class names. Raises DataError for an empty folder, and for files that cannot
+    be read unless they are to be skipped.
     """
+    def read(name: str, folder: Path) -> ArrayDataset:
+        return cached(data_dir, f"folder-{name}-{size}{'-readable' * skip_unreadable}", folder,
+                      lambda: read_image_folder(folder, size, skip_unreadable))
+
     folder = data_dir / split
     if folder.is_dir():
-        return cached(data_dir, f"folder-{split}-{size}", folder,
-                      lambda: read_image_folder(folder, size))
+        return read(split, folder)
     if not data_dir.is_dir() or any((data_dir / other).is_dir() for other in ("train", "test")):
         raise DataError(f"there is no {folder}; expected {data_dir}/train/<class>/*.jpg or *.png, "
                         f"and test/, or {data_dir}/<class>/*.jpg")
-    whole = cached(data_dir, f"folder-all-{size}", data_dir,
-                   lambda: read_image_folder(data_dir, size))
+    whole = read("all", data_dir)
     return whole.part(_chosen(split, len(whole), len(whole) // 5))
 
 

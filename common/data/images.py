@@ -25,16 +25,19 @@ if TYPE_CHECKING:
 NOT_ALONE = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 SIXTEEN_BITS = 65535
 MOST_REASONS = 8  # that are told of what was left out
+MOST_UNREADABLE = 100  # files that an error lists
+UNREADABLE = "not readable"
 OUTSIDE, HIDDEN, FOLDER = ("beside the classes' folders", "hidden file",
                            "folder inside a class's folder")
 
 
-def read_image_folder(folder: Path, size: int) -> Arrays:
+def read_image_folder(folder: Path, size: int, skip_unreadable: bool = False) -> Arrays:
     """All images `folder/<class>/*`, uint8 (n, size, size, 3), and a note of what was left out.
 
-    Labels follow the sorted class names. Raises DataError naming a broken file or an empty folder.
+    Labels follow the sorted names of the folders that hold an image. Raises DataError where there
+    is none, and one that lists all files that cannot be read unless they are to be skipped.
     """
-    suffixes, left_out, class_names = readable_suffixes(), Counter[str](), list[str]()
+    suffixes, left_out, folders = readable_suffixes(), Counter[str](), list[str]()
     files = []
     for place, entries in walk(folder):
         if place == os.fspath(folder):
@@ -44,17 +47,43 @@ def read_image_folder(folder: Path, size: int) -> Arrays:
             if why := _why_left_out(name, state, suffixes):
                 left_out[why] += 1
             else:
-                files.append((Path(place, name), len(class_names)))
-        class_names.append(os.path.basename(place))
+                files.append((Path(place, name), len(folders)))
+        folders.append(os.path.basename(place))
+    images, numbers, unreadable = _read_images(files, size)
+    if unreadable and not skip_unreadable:
+        raise DataError(_complaint(unreadable))
+    classes, labels = np.unique(numbers, return_inverse=True)
+    left_out[UNREADABLE] += len(unreadable)
+    left_out.update(f"folder without an image, {name}" for number, name in enumerate(folders)
+                    if number not in classes)
     left_out = +left_out  # what is left out nowhere is not told
-    if not files:
+    if not len(images):
         raise DataError(f"{folder} holds no images; expected {folder}/<class>/*.jpg or *.png"
                         + (f"; {_note(left_out)}" if left_out else ""))
-    images = np.empty((len(files), size, size, 3), np.uint8)
-    for index, (path, _) in enumerate(counted(files, "images decoded")):
-        images[index] = _read_image(path, size)
     note = f"{folder.resolve().name}: {_note(left_out)}" if left_out else ""
-    return images, np.array([label for _, label in files], np.int64), class_names, note
+    return images, labels.astype(np.int64), [folders[number] for number in classes], note
+
+
+def _read_images(files: list[tuple[Path, int]], size: int
+                 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Images, uint8 (n, size, size, 3), their folders' numbers, and why others are unreadable."""
+    images, numbers = np.empty((len(files), size, size, 3), np.uint8), np.empty(len(files), int)
+    read, unreadable = 0, []
+    for path, number in counted(files, "images decoded"):
+        try:
+            images[read], numbers[read] = _read_image(path, size), number
+            read += 1
+        except DataError as error:
+            unreadable.append(str(error))
+    return images[:read], numbers[:read], unreadable
+
+
+def _complaint(unreadable: list[str]) -> str:
+    if len(unreadable) == 1:
+        return f"{unreadable[0]}; --skip-unreadable leaves it out"
+    more = len(unreadable) - MOST_UNREADABLE
+    return (f"{len(unreadable)} files cannot be read, and --skip-unreadable leaves them out: "
+            + "; ".join(unreadable[:MOST_UNREADABLE]) + (f"; and {more} more" if more > 0 else ""))
 
 
 def read_picture(path: Path, size: int, channels: int) -> np.ndarray:

@@ -37,7 +37,7 @@ class Workload:
     optimizers.CRITERIA, or a module that gives the mean over a batch's samples. `defaults` are
     those of settings, by name: values, or texts as on the command line. What the model `has`
     decides which flags it can be trained with. Where `takes_any_model`, --model and --image-size
-    choose: `load` also takes `size=`, and `build_model` `name=` and `size=`.
+    choose: `load` also takes `size=` and `skip_unreadable=`, and `build_model` `name=` and `size=`.
     """
 
     name: str
@@ -142,23 +142,24 @@ def find_workload(name: str) -> Workload:
 
 
 def workload_of(settings: Settings) -> Workload:
-    """The row that `settings` name, with the model and the image size that they choose.
+    """The row that `settings` name, with what they choose where it is a folder of images.
 
     Raises UsageError where there is no such model, where it takes no images of that size, and where
     the workload has a model and a size of its own.
     """
     row: Any = find_workload(settings.workload)
-    name, size = settings.model, settings.image_size
-    if name is None and size is None:
+    name, size, skip = settings.model, settings.image_size, settings.skip_unreadable
+    if name is None and size is None and not skip:
         return row
     if not row.takes_any_model:
-        raise UsageError(f"{f'--model {name}' if name else f'--image-size {size}'} is for folders "
-                         f"of images, and --workload {row.name} has a model and a size of its own: "
-                         "use --workload image-folder, or leave it out")
+        flag = (f"--model {name}" if name else f"--image-size {size}" if size
+                else "--skip-unreadable")
+        raise UsageError(f"{flag} is for folders of images, and --workload {row.name} has a model, "
+                         "a size and data of its own: use --workload image-folder, or leave it out")
     from common.model.classifiers import has_batch_norm  # imports torch
 
     name, size = name or USUAL_MODEL, size or USUAL_IMAGE_SIZE
-    return replace(row, load=partial(row.load, size=size),
+    return replace(row, load=partial(row.load, size=size, skip_unreadable=skip),
                    build_model=partial(row.build_model, name=name, size=size),
                    has_batch_norm=has_batch_norm(name, size))
 

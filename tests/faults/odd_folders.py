@@ -29,12 +29,15 @@ FORMATS_OF = {"CMYK": ("TIFF", "JPEG"), "I;16": ("PNG", "TIFF"), "1": ("PNG", "T
 
 
 class Expected(NamedTuple):
-    """The images and their labels, or the file for which the folder is to be refused."""
+    """The readable images, their labels, the classes that have one, and what cannot be read.
 
-    images: np.ndarray | None
+    Without a readable image that is the folder as well.
+    """
+
+    images: np.ndarray
     labels: list[int]
     names: list[str]
-    refused: str | None
+    unreadable: list[str]
 
 
 def as_pillow_reads(path: Path) -> np.ndarray:
@@ -49,7 +52,7 @@ def as_pillow_reads(path: Path) -> np.ndarray:
 
 
 def write_odd_folder(folder: Path, chance: random.Random) -> Expected:
-    """Fills `folder`, which must not exist, with classes; at most one entry in some is no image."""
+    """Fills `folder`, which must not exist, with classes; up to three entries are no images."""
     folder.mkdir(parents=True)
     names = chance.sample(NAMES, chance.randint(1, 4))
     for name in names:
@@ -59,7 +62,8 @@ def write_odd_folder(folder: Path, chance: random.Random) -> Expected:
         for _ in range(chance.randint(0, 2)):
             chance.choice(HARMLESS)(folder / name, chance)
     if chance.random() < 0.5:
-        chance.choice(BROKEN)(folder / chance.choice(names), chance)
+        for broken in chance.sample(BROKEN, chance.choice((1, 1, 2, 3))):
+            broken(folder / chance.choice(names), chance)
     if chance.random() < 0.3:
         chance.choice(HARMLESS)(folder, chance)
     return expected_of(folder)
@@ -67,25 +71,26 @@ def write_odd_folder(folder: Path, chance: random.Random) -> Expected:
 
 def expected_of(folder: Path) -> Expected:
     """What the rules in words say: classes by name, images by name, hidden ones left out."""
-    names = sorted(name for name in os.listdir(folder)
-                   if not name.startswith(".") and (folder / name).is_dir())
     known = {suffix for suffix, name in Image.registered_extensions().items()
              if name in Image.OPEN and name not in ("EPS", "WMF", "BUFR", "GRIB", "HDF5", "MPEG")}
-    images, labels = [], []
-    for label, name in enumerate(names):
+    images, classes, unreadable = [], [], []
+    for name in sorted(os.listdir(folder)):
+        if name.startswith(".") or not (folder / name).is_dir():
+            continue
         for entry in sorted(os.listdir(folder / name)):
             path = folder / name / entry
             if entry.startswith(".") or path.suffix.lower() not in known:
                 continue
-            if not path.is_file():
-                return Expected(None, [], names, str(path))
             try:
+                if not path.is_file():
+                    raise ValueError
                 images.append(as_pillow_reads(path))
+                classes.append(name)
             except Exception:
-                return Expected(None, [], names, str(path))
-            labels.append(label)
-    return Expected(np.stack(images) if images else None, labels, names,
-                    None if images else str(folder))
+                unreadable.append(str(path))
+    names = sorted(set(classes))
+    return Expected(np.stack(images) if images else np.empty(0), [*map(names.index, classes)],
+                    names, unreadable if images else [*unreadable, str(folder)])
 
 
 def _write_image(folder: Path, index: int, chance: random.Random, mode: str = "") -> Path:

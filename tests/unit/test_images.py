@@ -2,7 +2,8 @@
 
 Mutations that turn this red: convert 16 bits of grey as Pillow does; leave out exif_transpose; keep
 a list of three suffixes; count no file that is left out; tell on no rank, or on every;
-let the traceback of a worker's error hold the worker.
+let the traceback of a worker's error hold the worker; end at the first file that cannot be read;
+one cache for --skip-unreadable and without; keep folders without an image; a cache among classes.
 """
 
 import multiprocessing
@@ -14,9 +15,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, features
+from torchvision.datasets import ImageFolder
 
 from common.cluster.process_group import Node
-from common.core.failures import DataError
+from common.core.failures import DataError, UsageError
 from common.core.setting_types import LoaderChoice
 from common.core.settings import Settings
 from common.core.world import World
@@ -99,6 +101,54 @@ def test_where_all_is_left_out_the_reason_is_told(mixed):
         path.unlink()
     with pytest.raises(DataError, match=r"holds no images; .*\.txt, which Pillow does not read: 2"):
         load_image_folder("train", mixed)
+
+
+def spoilt(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / "train" / name).parent.mkdir(exist_ok=True)
+        (folder / "train" / name).write_text("no image")
+
+
+def test_all_files_that_cannot_be_read_are_listed_or_left_out_and_counted(mixed):
+    spoilt(mixed, "ant/7.png", "bee/8.png")
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"^2 files cannot be read, .*--skip-unreadable .*"
+                                            r"ant/7\.png is not .*; .*bee/8\.png is not"):
+            load_image_folder("train", mixed)
+        dataset = load_image_folder("train", mixed, skip_unreadable=True)  # no cache of the other's
+        assert len(dataset) == 2 and dataset.class_names == ("ant",)
+        assert "not readable: 2" in dataset.note and "folder without an image, bee: 1" in dataset.note
+
+
+def test_folders_without_an_image_are_no_classes(mixed):
+    spoilt(mixed, "__MACOSX/._0.png", "aa/notes.txt")
+    Image.new("RGB", (SIZE, SIZE)).save((mixed / "train/ant/0.png"))
+    dataset = load_image_folder("train", mixed)
+    assert dataset.class_names == ("ant",) and dataset.targets.tolist() == [0, 0]
+    assert "folder without an image, __MACOSX: 1; folder without an image, aa: 1" in dataset.note
+
+
+def test_a_class_without_an_image_in_one_of_both_sets_is_named(mixed):
+    for split, name in (("train", "bee"), ("test", "cat")):
+        (mixed / split / name).mkdir()
+        Image.new("RGB", (SIZE, SIZE)).save(mixed / split / name / "0.png")
+    settings = Settings(workload="image-folder", data_dir=mixed)
+    with pytest.raises(DataError, match="different classes: bee, of which the test set has no "
+                                        "image; cat, of which the training set has no image$"):
+        load_datasets(settings, Node(World(), torch.device("cpu"), threads=1))
+
+
+def test_other_programs_find_the_classes_and_nothing_of_ours(tmp_path):
+    write(tmp_path, "0.png", Image.new("RGB", (SIZE, SIZE)))
+    load_image_folder("train", tmp_path / "train")
+    assert ImageFolder(tmp_path / "train").classes == ["ant"]
+
+
+@pytest.mark.parametrize("workload, words", [("digits-vgg11", ""), ("image-folder", "missing")])
+def test_images_are_skipped_in_folders_of_images_alone(workload, words, tmp_path):
+    settings = Settings(workload=workload, data_dir=tmp_path / "missing", skip_unreadable=True)
+    with pytest.raises((UsageError, DataError), match=words or "--skip-unreadable is for folders"):
+        load_datasets(settings, Node(World(), torch.device("cpu"), threads=1))
 
 
 @pytest.mark.parametrize("rank, lines", [(0, 1), (1, 0)])

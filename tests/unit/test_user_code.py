@@ -1,12 +1,15 @@
 """Objects out of a user's file; what it raises is shown with its own lines.
 
 Mutations that turn this red: catch Exception alone in own_errors; leave os._exit what it is; take
-it from forked children too; leave out the place.
+it from forked children too; leave out the place; blame a workload of ours for a module's error, or
+the user's for any.
 """
 
 import os
 
 import pytest
+import torch
+from torch import nn
 
 from common.core.failures import PeerLost, UsageError
 from common.core.progress import Progress
@@ -81,6 +84,24 @@ def test_other_errors_stay_what_they_are(text, unless, tmp_path):
     with pytest.raises((OSError, PeerLost)), own_errors(unless):
         mine("x")
         raise OSError
+
+
+@pytest.mark.parametrize("features, classes, words", [
+    (4, 3, r"Linear\(in_features=4, .*\), given \(8, 5\): RuntimeError: .*mat1 and mat2 shapes"),
+    (5, 2, r"CrossEntropyLoss\(\), given \(8, 2\) and \(8,\): IndexError: Target 2 is out of")])
+def test_shapes_of_a_users_model_are_told_of_though_no_line_of_the_file_runs(features, classes,
+                                                                             words):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(features, classes))
+    for workload in ("task.py:MINE", "digits-vgg11"):
+        expected, said = ((UserCodeError, f"^rank 1: {workload}: its model or its loss fails in "
+                           f"{words}") if ".py" in workload else ((RuntimeError, IndexError), "mat1|Target 2"))
+        with pytest.raises(expected, match=said), own_errors(never, "rank 1: ", workload):
+            nn.CrossEntropyLoss()(model(torch.ones(8, 5, 1)), torch.full((8,), 2))
+
+
+def test_an_error_outside_of_the_model_is_not_the_users():
+    with pytest.raises(RuntimeError, match="^ours$"), own_errors(never, "", "task.py:MINE"):
+        raise RuntimeError("ours")
 
 
 ENDINGS = {"sys.exit(0)": "SystemExit: 0", "sys.exit('bye')": "SystemExit: bye",
