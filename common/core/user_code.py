@@ -158,7 +158,7 @@ def failed_call(error: BaseException) -> str:
         if code.co_name == "forward" and isinstance(module, kind):
             given = map(frame.f_locals.get, code.co_varnames[1:code.co_argcount])
             shapes = " and ".join(str(tuple(each.shape)) for each in given
-                                  if hasattr(each, "shape"))
+                                  if each is not None and hasattr(each, "shape"))
             is_leaf = not list(module.children())
             call = f"{module if is_leaf else type(module).__name__}, given {shapes or 'no tensor'}"
     return call

@@ -56,9 +56,10 @@ def require_right(ended: Ended, data: Path, skips: bool = False) -> str:
         assert np.array_equal(found[0], expected.images) and found[1:] == [expected.labels,
                                                                            expected.names]
         return outcome
-    missing = expected.unreadable[-1:] if skips else [
-        path for path in expected.unreadable if path != str(data / "train")] or [str(data / "train")]
-    assert missing and all(visible(" ".join(path.split())) in found[0] for path in missing), found
+    folder = str(data / "train")
+    files = [path for path in expected.unreadable if path != folder]
+    missing = [folder] if skips or not files else files
+    assert all(visible(" ".join(path.split())) in found[0] for path in missing), found
     assert found[0].isprintable()
     assert not (skips and expected.labels), found
     return outcome

@@ -115,14 +115,15 @@ def test_all_files_that_cannot_be_read_are_listed_or_left_out_and_counted(mixed)
         with pytest.raises(DataError, match=r"^2 files cannot be read, .*--skip-unreadable .*"
                                             r"ant/7\.png is not .*; .*bee/8\.png is not"):
             load_image_folder("train", mixed)
-        dataset = load_image_folder("train", mixed, skip_unreadable=True)  # no cache of the other's
+        dataset = load_image_folder("train", mixed, skip_unreadable=True)  # in a cache of its own
         assert len(dataset) == 2 and dataset.class_names == ("ant",)
-        assert "not readable: 2" in dataset.note and "folder without an image, bee: 1" in dataset.note
+        assert "not readable: 2" in dataset.note
+        assert "folder without an image, bee: 1" in dataset.note
 
 
 def test_folders_without_an_image_are_no_classes(mixed):
     spoilt(mixed, "__MACOSX/._0.png", "aa/notes.txt")
-    Image.new("RGB", (SIZE, SIZE)).save((mixed / "train/ant/0.png"))
+    Image.new("RGB", (SIZE, SIZE)).save(mixed / "train/ant/0.png")
     dataset = load_image_folder("train", mixed)
     assert dataset.class_names == ("ant",) and dataset.targets.tolist() == [0, 0]
     assert "folder without an image, __MACOSX: 1; folder without an image, aa: 1" in dataset.note

@@ -136,7 +136,7 @@ def test_a_program_asks_first_and_in_words_that_old_pythons_read(program):
 @pytest.mark.parametrize("path", ["common/__init__.py", "common/core/__init__.py",
                                   "common/core/interpreter.py"])
 def test_what_answers_an_old_python_is_written_for_it(path):
-    """Also where it is run: Python 3.8 evaluates annotations, and has no list[str] or int | None."""
+    """Where it is run, too: Python 3.8 evaluates annotations, and fails at list[str]."""
     nodes = list(ast.walk(ast.parse((ROOT / path).read_text(),
                                     feature_version=OLDEST_THAT_IS_ANSWERED)))
     evaluated = [each for node in nodes for name in ("annotation", "returns")

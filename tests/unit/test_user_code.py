@@ -92,10 +92,10 @@ def test_other_errors_stay_what_they_are(text, unless, tmp_path):
 def test_shapes_of_a_users_model_are_told_of_though_no_line_of_the_file_runs(features, classes,
                                                                              words):
     model = nn.Sequential(nn.Flatten(), nn.Linear(features, classes))
-    for workload in ("task.py:MINE", "digits-vgg11"):
-        expected, said = ((UserCodeError, f"^rank 1: {workload}: its model or its loss fails in "
-                           f"{words}") if ".py" in workload else ((RuntimeError, IndexError), "mat1|Target 2"))
-        with pytest.raises(expected, match=said), own_errors(never, "rank 1: ", workload):
+    said = f"^rank 1: task.py:MINE: its model or its loss fails in {words}"
+    for workload, kind, sentence in (("task.py:MINE", UserCodeError, said),
+                                     ("digits-vgg11", (RuntimeError, IndexError), "mat1|Target 2")):
+        with pytest.raises(kind, match=sentence), own_errors(never, "rank 1: ", workload):
             nn.CrossEntropyLoss()(model(torch.ones(8, 5, 1)), torch.full((8,), 2))
 
 
