@@ -11,11 +11,15 @@ rounding, that of one rank.
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.core.interpreter import use_environment
+
+use_environment(__name__)  # .venv's Python, if this one has no torch
+
 import torch
 import torch.distributed as dist
 from torch import nn
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from common import witness
 from PartTwo.strategies import SyncOptions, create_strategy  # 1

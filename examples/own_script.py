@@ -13,13 +13,17 @@ import os
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.core.interpreter import use_environment
+
+use_environment(__name__)  # .venv's Python, if this one has no torch
+
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from common import (
     evaluate_model,
