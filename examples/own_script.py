@@ -9,7 +9,6 @@ Each rank trains on its own shard of scikit-learn's digits; the part says who av
 gradients. A second argument names the folder for logs and checkpoints (default: outputs/own).
 """
 
-import os
 import sys
 from pathlib import Path
 
@@ -18,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from common.core.interpreter import use_environment
 
 use_environment(__name__)  # .venv's Python, if this one has no torch
+
+import os
 
 import torch
 import torch.distributed as dist

@@ -6,11 +6,13 @@
 import contextlib
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from common.core.failures import Failure, UsageError
 from common.core.progress import process_progress
@@ -28,15 +30,16 @@ def told_alone() -> Iterator[None]:
     try:
         yield
     except Failure as failure:
-        if sys.excepthook is sys.__excepthook__:  # else somebody else shows exceptions here
-            sys.excepthook = _tell
+        if getattr(sys.excepthook, "func", None) is not _tell:
+            sys.excepthook = partial(_tell, sys.excepthook)
         raise failure from None
 
 
-def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Takes the place of sys.excepthook."""
+def _tell(show: Callable[..., Any], kind: type[BaseException], error: BaseException,
+          trace: TracebackType | None) -> None:
+    """What sys.excepthook does; `show`, which it was before, is left to show all other errors."""
     if not isinstance(error, Failure):
-        sys.__excepthook__(kind, error, trace)
+        show(kind, error, trace)
         return
     if isinstance(error, UsageError):
         calls = takewhile(_is_the_scripts, traceback.extract_tb(trace))

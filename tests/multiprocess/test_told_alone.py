@@ -5,6 +5,7 @@ a script's lines for every failure, or for none; raise the Verdict in Board.fail
 what this rank has raised.
 """
 
+import os
 import subprocess
 import sys
 
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import common
 from common.core.failures import Failure, RanksDisagree, UsageError
-from tests.ranks import ROOT, run_ranks
+from tests.ranks import ROOT, free_port, run_ranks
 
 SCRIPT = f"""
 import sys
@@ -71,6 +72,33 @@ def test_what_a_script_catches_and_its_own_mistakes_are_left_alone(tmp_path):
     done = run(tmp_path, "inf", "3", "mistake")
     assert "caught" in done.stdout
     assert done.returncode == 1 and done.stderr.startswith("Traceback")
+
+
+TWO_RANKS = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+import torch
+from common import witness
+torch.distributed.init_process_group("gloo")
+model = torch.nn.Linear(2, 2)
+with witness(model, torch.optim.SGD(model.parameters(), 0.1), []):
+    pass
+"""
+
+
+def test_on_several_ranks_each_is_told_once(tmp_path):
+    """torch shows exceptions in its own way once there is a process group."""
+    (tmp_path / "two.py").write_text(TWO_RANKS)
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2",
+              "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [subprocess.Popen([sys.executable, tmp_path / "two.py"], stderr=subprocess.PIPE,
+                              text=True, env={**os.environ, **common, "RANK": str(rank)})
+             for rank in range(2)]
+    for rank in ranks:
+        lines = [line for line in rank.communicate(timeout=100)[1].splitlines()
+                 if not line.startswith("[W")]
+        assert "error: the loader of rank 0 is empty" in lines[-1], lines
+        assert len(lines) <= 4 and rank.returncode == 2
 
 
 def refused() -> dict[str, tuple[type, bool]]:
