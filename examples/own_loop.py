@@ -37,7 +37,7 @@ def main(strategy: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     sync = create_strategy(strategy, SyncOptions(every=5, iterations=STEPS))  # 2
     sync.prepare(model, optimizer)  # 3
-    with witness(model, optimizer):  # 4: names what would silently train wrongly
+    with witness(model, optimizer):  # 4: raises RanksDisagree for what would silently train wrongly
         for step in range(STEPS):
             mine = slice(step * BATCH + rank, (step + 1) * BATCH, ranks)
             optimizer.zero_grad()

@@ -6,7 +6,8 @@
     .venv/bin/torchrun --nproc-per-node 2 examples/own_script.py PartThree
 
 Each rank trains on its own shard of scikit-learn's digits; the part says who averages the
-gradients. A second argument names the folder for logs and checkpoints (default: outputs/own).
+gradients. A second argument names the folder for logs and checkpoints (default: outputs/own). What
+the functions refuse they raise as a Failure of common/core/failures.py, such as UsageError.
 """
 
 import sys
