@@ -70,7 +70,7 @@ def test_a_strategys_state_of_the_same_form_is_this_ranks():
 
 
 @pytest.mark.parametrize("batch, remarks", [
-    (20, []), (40, []), (16, ["each epoch drops a last batch of 8 samples, fewer than 16"]),
+    (20, []), (40, []), (35, ["each epoch drops a last batch of 5 samples, fewer than 8"]),
     (41, ["--batch-size 41 is more than the 40 training samples, so every step takes all of "
           "them"])])
 def test_what_becomes_of_the_last_batch_is_said(batch, remarks):
