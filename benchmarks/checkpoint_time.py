@@ -33,6 +33,7 @@ from common.core.progress import Position
 from common.core.provenance import conditions
 from common.core.settings import Settings
 from common.model.vgg11 import VGG11
+from common.options.flag_parser import SentenceParser
 from common.run import checkpoint
 
 EVERY = 3
@@ -84,7 +85,7 @@ def show_shares(events: list[dict], options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What checkpoints of VGG-11 cost.")
+    parser = SentenceParser(description="What checkpoints of VGG-11 cost.")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()),
                         help="on the disk to be measured (default: the temporary folder)")
     parser.add_argument("--runs", type=int, default=7)

@@ -21,7 +21,6 @@ from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
-import argparse
 import contextlib
 import json
 import os
@@ -38,6 +37,7 @@ from common.cluster.program import run_program
 from common.core.failures import DataError
 from common.core.markdown import markdown_table
 from common.core.provenance import conditions
+from common.options.flag_parser import SentenceParser
 from studies.proof.ranks import CONTEXT, preload
 
 FAULTS = ("killed", "stopped", "stuck")
@@ -159,7 +159,7 @@ def _spread(seconds: list[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = SentenceParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[16, 64, 256, 1024], metavar="N",
                         help="numbers of ranks (default: 16 64 256 1024)")
     parser.add_argument("--minutes", type=float, default=10.0,

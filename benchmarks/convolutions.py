@@ -30,6 +30,7 @@ from common.core.precision import Precision
 from common.core.provenance import conditions
 from common.model.convolutions import LIBRARY, Shape
 from common.model.tuned import layers_of, measure
+from common.options.flag_parser import SentenceParser
 
 # Channels in and out, and map size, of those layers that have candidates; the first with the batch
 # norm, pooling and ReLU after it.
@@ -67,7 +68,7 @@ def table(options: argparse.Namespace) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = SentenceParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--precision", choices=("float32", "bf16"), default="float32",
                         help="of the arithmetic (default: float32)")
     parser.add_argument("--samples", type=int, default=256, metavar="N",

@@ -18,7 +18,6 @@ from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
-import argparse
 import random
 import signal
 import socket
@@ -33,6 +32,7 @@ from common.core.events import read_events
 from common.core.failures import DataError, PeerLost
 from common.core.markdown import markdown_table
 from common.core.provenance import conditions
+from common.options.flag_parser import SentenceParser
 
 RANKS, PATIENCE = 4, 60.0
 FAULTS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP, "leader killed": signal.SIGKILL,
@@ -83,7 +83,7 @@ def seconds_until_all_ended(fault: str, folder: Path, chance: random.Random) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = SentenceParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--runs", type=int, default=20, help="of each fault (default: 20)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers")
     options = parser.parse_args()

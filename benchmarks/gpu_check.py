@@ -20,7 +20,6 @@ from common.core.interpreter import use_environment
 
 use_environment(__name__)
 
-import argparse
 import re
 import tempfile
 import time
@@ -33,6 +32,7 @@ from benchmarks.gpu_checks.running import Outcome, run_row
 from common.cluster.devices import count_gpus
 from common.cluster.program import run_program
 from common.core.failures import UsageError
+from common.options.flag_parser import SentenceParser
 
 LIMITS_FOR = 10  # minutes, for which the rows' seconds are meant
 PRETENDING = {"TORCHDYNAMO_DISABLE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
@@ -63,7 +63,7 @@ def result_path(facts: dict[str, str], is_pretended: bool) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Everything that a GPU can show, in minutes.")
+    parser = SentenceParser(description="Everything that a GPU can show, in minutes.")
     parser.add_argument("--minutes", type=float, default=LIMITS_FOR, help="in all (default: 10)")
     parser.add_argument("--data-dir", type=Path, default=Path("~/cifar10"))
     parser.add_argument("--pretend", action="store_true", help="on a CPU, tiny: measures nothing")

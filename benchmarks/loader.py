@@ -35,6 +35,7 @@ from common.core.events import read_events
 from common.core.markdown import markdown_table
 from common.core.provenance import conditions
 from common.options.command_line import parse_command_line
+from common.options.flag_parser import SentenceParser
 from common.setup import create_loader, load_datasets
 
 TRANSFORMED = 2000
@@ -122,7 +123,7 @@ def show(found: dict, options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The data path of one node.")
+    parser = SentenceParser(description="The data path of one node.")
     parser.add_argument("--workload", default="cifar10-vgg11",
                         choices=("cifar10-vgg11", "digits-vgg11"))
     parser.add_argument("--data-dir", type=Path, default=Path("data"))

@@ -35,6 +35,7 @@ from common.cluster.program import run_program
 from common.core.failures import UsageError
 from common.core.markdown import markdown_table
 from common.core.provenance import conditions
+from common.options.flag_parser import SentenceParser
 
 WORKER = "benchmarks/peer_loops/worker.py"
 CEILING, COURSE = "ceiling", "course-float32"
@@ -150,7 +151,7 @@ def explanation(rounds: list[dict[str, dict]], options: argparse.Namespace, flop
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="This project beside its peers, on one node.")
+    parser = SentenceParser(description="This project beside its peers, on one node.")
     parser.add_argument("--workload", default="cifar10-vgg11", choices=("cifar10-vgg11",
                                                                         "digits-vgg11"))
     parser.add_argument("--data-dir", type=Path, default=Path("data"))

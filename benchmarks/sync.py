@@ -34,6 +34,7 @@ from benchmarks.sync_benchmark.tables import cell_table, largest_gap
 from common.cluster.program import run_program
 from common.core.failures import UsageError
 from common.core.provenance import processor
+from common.options.flag_parser import SentenceParser
 from studies.prediction.grid import COMPUTE_ONLY, Cell, cell, open_grid, save_grid
 from studies.prediction.model import STRATEGIES
 
@@ -85,7 +86,7 @@ def main() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Seconds a step by strategy, nodes and rate.")
+    parser = SentenceParser(description="Seconds a step by strategy, nodes and rate.")
     parser.add_argument("--nodes", nargs="+", type=int, default=[2, 3, 4])
     parser.add_argument("--rates", nargs="+", default=["100mbit", "300mbit", "1gbit", "none"])
     parser.add_argument("--rounds", type=int, default=3, help="each gives every variant a turn")

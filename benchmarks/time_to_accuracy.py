@@ -32,6 +32,7 @@ from common.cluster.program import run_program
 from common.core.events import read_events
 from common.core.markdown import markdown_table
 from common.core.provenance import conditions
+from common.options.flag_parser import SentenceParser
 
 COLUMNS = {"training": "training, s", "launched": "launch to report, s", "images": "images/s",
            "accuracy": "accuracy, %", "mirrored": "with mirror images, %"}
@@ -78,7 +79,7 @@ def table(runs: dict[int, dict[str, float]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Training time and accuracy over several seeds.")
+    parser = SentenceParser(description="Training time and accuracy over several seeds.")
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("flags", nargs="*", help="for PartOne/main.py, after --")

@@ -23,6 +23,7 @@ from common.core.failures import UsageError
 from common.core.precision import Precision
 from common.core.progress import Position, Progress
 from common.core.settings import Settings
+from common.core.uncaught import told_alone
 from common.core.world import World
 from common.data.loaders import PlainLoader, batch_size_of
 from common.evaluation import Evaluation, predict
@@ -51,6 +52,7 @@ def get_model_parameters(model: nn.Module) -> int:
     return count_parameters(model)
 
 
+@told_alone()
 def prepare_model_for_evaluation(model: nn.Module, device: torch.device | str,
                                  checkpoint_path: str | Path) -> nn.Module:
     """`model` on `device` with a checkpoint's weights, in evaluation mode.
@@ -63,6 +65,7 @@ def prepare_model_for_evaluation(model: nn.Module, device: torch.device | str,
     return model.to(device).eval()
 
 
+@told_alone()
 def prepare_model_for_training(
         model: nn.Module, device: torch.device | str, learning_rate: float, momentum: float,
         weight_decay: float, continue_flag: bool, continue_checkpoint_path: str | Path = "",
@@ -99,6 +102,7 @@ def _require_group(what: str) -> None:
                          "torch.distributed.init_process_group() first, on every rank")
 
 
+@told_alone()
 def train_model(
         model: nn.Module, device: torch.device | str, criterion: nn.Module, optimizer: Optimizer,
         start_epoch: int, end_epoch: int, train_loader: Iterable[tuple[Tensor, Tensor]],
@@ -175,6 +179,7 @@ def _seam(distribute_flag: bool, task_flag: str) -> GradientSync:
     return create_strategy(TASKS[task_flag]) if task_flag else GradientSync()
 
 
+@told_alone()
 def evaluate_model(model: nn.Module, device: torch.device | str, criterion: nn.Module,
                    test_loader: Iterable[tuple[Tensor, Tensor]], report_path: str | Path,
                    checkpoint_path: str | Path) -> Evaluation:

@@ -27,6 +27,7 @@ from common.model.convolutions import AUTO, by_rule, use_fast_convolutions
 from common.model.model_split import second_device, split_in_two
 from common.model.replica import digest_of
 from common.model.tuned import choose_tuned, is_tuned
+from common.options.command_line import complete
 from common.options.workloads import create_augment, workload_of
 from common.run.tracing import window
 from common.step.optimizers import create_criterion, create_optimizer
@@ -91,17 +92,20 @@ def create_loader(settings: Settings, dataset: Dataset,
                   node: Node) -> InMemoryLoader | WorkerLoader:
     """This rank's loader of the training set.
 
-    Raises UsageError where the run's iterations, known only now, do not fit --profile or the ranks.
+    Raises UsageError where what is known only now does not fit --profile, the ranks, or the images.
     """
     plan = EpochPlan(len(dataset), settings.batch_size, settings.seed,
                      alternating_flips=settings.flips == "alternating")
     if plan.iterations == 0:
         raise DataError(f"{len(dataset)} training samples give no batch of {settings.batch_size}")
     window(settings, plan.iterations)
+    augment = create_augment(settings)
+    augment.require_images(dataset.take([0])[0], complete({"workload": settings.workload,
+                                                           "recipe": settings.recipe}))
     share = share_of(node.world.rank, node.world.size, settings.virtual_nodes)
     _require_a_sample_for_each(plan, share.of,
                                "virtual nodes" if settings.virtual_nodes else "ranks")
-    choice, augment = settings.loader, create_augment(settings)
+    choice = settings.loader
     if choice.name == "memory":
         return InMemoryLoader(on_device(dataset, node.device), plan, augment, share, node.device)
     return WorkerLoader(InMemoryLoader(dataset, plan, augment, share, node.device), choice.workers)

@@ -11,11 +11,15 @@ rounding, that of one rank.
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.core.interpreter import use_environment
+
+use_environment(__name__)  # .venv's Python, if this one has no torch
+
 import torch
 import torch.distributed as dist
 from torch import nn
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from common import witness
 from PartTwo.strategies import SyncOptions, create_strategy  # 1
@@ -33,7 +37,7 @@ def main(strategy: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     sync = create_strategy(strategy, SyncOptions(every=5, iterations=STEPS))  # 2
     sync.prepare(model, optimizer)  # 3
-    with witness(model, optimizer):  # 4: names what would silently train wrongly
+    with witness(model, optimizer):  # 4: raises RanksDisagree for what would silently train wrongly
         for step in range(STEPS):
             mine = slice(step * BATCH + rank, (step + 1) * BATCH, ranks)
             optimizer.zero_grad()

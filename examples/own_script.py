@@ -6,20 +6,26 @@
     .venv/bin/torchrun --nproc-per-node 2 examples/own_script.py PartThree
 
 Each rank trains on its own shard of scikit-learn's digits; the part says who averages the
-gradients. A second argument names the folder for logs and checkpoints (default: outputs/own).
+gradients. A second argument names the folder for logs and checkpoints (default: outputs/own). What
+the functions refuse they raise as a Failure of common/core/failures.py, such as UsageError.
 """
 
-import os
 import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.core.interpreter import use_environment
+
+use_environment(__name__)  # .venv's Python, if this one has no torch
+
+import os
 
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from common import (
     evaluate_model,

@@ -38,6 +38,7 @@ from common.core.failures import UsageError, writing
 from common.core.provenance import processor
 from common.core.setting_types import positive
 from common.options.command_line import parse_command_line
+from common.options.flag_parser import SentenceParser
 from studies.prediction.grid import COMPUTE_ONLY, Cell, save_grid
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _strategies(text: str) -> tuple[str, ...]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = SentenceParser(
         description="Measures which strategy is the fastest on these hosts.", allow_abbrev=False,
         epilog="All other flags are those of the run: see PartTwo/main.py --help.")
     parser.add_argument("--seconds", type=positive, default=30.0, metavar="S",

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from common.cluster.program import run_program
 from common.core.failures import reading, writing
+from common.options.flag_parser import SentenceParser
 from common.reporting.live import watch
 from common.reporting.recorded_run import RecordedRun, find_runs
 
@@ -76,7 +77,7 @@ def _write(options: argparse.Namespace, output: Path, runs: list[RecordedRun],
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Compares runs on one page.", allow_abbrev=False)
+    parser = SentenceParser(description="Compares runs on one page.", allow_abbrev=False)
     parser.add_argument("folders", nargs="+", type=Path, metavar="OUTPUT_DIR",
                         help="where runs lie, one or many")
     parser.add_argument("--output", type=Path, metavar="DIR",

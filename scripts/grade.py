@@ -29,6 +29,7 @@ from typing import Any
 from common.cluster.program import run_program
 from common.core.failures import UsageError, writing
 from common.core.user_code import Place
+from common.options.flag_parser import SentenceParser
 
 BOUNDS = ("ring", "root", "none")
 EPILOG = """Exit code: 0 when every strategy is right, 1 when one is wrong, 2 when one cannot be
@@ -79,7 +80,7 @@ def _write(path: Path, content: Any) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = SentenceParser(
         prog="scripts/grade.py", allow_abbrev=False, epilog=EPILOG,
         description="Says whether your own gradient averaging is right, and what is wrong. The "
         "code may read whatever you may: grade code that you do not trust in a container.")

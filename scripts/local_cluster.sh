@@ -15,7 +15,7 @@ needs_bash 5 1  # wait -n -p
 program="$ROOT/${2:-}"
 [ ! -f "$program/main.py" ] || program="$program/main.py"
 if [ $# -lt 2 ] || [ ! -f "$program" ] || ! [ "$1" -ge 1 ] 2>/dev/null; then
-    echo "usage: scripts/local_cluster.sh N PartTwo|PartThree|PROGRAM.py [flags]" >&2
+    echo "error: usage: scripts/local_cluster.sh N PartTwo|PartThree|PROGRAM.py [flags]" >&2
     exit 2
 fi
 ranks=$1

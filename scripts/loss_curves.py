@@ -17,7 +17,6 @@ from common.core.interpreter import use_environment
 
 use_environment(__name__, ["matplotlib"])
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -26,6 +25,7 @@ from common.cluster.program import run_program
 from common.core.failures import DataError, UsageError, writing
 from common.core.markdown import markdown_table
 from common.core.spread import half_interval
+from common.options.flag_parser import SentenceParser
 from common.reporting.figure_style import legend_below, line, new_figure, svg
 from common.reporting.recorded_run import find_runs
 
@@ -118,7 +118,7 @@ def draw(curves: Sequence[Curve], output: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Draws how far runs' losses are from the first's.")
+    parser = SentenceParser(description="Draws how far runs' losses are from the first's.")
     parser.add_argument("--run", nargs=2, action="append", required=True,
                         metavar=("LABEL", "FOLDER"), help="a name and the folder of a run; the "
                         "others are compared with the first")

@@ -16,13 +16,13 @@ from common.core.interpreter import use_environment
 
 use_environment(__name__, [])
 
-import argparse
 from typing import Any
 
 from common.cluster.program import run_program
 from common.core.failures import DataError, reading
 from common.core.metrics import Metric
 from common.core.progress import PHASES
+from common.options.flag_parser import SentenceParser
 from common.reporting.merged_steps import (
     Steps,
     averages_in_backward,
@@ -62,7 +62,7 @@ def show(steps: Steps, starts: list[dict[str, Any]], every: int, metric: Metric)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Merges the logs of all ranks of a run.")
+    parser = SentenceParser(description="Merges the logs of all ranks of a run.")
     parser.add_argument("folder", type=Path, help="where the ranks' metrics_rankR.jsonl lie")
     parser.add_argument("--every", type=int, default=20, metavar="N", help="lines to show")
     options = parser.parse_args()

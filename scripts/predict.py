@@ -17,7 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from common.core.interpreter import use_environment
 
-use_environment(__name__, ["numpy", "matplotlib"])
+# Any Python predicts; a figure takes a package.
+use_environment(__name__, ["matplotlib"] * any(
+    word.startswith(("--figure", "--simulate")) for word in sys.argv[1:]))
 
 import argparse
 from math import prod
@@ -30,7 +32,6 @@ from studies.prediction.calibration import Calibration, Check, checks
 from studies.prediction.fitting import calibrate
 from studies.prediction.forms import Level, payload_rate
 from studies.prediction.grid import Cell
-from studies.prediction.simulation import growing, step_of
 from studies.prediction.sources import read_source
 from studies.prediction.tables import (
     bars_in_words,
@@ -132,7 +133,8 @@ def _draw(model: Calibration, found: list[Check], options: argparse.Namespace) -
         raise UsageError("--figure shows cells that the model has not seen, and --calibrate-on "
                          "names them all: leave some out")
     if options.figure or options.simulate:
-        from studies.prediction.figures import accuracy, scaling, write  # matplotlib takes a second
+        from studies.prediction.figures import accuracy, scaling, write  # take matplotlib and numpy
+        from studies.prediction.simulation import growing, step_of
 
         if options.figure:
             write(accuracy(found), options.figure)

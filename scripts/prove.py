@@ -25,7 +25,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from common.cluster.program import run_program
 from common.core.failures import UsageError
@@ -34,6 +34,7 @@ from common.core.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
 from common.core.strategies import ON_VIRTUAL_NODES
 from common.core.user_code import Place
 from common.options.command_line import parse_command_line
+from common.options.flag_parser import SentenceParser
 
 if TYPE_CHECKING:
     from studies.proof.experiment import Case, Reference
@@ -46,11 +47,6 @@ EPILOG = """All flags of PartOne/main.py that say what is trained (--workload, -
 --batch-size, --learning-rate, --seed, ...) hold here too. A batch size that the numbers of ranks do
 not divide, and a number of samples that it does not divide, put uneven shards and a short last
 batch to the proof: 35 and 515, say."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (--help lists all flags)")
 
 
 def _some_of(kind: Callable[[str], Any], known: Sequence[Any]) -> Callable[[str], tuple]:
@@ -70,8 +66,8 @@ def _some_of(kind: Callable[[str], Any], known: Sequence[Any]) -> Callable[[str]
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="scripts/prove.py", epilog=EPILOG, allow_abbrev=False,
-                     description="Proves that N ranks learn what one rank learns.")
+    parser = SentenceParser(prog="scripts/prove.py", epilog=EPILOG, allow_abbrev=False,
+                            description="Proves that N ranks learn what one rank learns.")
     parser.add_argument("--steps", type=int, default=40, metavar="N",
                         help="iterations to compare (default: 40)")
     parser.add_argument("--samples", type=int, metavar="N",

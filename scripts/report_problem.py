@@ -24,6 +24,7 @@ from typing import Any
 from common.cluster.addresses import choose_interface, interface_addresses
 from common.cluster.program import run_program
 from common.core.failures import PeerLost, first_line, writing
+from common.options.flag_parser import SentenceParser
 from common.reporting.problem import problem_report
 
 ANYWHERE = "192.0.2.1"  # reserved for examples: only the route there is looked up, nothing is sent
@@ -58,7 +59,7 @@ def node_facts(folder: Path) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Collects what a report of a problem needs.",
+    parser = SentenceParser(description="Collects what a report of a problem needs.",
                                      allow_abbrev=False)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("outputs"), metavar="FOLDER",
                         help="where the run lies, or several (default: outputs)")

@@ -17,17 +17,17 @@ from common.core.interpreter import use_environment
 
 use_environment(__name__, [])
 
-import argparse
 import time
 
 from common.cluster.program import run_program
 from common.core.failures import reading
+from common.options.flag_parser import SentenceParser
 from common.reporting.recorded_run import find_runs
 from common.reporting.run_state import describe
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Tells how runs are doing, from their logs.")
+    parser = SentenceParser(description="Tells how runs are doing, from their logs.")
     parser.add_argument("folders", nargs="+", type=Path, metavar="OUTPUT_DIR")
     folders = parser.parse_args().folders
     with reading(" or ".join(map(str, folders))):

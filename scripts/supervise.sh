@@ -10,7 +10,7 @@ set -uo pipefail
 keep_command "$0" "$@"
 . "$(dirname "$0")/exit_code.sh"
 if [ $# -lt 2 ] || ! [ "$1" -ge 0 ] 2>/dev/null; then
-    echo "usage: scripts/supervise.sh RESTARTS COMMAND [ARGUMENTS]" >&2
+    echo "error: usage: scripts/supervise.sh RESTARTS COMMAND [ARGUMENTS]" >&2
     exit 2
 fi
 restarts=$1

@@ -26,11 +26,12 @@ from common.core.failures import UsageError, writing
 from common.core.setting_types import count
 from common.core.settings import Settings
 from common.options.command_line import parse_command_line
+from common.options.flag_parser import SentenceParser
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Settings]:
     """This program's own flags, and the settings of the run. Raises UsageError."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0], epilog=__doc__.split(
+    parser = SentenceParser(description=__doc__.split("\n", 1)[0], epilog=__doc__.split(
         "\n", 1)[1], formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("file", type=Path, metavar="FILE.json", help="where to write the choices")
     parser.add_argument("--ranks", type=count, default=1, metavar="N",

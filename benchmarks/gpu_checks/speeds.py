@@ -26,6 +26,7 @@ from benchmarks.peer_loops.resident import allow_tf32
 from benchmarks.peer_loops.worker import take_turn
 from common.cluster.program import run_program
 from common.core.failures import first_line
+from common.options.flag_parser import SentenceParser
 
 
 def measured(turn: str, options: argparse.Namespace) -> dict:
@@ -48,7 +49,7 @@ def measured(turn: str, options: argparse.Namespace) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Turns of benchmarks/peers.py on a device.")
+    parser = SentenceParser(description="Turns of benchmarks/peers.py on a device.")
     parser.add_argument("--turns", nargs="+", required=True, metavar="LOOP-PRECISION")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--workload", default="cifar10-vgg11")

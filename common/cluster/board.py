@@ -111,13 +111,14 @@ class Board(Posts):
             return failure  # the leader, which serves the store, has left
 
     def fail(self, error: BaseException) -> NoReturn:
-        """Publishes `error` and raises the failure that was published first.
+        """Publishes `error` and raises the failure that was published first: `error`, or a Verdict.
 
         An `error` that is neither a Failure nor a broken collective is a fault of this rank, and
         raised as it is.
         """
         verdict = self.publish(error)
-        if isinstance(error, Failure) or is_broken_collective(error):
+        is_of_all = isinstance(error, Failure) or is_broken_collective(error)
+        if is_of_all and str(verdict) != str(error):
             raise verdict from error
         raise error
 

@@ -37,8 +37,8 @@ def use_environment(module, packages=("torch", "xxhash")):
 def _problem(packages):
     """What keeps this interpreter from running the program, and what to do; None if nothing."""
     if "torch" in packages and sys.platform != "linux":
-        return (f"training needs Linux, and this is {sys.platform}; a virtual machine, a container "
-                "or a hosted notebook will do")
+        return (f"training needs Linux, and this is {sys.platform}; WSL on Windows, a virtual "
+                "machine, a container or a hosted notebook will do")
     if sys.version_info < OLDEST:
         return (f"Python {OLDEST[0]}.{OLDEST[1]} or newer is needed, and this is "
                 f"{sys.version.split()[0]}; with BASE_PYTHON=python3.12 (say), "

@@ -11,7 +11,16 @@ from pathlib import Path
 from common.core import setting_types as types
 from common.core.learning_settings import DATA, LEARN, LearningSettings, is_local, local_choices
 from common.core.setting_row import CLUSTER, Rows, setting
-from common.core.setting_types import LOADERS, LOCAL_SYNC_NAMES, SYNC_NAMES, Interval, SyncChoice
+from common.core.setting_types import (
+    ACCEPTS_CHANGES,
+    AUTO_OR,
+    LOADERS,
+    LOCAL_SYNC_NAMES,
+    RESUMES,
+    SYNC_NAMES,
+    Interval,
+    SyncChoice,
+)
 
 LOCAL_WIRES = ("int8", "int4")  # formats of the strategies that average weights, not gradients
 WIRES = ("float32", "bf16", "fp16", *LOCAL_WIRES, "powersgd")
@@ -21,8 +30,6 @@ NODE = "this machine"
 RUN = "the run"
 SEAM = "gradient synchronisation"
 GROUPS = (DATA, LEARN, SEAM, JOIN, NODE, RUN)
-ACCEPTS_CHANGES = ":changed"
-AUTO_OR = "auto:"  # a FILE behind it is for a run that has saved nothing yet
 
 
 def going_on(resume: str, then: str = "auto") -> str:
@@ -34,7 +41,7 @@ def going_on(resume: str, then: str = "auto") -> str:
         return then
     how = resume.removesuffix(ACCEPTS_CHANGES)
     accepts = ACCEPTS_CHANGES if ACCEPTS_CHANGES in resume[len(how):] + then else ""
-    if how in ("no", "auto", "replace"):
+    if how in RESUMES:
         return f"auto{accepts}"
     return f"{AUTO_OR}{how.removeprefix(AUTO_OR)}{accepts}"
 
@@ -100,9 +107,9 @@ class Settings(LearningSettings):
         "start from a checkpoint FILE", RUN, details="; auto:FILE continues the run that began "
         "with FILE, from FILE if it has saved nothing yet, and so does auto behind --resume FILE; "
         "auto:changed and FILE:changed continue although settings have changed", metavar="HOW",
-        combine=going_on, common=True,
+        parse=types.resume, choices=RESUMES, combine=going_on, common=True,
         # a checkpoint to start from is a part of what is repeated
-        repeated=lambda how: how.removesuffix(ACCEPTS_CHANGES) not in ("no", "auto", "replace"))
+        repeated=lambda how: how.removesuffix(ACCEPTS_CHANGES) not in RESUMES)
     checkpoint_every: Interval = setting(
         Interval(minutes=10.0), "checkpoint every N iterations (N) or minutes (Nmin) besides an "
         "epoch's end, 0: none (default: 10min)", RUN, parse=Interval.parse,

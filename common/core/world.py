@@ -19,6 +19,7 @@ MPI_VARIABLES = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WOR
 BY_HAND = "RANK and WORLD_SIZE in the environment"
 WITHOUT_SRUN = "SLURM without srun"
 NO_TASK_OF_SRUN = 0xFFFFFFF0  # from here on SLURM_STEP_ID means a batch script or a shell
+ADDRESS = re.compile(r"(?:\w+://)?(\[[^]]+\]|[^:/[\]]+)(?::(\d+))?(?:/.*)?")  # in a URL, or alone
 
 
 @dataclass(frozen=True)
@@ -183,4 +184,14 @@ def _checked(world: World) -> World:
                          f"the ranks are 0 to {world.size - 1}")
     if not 1 <= world.master_port <= 65535:
         raise UsageError(f"master port {world.master_port} is not a port (1 to 65535)")
+    _require_address_alone(world.master_address)
     return replace(world, master_address=world.master_address.strip("[]"))  # as in [fd00::1]
+
+
+def _require_address_alone(master: str) -> None:
+    """Raises UsageError for a URL, and for an address with a port."""
+    found = ADDRESS.fullmatch(master)
+    if found and found[1] != master:
+        port = f", and the port with --master-port {found[2]}" if found[2] else ""
+        raise UsageError(f"the master address is to be an address alone, and not {master!r}: give "
+                         f"--master-ip {found[1].strip('[]')}{port}")

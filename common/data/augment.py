@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from common.core.failures import UsageError
 from common.core.precision import Precision
 from common.core.settings import Settings
 
@@ -17,6 +18,17 @@ class Preparation:
     """
 
     settings: Settings
+
+    def require_images(self, samples: Tensor, usual: Settings) -> None:
+        """Raises UsageError for settings that change images, where `samples` (n, ...) are none.
+
+        What is as in `usual`, the workload's own settings, changes nothing here.
+        """
+        mirrored = [] if samples.ndim == 4 and samples.shape[2] > 1 else ["tta"]
+        for name in ("crop_padding", "cutout", "flips", *mirrored):
+            if getattr(self.settings, name) != getattr(usual, name):
+                raise UsageError(f"--{name.replace('_', '-')} changes images, and --workload "
+                                 f"{self.settings.workload} has other samples: leave it out")
 
     def __call__(self, inputs: Tensor, *how: Tensor) -> Tensor:
         """Of training samples; `how` is what EpochPlan.augmentation has for each."""
@@ -42,6 +54,16 @@ class Augment(Preparation):
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     may_flip: bool = False
+
+    def require_images(self, samples: Tensor, usual: Settings) -> None:
+        """Raises UsageError also for a Cutout that is as large as the images (n, h, w, c)."""
+        height, width = samples.shape[1:3]
+        if (height, width) == (1, 1):  # points
+            super().require_images(samples, usual)
+        elif self.settings.cutout >= min(height, width):
+            raise UsageError(f"--cutout {self.settings.cutout} is no smaller than the images, "
+                             f"which have {height}x{width} pixels: choose a square that leaves "
+                             "something of them")
 
     def __call__(self, images: Tensor, *how: Tensor) -> Tensor:
         """Augments each image by its own entries, as EpochPlan.augmentation has them."""

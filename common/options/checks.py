@@ -55,6 +55,10 @@ def _check_world(part: str, settings: Settings, world: World) -> None:
         kind = "virtual nodes" if settings.virtual_nodes else "ranks"
         raise UsageError(f"--batch-size is the global batch size: {settings.batch_size} samples "
                          f"are too few for {nodes} {kind}")
+    if settings.accumulate > (least := settings.batch_size // world.size):
+        raise UsageError(f"--accumulate {settings.accumulate} asks for more micro-batches than a "
+                         f"rank has samples in a batch: give {least} at most, or a larger "
+                         "--batch-size, which is the global batch")
     if settings.parallel == "data-parallel" and world.size > 1:
         raise UsageError("--parallel data-parallel is one process with all GPUs of its machine, "
                          f"but there are {world.size} ranks: start one, or use --parallel ddp")

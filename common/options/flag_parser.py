@@ -24,8 +24,15 @@ LIKE_A_FLAG = 0.8  # difflib's ratio: one letter in five may be wrong
 LIKE_A_VALUE = 0.75  # less, and a tpu would be a misspelt cpu
 
 
-class FlagParser(argparse.ArgumentParser):
-    """argparse's, but mistakes raise UsageError, and --help shows the flags that people use.
+class SentenceParser(argparse.ArgumentParser):
+    """argparse's, but mistakes raise UsageError: for programs with a few flags of their own."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message.removeprefix('argument ')} {HELP}")
+
+
+class FlagParser(SentenceParser):
+    """Its mistakes say what a flag or a value was to be; --help shows the flags that people use.
 
     `parts_with` tells which parts of the project have a flag; a program that is no part has none.
     """
@@ -73,22 +80,34 @@ class FlagParser(argparse.ArgumentParser):
             # Words without a flag may stand before, between and after the flags.
             found, unknown = self.parse_known_intermixed_args(arguments, namespace)
         except argparse.ArgumentError as error:
-            raise UsageError(f"{error}{self._value_hint(error)} {HELP}") from None
+            self.error(f"{error}{self._value_hint(error)}")
         if unknown:
             flags = [word.partition("=")[0] for word in unknown if re.match("--?[A-Za-z]", word)]
-            raise UsageError("; ".join(map(self._no_flag, flags))
+            raise UsageError(self._no_flags(flags)
                              or f"no flag takes these words: {' '.join(unknown)} {HELP}")
         return found
 
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} {HELP}")
+    def _no_flags(self, flags: Sequence[str]) -> str:
+        """What to say of flags that there are not: of those with one answer at once."""
+        with_answer: dict[str, list[str]] = {}
+        for flag in dict.fromkeys(flags):
+            with_answer.setdefault(self._answer(flag), []).append(flag)
+        return "; ".join(
+            f"there is no flag {some[0]} {answer}" if len(some) == 1 else
+            f"there are no flags {', '.join(some[:-1])} and {some[-1]} "
+            f"{re.sub(' it$', ' them', answer)}" for answer, some in with_answer.items())
 
-    def _no_flag(self, flag: str) -> str:
+    def _answer(self, flag: str) -> str:
         name = _plain(flag) if len(flag) == 2 or flag.startswith("--") else _plain(f"-{flag}")
         close = get_close_matches(name, self.flags, 1, LIKE_A_FLAG)
-        hint = self._other_name(name) or (f"did you mean {close[0]}?" if close else "")
-        return f"there is no flag {flag} here: {hint}" if hint else (
-            f"there is no flag {flag} {HELP}")
+        hint = (self._elsewhere(flag) or self._other_name(name)
+                or (f"did you mean {close[0]}?" if close else ""))
+        return f"here: {hint}" if hint else HELP
+
+    def _elsewhere(self, flag: str) -> str:
+        """Which parts have this very flag; or nothing."""
+        parts = self._parts_with(flag) if self._parts_with else []
+        return f"{_only(parts)} it" if parts else ""
 
     def _other_name(self, name: str) -> str:
         """What a flag that others have is called here, and in which parts; or nothing."""
@@ -105,8 +124,7 @@ class FlagParser(argparse.ArgumentParser):
             return called
         if not (parts := self._parts_with(needed)):
             return ""
-        have = f"only {' and '.join(parts)} {'has' if len(parts) == 1 else 'have'}"
-        return f"{called}, which {have}" if ours else f"{have} it"
+        return f"{called}, which {_only(parts)}" if ours else f"{_only(parts)} it"
 
     def _value_hint(self, error: argparse.ArgumentError) -> str:
         """What a wrong value was to be, from the flag's own choices; or nothing."""
@@ -143,6 +161,10 @@ class ShowAll(argparse.Action):
         parser.show_all()
         parser.print_help()
         parser.exit()
+
+
+def _only(parts: Sequence[str]) -> str:
+    return f"only {' and '.join(parts)} {'has' if len(parts) == 1 else 'have'}"
 
 
 def _plain(word: str) -> str:

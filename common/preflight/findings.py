@@ -48,8 +48,9 @@ def broken_link(findings: Findings) -> PeerLost | None:
     if link.connects:
         return PeerLost(f"{here} cannot send to {there}, {what}: look for a wrong MTU or a tunnel "
                         f"on the way{more}")
-    return PeerLost(f"{here} cannot connect to {there}, {what}: gloo needs all ephemeral ports "
-                    f"between all nodes, so open them in the firewall{more}")
+    return PeerLost(f"{here} cannot connect to {there}, {what}: gloo listens on ports that the "
+                    f"system gives it, there {findings.facts[b].ports}, so open these in the "
+                    f"firewall for all nodes, or give it fewer (docs/cluster.md){more}")
 
 
 def slow_link(findings: Findings) -> PeerLost | None:

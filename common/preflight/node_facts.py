@@ -21,10 +21,12 @@ from common.core.provenance import lines_of
 class NodeFacts:
     """What the preflight reports of a rank's node besides its RankInfo; as that, for JSON.
 
-    Sizes are bytes; `port` is that of its LinkServer, `link_speed` is in Mbit/s.
+    Sizes are bytes; `port` is that of its LinkServer, `ports` are those that the system gives to
+    whoever asks for any, as gloo does; `link_speed` is in Mbit/s.
     """
 
     port: int
+    ports: str
     name_means: str
     gateway: str | None
     link_speed: int | None
@@ -40,7 +42,7 @@ class NodeFacts:
                      master: str) -> "NodeFacts":
         """`master` is an address."""
         return cls(
-            port, own_name(), gateway(master), _interface_number(interface, "speed"),
+            port, given_ports(), own_name(), gateway(master), _interface_number(interface, "speed"),
             _interface_number(interface, "mtu"), *memory(), disk_free(output_dir),
             os.getloadavg()[0],
             [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())])
@@ -55,6 +57,11 @@ def own_name() -> str:
         return resolve(socket.gethostname())
     except UsageError:
         return "unknown"
+
+
+def given_ports() -> str:
+    """The range of ports that the system gives to who asks for any: "32768-60999"."""
+    return "-".join(" ".join(lines_of("/proc/sys/net/ipv4/ip_local_port_range")).split())
 
 
 def gateway(destination: str) -> str | None:

@@ -23,7 +23,8 @@ def page(findings: Findings) -> str:
               *speed_table(findings.speeds)] if findings.speeds else []
     for heading, body in (("ranks", _ranks(findings)), ("machines", _machines(findings)),
                           ("software and data", _software(findings)),
-                          ("links", _links(findings)), ("all-reduce", speeds),
+                          ("links", _links(findings)), ("ports to open", _ports(findings)),
+                          ("all-reduce", speeds),
                           ("remarks", ["  " + remark for remark in remarks(findings)])):
         lines += ["", heading, *body] if body else []
     verdict = (f"not ready: {findings.problems[0]}" if findings.problems else
@@ -77,6 +78,19 @@ def _links(findings: Findings) -> list[str]:
     trip = _matrix(findings, "  round trip from row to column, microseconds (median of 20)",
                    lambda link: f"{1e6 * (link.round_trip or 0):.0f}")
     return rate + trip
+
+
+def _ports(findings: Findings) -> list[str]:
+    if len(findings.facts) < 2:
+        return []
+    by_range: dict[str, list[str]] = {}
+    for info, facts in zip(findings.ranks, findings.facts, strict=True):
+        by_range.setdefault(facts.ports, []).append(str(info.rank))
+    where = ", ".join(f"{ports} on " + ("every node" if len(by_range) == 1 else
+                                        f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}")
+                      for ports, ranks in by_range.items())
+    return [f"  TCP, for all nodes: {findings.world.master_port} on rank 0; and {where}, of which "
+            "gloo uses some (fewer: docs/cluster.md)"]
 
 
 def _matrix(findings: Findings, title: str, cell: Callable[[Link], str]) -> list[str]:

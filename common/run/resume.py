@@ -76,7 +76,7 @@ def open_run(part: str, strategy: str, settings: Settings, node: Node,
         run = Run(name, settings, node, model, optimizer, gradient_sync, log, checkpoints,
                   loader.plan.iterations, loader.plan)
         log.when_lost = partial(write_anew, run, lock)
-        remarks = warnings + _begin(run) + _dropped(loader.plan)
+        remarks = warnings + _begin(run) + _remarks_on(loader.plan)
         stack.enter_context(_logged(run, remarks))
         with located(model, lambda: f"rank {node.world.rank} at {run.position}"):
             yield run
@@ -147,8 +147,11 @@ def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
         yield
 
 
-def _dropped(plan: EpochPlan) -> list[str]:
-    """A remark on the samples that no epoch uses, if there are any."""
+def _remarks_on(plan: EpochPlan) -> list[str]:
+    """A remark on samples that no epoch uses, and on a batch that is larger than an epoch."""
+    if plan.batch_size > plan.samples:
+        return [f"--batch-size {plan.batch_size} is more than the {plan.samples} training samples, "
+                "so every step takes all of them"]
     if not plan.dropped:
         return []
     return [f"each epoch drops a last batch of {plan.dropped} samples, fewer than "

@@ -113,10 +113,11 @@ class RunLog:
     def open_bar(self, epoch: int, done: int, iterations: int) -> None:
         """Starts an epoch: from here its durations count, and the leader's terminal gets a bar.
 
-        The bar counts the iterations of the whole run, so that its time left is the run's.
+        The bar counts the iterations of the whole run, so that its time left is the run's. It goes
+        to standard error, which mpirun reads through a pipe while standard output is a terminal.
         """
         self._durations = []
-        if self.world.is_leader and sys.stdout.isatty():
+        if self.world.is_leader and sys.stdout.isatty() and sys.stderr.isatty():
             self._bar = tqdm(total=iterations, initial=done, desc=f"epoch {epoch}", leave=False)
 
     def close_bar(self) -> None:

@@ -17,9 +17,11 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from common.core.console import console
 from common.core.failures import UsageError, first_line
 from common.core.provenance import ROOT
 from common.core.user_code import Place
+from common.core.world import World
 
 EXPERIMENT = "training"  # of MLflow, which has its runs under such a name
 SECONDS_A_CALL, METRICS_A_CALL = 1.0, 500
@@ -58,6 +60,8 @@ class LivePage(Tracker):
 
     def start(self, settings: Mapping[str, Any]) -> None:
         command = [sys.executable, str(ROOT / "scripts/compare.py"), str(self._folder), "--watch"]
+        console(World())(f"  this run's page, renewed as it goes on: "
+                         f"{self._folder / 'comparison.html'}")
         # In a session of its own: what stops the run must not stop the page before its end.
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                          stderr=subprocess.DEVNULL, start_new_session=True)

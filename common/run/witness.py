@@ -32,6 +32,7 @@ from common.cluster.watch import Watch
 from common.core.console import console, mark
 from common.core.failures import Failure, RanksDisagree, UsageError
 from common.core.progress import FINISHED, Progress, process_progress
+from common.core.uncaught import told_alone
 from common.core.world import World
 from common.run.comparison import uneven
 from common.run.observer import Found, Observer
@@ -60,13 +61,14 @@ def witness(model: nn.Module, optimizer: Optimizer, loader: Any = None, *, every
     `model` is the one that the loop calls; `progress` is for a loop that says where it is. On one
     rank it yields None.
     """
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        _require_group(os.environ)
-        _require_batches([_length(loader)], strict)
-        yield None
-        return
-    with _several_ranks(model, optimizer, loader, every, timeout, strict, progress) as observer:
-        yield observer
+    with told_alone():
+        if not dist.is_initialized() or dist.get_world_size() == 1:
+            _require_group(os.environ)
+            _require_batches([_length(loader)], strict)
+            yield None
+            return
+        with _several_ranks(model, optimizer, loader, every, timeout, strict, progress) as observer:
+            yield observer
 
 
 @contextmanager

@@ -14,10 +14,9 @@ not beyond: for more nodes than were measured there is none.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 from statistics import fmean, linear_regression, median
-
-import numpy as np
+from typing import NamedTuple
 
 from common.core.failures import DataError
 from common.core.spread import student
@@ -27,8 +26,9 @@ from studies.prediction.grid import COMPUTE_ONLY, Cell
 from studies.prediction.model import STRATEGIES, Cost, Gradient, Machine, link_seconds
 
 TRIES = 400  # of the overlapped cost, from none to all that was seen where links are fastest
-SLOWDOWNS = np.linspace(1, 2, 51)
+SLOWDOWNS = [1 + step / 50 for step in range(51)]
 SLOWDOWN_PRICE = 0.01  # a slowdown of 1.1 must make errors smaller by 1 % of a step
+ROUNDING = 1e-12  # of misfits: of equal ones the smallest slowdown and load count
 LEAST_CELLS = 3  # two, each predicted from the other alone, are not enough
 LEAST_ERROR = 0.02  # of a step: no model of a few constants is better than that
 COVERAGE = 0.95
@@ -84,30 +84,70 @@ def _gradient(cells: Sequence[Cell]) -> Gradient:
     return Gradient(tuple(cells[0]["gradient_bytes"][::-1]), tuple(ready[::-1]))
 
 
+class Overhead(NamedTuple):
+    """What averaging added to a step of one cell, and what one handling of the gradient adds.
+
+    All relative to the step; `links` has the link's part at each of SLOWDOWNS.
+    """
+
+    extra: float
+    serial: float
+    overlapped: float
+    links: list[float]
+
+
 def _fit_cost(name: str, cells: Sequence[Cell], model: Calibration) -> Cost:
     """The least squares of relative errors: the best serial cost for all others that are tried.
 
     Where no cell tells a slowdown from a cost, there is none: see SLOWDOWN_PRICE.
     """
-    strategy, rows = STRATEGIES[name], []
-    for cell in (cell for cell in cells if name in cell["variants"]):
-        ranks, step = cell["nodes"], measured(cell, name)
-        slower, compute = model.machine.oversubscription(ranks), model.compute(ranks)
-        link = model.link(payload_rate(cell["rate"]))
-        rows.append((step, step - compute.seconds, strategy.serial(ranks, slower),
-                     strategy.overlapped(ranks, slower), *(
-                         link_seconds(strategy, model.gradient, compute, ranks,
-                                      Cost(0, 0, slowdown).slowed(link))
-                         for slowdown in SLOWDOWNS)))
-    steps, extra, serial, overlapped, *links = np.array(rows).T  # a value for each cell
-    tried = max(0.0, (extra / overlapped).min()) * np.linspace(0, 1, TRIES)
-    rest = (extra - np.maximum(np.array(links)[:, None], tried[:, None] * overlapped)) / steps
-    share = serial / steps
-    best = np.maximum(0, (rest * share).sum(-1) / (share**2).sum())
-    misfit = (((rest - best[..., None] * share) ** 2).sum(-1)
-              + SLOWDOWN_PRICE * (SLOWDOWNS[:, None] - 1) ** 2)
-    slowdown, load = np.unravel_index(misfit.argmin(), misfit.shape)
-    return Cost(float(best[slowdown, load]), float(tried[load]), float(SLOWDOWNS[slowdown]))
+    rows = [_overhead(name, cell, model) for cell in cells if name in cell["variants"]]
+    most = max(0.0, min(row.extra / row.overlapped for row in rows))
+    loads = [most * part / (TRIES - 1) for part in range(TRIES)]
+    best = inf, Cost(0.0)
+    for number in range(len(SLOWDOWNS)):
+        best = _better_at(number, rows, loads, best)
+    return best[1]
+
+
+def _overhead(name: str, cell: Cell, model: Calibration) -> Overhead:
+    strategy, ranks, step = STRATEGIES[name], cell["nodes"], measured(cell, name)
+    slower, compute = model.machine.oversubscription(ranks), model.compute(ranks)
+    link = model.link(payload_rate(cell["rate"]))
+    links = [link_seconds(strategy, model.gradient, compute, ranks,
+                          Cost(0, 0, slowdown).slowed(link)) / step for slowdown in SLOWDOWNS]
+    return Overhead((step - compute.seconds) / step, strategy.serial(ranks, slower) / step,
+                    strategy.overlapped(ranks, slower) / step, links)
+
+
+def _better_at(number: int, rows: Sequence[Overhead], loads: Sequence[float],
+               best: tuple[float, Cost]) -> tuple[float, Cost]:
+    """`best`, or a smaller misfit at SLOWDOWNS[number] with one of `loads`, which rise; its Cost.
+
+    A cell's error is constant - load * slope - cost * serial. The sums over the cells change only
+    where the load outgrows a cell's link, so that each load that is tried costs a few products.
+    """
+    waiting = sorted(rows, key=lambda row: row.links[number] / row.overlapped, reverse=True)
+    price = SLOWDOWN_PRICE * (SLOWDOWNS[number] - 1) ** 2
+    serial = sum(row.serial**2 for row in rows)
+    constants = [row.extra - row.links[number] for row in rows]
+    constant = sum(each * row.serial for each, row in zip(constants, rows, strict=True))
+    square = sum(each**2 for each in constants)
+    slope = mixed = steep = 0.0
+    for load in loads:
+        while waiting and load * waiting[-1].overlapped > waiting[-1].links[number]:
+            row = waiting.pop()
+            constant += row.links[number] * row.serial
+            square += row.extra**2 - (row.extra - row.links[number]) ** 2
+            slope += row.overlapped * row.serial
+            mixed += row.extra * row.overlapped
+            steep += row.overlapped**2
+        rest = constant - load * slope
+        cost = max(0.0, rest / serial)
+        misfit = square - 2 * load * mixed + load**2 * steep - 2 * cost * rest + cost**2 * serial
+        if misfit + price < best[0] - ROUNDING:
+            best = misfit + price, Cost(cost, load, SLOWDOWNS[number])
+    return best
 
 
 def error_bars(cells: Sequence[Cell],

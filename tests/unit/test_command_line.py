@@ -1,7 +1,8 @@
 """Flags: every mistake is one sentence and exit code 2, before anything heavy is imported.
 
 Mutations that turn this red: leave world.attempt out of parse_command_line; drop `combine` from the
-row of --resume, from FlagParser, or from what a file says; drop ":changed" in going_on.
+row of --resume, from FlagParser, or from what a file says; drop ":changed" in going_on; take any
+word for a checkpoint in setting_types.resume; look at LARGEST before `accept` in _number.
 """
 
 import json
@@ -141,7 +142,15 @@ def test_a_workloads_row_gives_the_defaults_and_flags_overrule_it():
     (["--epochs", "0"], ["--epochs", "'0'", "at least 1"]),
     (["--timeout", "1e15"], ["--timeout", "'1e15'", "at most 1,000,000"]),
     (["--threads", "100000"], ["--threads", "'100000'", "from 1 to 1,024"]),
-    (["--learning-rate", "nan"], ["--learning-rate", "'nan'"]),
+    (["--learning-rate", "nan"], ["--learning-rate", "'nan' is not a number above 0"]),
+    (["--learning-rate", "1e30"], ["--learning-rate", "'1e30' is too large", "up to 4.6e+18"]),
+    (["--seed", "9" * 30], ["--seed", "is too large"]),
+    (["--learning-rate=-1e30"], ["'-1e30' is not a number above 0"]),
+    (["--resume", "atuo"], ["--resume: 'atuo' is none of", "no such file", "did you mean auto?"]),
+    (["--resume", "auto:chnaged"], ["--resume: 'chnaged' is none of no, auto, replace"]),
+    (["--resume", "latest:changed"], ["--resume: 'latest' is none of no, auto, replace"]),
+    (["--accumulate", "257"], ["--accumulate 257", "more micro-batches", "give 256 at most"]),
+    (["-M", "h", "-N", "4", "-R", "0", "--accumulate", "65"], ["--accumulate 65", "give 64"]),
     (["--momentum", "1"], ["--momentum", "'1'"]),
     (["--batch-size", "3.5"], ["--batch-size", "'3.5'"]),
     (["--workload", "imagenet"], ["imagenet", "digits-vgg11"]),

@@ -1,9 +1,11 @@
 """Loaders: exact augmentation, and the same batches from memory and from worker processes.
 
 Mutations that turn this red: cut out rows for columns, one pixel more, from the middle on, before
-normalising, or in every batch; take the middle modulo a fixed size.
+normalising, or in every batch; take the middle modulo a fixed size; drop require_images from
+create_loader, or Augment's.
 """
 
+import contextlib
 from dataclasses import replace
 from fractions import Fraction
 
@@ -16,10 +18,14 @@ from common.core.failures import UsageError
 from common.core.settings import Settings
 from common.core.world import World
 from common.data.augment import Augment
+from common.data.dataset import ArrayDataset
 from common.data.epoch_plan import share_of
 from common.data.loaders import InMemoryLoader, PlainLoader, WorkerLoader
+from common.options.command_line import parse_command_line
 from common.setup import create_loader
 from tests.small import small_dataset, small_loader
+
+NODE = Node(World(), torch.device("cpu"), 1)
 
 
 def reference(image: np.ndarray, top: int, left: int, flip: bool, row: int, column: int,
@@ -103,6 +109,34 @@ def test_worker_processes_give_the_same_batches_bit_for_bit(workers, first, dtyp
         assert torch.equal(ours.targets, theirs.targets) and ours.weight == theirs.weight
         for batch in (ours, theirs):
             assert batch.inputs.is_contiguous(memory_format=torch.channels_last)
+
+
+def points_of(shape: tuple[int, ...]) -> ArrayDataset:
+    return ArrayDataset(np.zeros((40, *shape), dtype=np.float32), np.arange(40) % 3,
+                        ("a", "b", "c"), "points")
+
+
+@pytest.mark.parametrize("flags, told", [
+    (["--crop-padding", "2"], "--crop-padding changes images"),
+    (["--cutout", "1"], "--cutout changes images"),
+    (["--flips", "alternating"], "--flips changes images"),
+    (["--tta"], "--tta changes images")])
+@pytest.mark.parametrize("workload, shape", [
+    ("spiral-mlp", (1, 1, 2)), ("examples/own_task.py:TABLE", (8,))])
+def test_what_changes_images_is_refused_where_samples_are_none(flags, told, workload, shape):
+    settings, _ = parse_command_line("PartOne", ["--workload", workload, *flags])
+    with pytest.raises(UsageError, match=f"{told}, and --workload {workload} has other samples"):
+        create_loader(settings, points_of(shape), NODE)
+    create_loader(parse_command_line("PartOne", ["--workload", workload])[0], points_of(shape),
+                  NODE)
+
+
+def test_a_cutout_as_large_as_the_images_is_refused():
+    for side, is_refused in ((7, False), (8, True), (64, True)):
+        settings = Settings(cutout=side, batch_size=9)
+        context = pytest.raises(UsageError, match=f"--cutout {side} is no smaller .* 8x8 pixels")
+        with context if is_refused else contextlib.nullcontext():
+            create_loader(settings, small_dataset(), NODE)
 
 
 def test_epochs_differ():

@@ -3,7 +3,7 @@
 Mutations that turn this red: calibrate on the cells to be predicted; take the links' round trip for
 their latency; data loading no part of computing; count the averaging as computing; hosts for
 machines; pass over --shared-processors, or take it for granted; a workload of another model; a bar
-for one cell.
+for one cell; import numpy in studies/prediction/fitting.py.
 """
 
 import json
@@ -18,6 +18,7 @@ from studies.prediction.fitting import calibrate
 from studies.prediction.grid import COMPUTE_ONLY
 from studies.prediction.model import STRATEGIES
 from studies.prediction.sources import BOX_LATENCY, read_source
+from tests.clone import bare_python, fresh_clone
 from tests.grid import CELLS, PLANTED, cell, grid
 from tests.ranks import ROOT
 from tests.recorded import GRADIENT, write_course, write_run
@@ -103,6 +104,20 @@ def test_the_simulation_draws_its_figure(tmp_path):
                    "--nodes", 2)
     assert done.returncode == 0, done.stderr
     assert "32 ranks keep" in picture.read_text() and str(picture) in done.stdout
+
+
+def test_a_python_without_any_package_predicts(tmp_path):
+    """As before anything is installed: in a clone without .venv."""
+    clone, bare = fresh_clone(tmp_path / "clone"), bare_python(tmp_path / "python")
+    command = ["scripts/predict.py", str(write_grid(tmp_path)), "--nodes", "4", "--rate", "1gbit"]
+    done, same = (subprocess.run([python, *command], cwd=folder, capture_output=True, text=True,
+                                 timeout=100, env={"PATH": "/usr/bin:/bin"})
+                  for python, folder in ((bare, clone), (sys.executable, ROOT)))
+    assert done.returncode == 0 and "4 nodes, 1gbit: " in done.stdout, done.stderr
+    assert done.stdout == same.stdout
+    done = subprocess.run([bare, *command, "--simulate", "x.svg"], cwd=clone, capture_output=True,
+                          text=True, timeout=100)
+    assert done.returncode == 2 and "has no matplotlib" in done.stderr
 
 
 def test_runs_and_their_preflight_become_cells(tmp_path, profile):

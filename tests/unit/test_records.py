@@ -87,7 +87,8 @@ def test_the_leaders_bar_counts_the_whole_run_and_names_the_slowest_phase(tmp_pa
             pass
 
     monkeypatch.setattr(run_log, "tqdm", Bar)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
     with log_in(tmp_path) as log:
         log.open_bar(2, 10, 40)
         log.step(replace(step(2, 0), seconds={"data": 0.1, "forward": 0.1, "backward": 0.6,
@@ -95,6 +96,17 @@ def test_the_leaders_bar_counts_the_whole_run_and_names_the_slowest_phase(tmp_pa
     assert bars[0].settings["initial"] == 10 and bars[0].settings["total"] == 40
     assert bars[0].steps == 1
     assert bars[0].text == "loss 2.346, 8 samples/s, mostly backward (60 %)"
+
+
+@pytest.mark.parametrize("terminal", ["stdout", "stderr"])
+def test_a_bar_takes_two_terminals(terminal, tmp_path, monkeypatch):
+    """mpirun gives its ranks one for standard output, and reads standard error line by line."""
+    monkeypatch.setattr(run_log, "tqdm", None)  # calling it would fail
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(getattr(sys, name), "isatty", lambda name=name: name == terminal,
+                            raising=False)
+    with log_in(tmp_path) as log:
+        log.open_bar(1, 0, 5)
 
 
 def test_a_resumed_log_holds_each_step_once(tmp_path):

@@ -1,7 +1,8 @@
 """What a resumed run compares with its checkpoint, and what it says of a difference.
 
 Mutations that turn this red: drop the comparison of data; count other code as exact, as inexact, or
-as a change that virtual nodes refuse; compare the number of a strategy's tensors alone.
+as a change that virtual nodes refuse; compare the number of a strategy's tensors alone; say nothing
+of a batch that is larger than the data.
 """
 
 import pytest
@@ -11,7 +12,8 @@ from common.cluster.process_group import Node
 from common.core.failures import UsageError
 from common.core.settings import Settings
 from common.core.world import World
-from common.run.resume import _check_settings, _exactness, _restore_ranks
+from common.data.epoch_plan import EpochPlan
+from common.run.resume import _check_settings, _exactness, _remarks_on, _restore_ranks
 
 NODE = Node(World(1, 2), torch.device("cpu"), threads=1)
 RAN_ON = {"code": "abc", "threads": 1, "device": "cpu"}
@@ -65,3 +67,11 @@ def test_a_strategys_state_of_the_same_form_is_this_ranks():
     state = [torch.zeros(2), torch.zeros(3)]
     assert _restore_ranks(SAVED, state, NODE) == []
     assert [each.tolist() for each in state] == [[5.0] * 2, [7.0] * 3]
+
+
+@pytest.mark.parametrize("batch, remarks", [
+    (20, []), (40, []), (35, ["each epoch drops a last batch of 5 samples, fewer than 8"]),
+    (41, ["--batch-size 41 is more than the 40 training samples, so every step takes all of "
+          "them"])])
+def test_what_becomes_of_the_last_batch_is_said(batch, remarks):
+    assert _remarks_on(EpochPlan(40, batch)) == remarks

@@ -2,10 +2,13 @@
 
 Mutations that turn this red: compare a wrong value with all choices of all flags; drop _digits
 (int2 is no misspelt int4); drop RELATIVES (adamax is no adam); lower LIKE_A_FLAG or LIKE_A_VALUE
-to difflib's 0.6; take a name out of common/options/other_names.py.
+to difflib's 0.6; take a name out of common/options/other_names.py; drop `_elsewhere`; let
+SentenceParser.error be argparse's.
 """
 
 import re
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -13,6 +16,8 @@ import pytest
 from common.core.failures import UsageError
 from common.options import other_names
 from common.options.command_line import PARTS, _parser, parse_command_line
+from tests.ranks import ROOT
+from tests.unit.test_interpreter import PROGRAMS
 
 CALLED = "in this program it is called "
 NO_FP16 = "float16 is not offered, since its range is too small for gradients that are not scaled"
@@ -171,6 +176,30 @@ def test_what_only_other_parts_have_is_told():
         CALLED + "--num-nodes, which only Part Two and Part Three have")
     assert complaint("PartThree", "--sync all-reduce").endswith("only Part Two has it")
     assert complaint("Preflight", "--parallel ddp").endswith("only Part Three has it")
+
+
+def test_the_clusters_flags_get_one_sentence_in_part_one():
+    assert complaint("PartOne", "-N 4") == (
+        "there is no flag -N here: only Part Two and Part Three have it")
+    assert complaint("PartOne", "-M 10.0.0.1 -N 4 -R 0") == (
+        "there are no flags -M, -N and -R here: only Part Two and Part Three have them")
+
+
+SCRIPTS = [path for path in PROGRAMS if path.startswith("scripts/")]
+
+
+@pytest.mark.parametrize("program", SCRIPTS)
+def test_every_program_says_a_mistake_in_one_sentence(program):
+    done = subprocess.run([sys.executable, program, "--no-such-flag"], cwd=ROOT, timeout=100,
+                          capture_output=True, text=True)
+    assert done.returncode == 2 and not done.stdout
+    assert re.fullmatch(r"error: .+ \(see --help\)\n", done.stderr), done.stderr
+    assert not done.stderr.startswith("error: argument ")
+
+
+def test_no_program_has_a_parser_that_prints_its_usage():
+    assert not [program for program in PROGRAMS if not program.endswith("worker.py")  # of ours
+                and "argparse.ArgumentParser(" in (ROOT / program).read_text()]
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -139,8 +139,8 @@ def test_the_live_page_is_renewed_after_any_signal_that_ends_the_run(number, tmp
         os.kill(int(told.split()[0]), signal.SIGKILL)
 
 
-def test_the_command_of_the_live_page_draws_the_run(tmp_path, monkeypatch):
-    """What the tracker starts is called here, with a run that has ended."""
+def test_the_command_of_the_live_page_draws_the_run(tmp_path, monkeypatch, capsys):
+    """What the tracker starts is called here, with a run that has ended; it says where that is."""
     started: list[list[str]] = []
     with log_in(tmp_path, tracker=trackers.create_tracker("page", tmp_path, True)) as log:
         with monkeypatch.context() as patch:
@@ -149,6 +149,7 @@ def test_the_command_of_the_live_page_draws_the_run(tmp_path, monkeypatch):
                       ran_on={})
             log.step(step(1, 0))
     (_, program, *flags), = started
+    assert f"renewed as it goes on: {tmp_path / 'comparison.html'}\n" in capsys.readouterr().out
     drawn: list[list[str]] = []
     monkeypatch.setattr(sys, "argv", [program, *flags])
     monkeypatch.setattr("common.reporting.live.watch", lambda folders, draw, say: drawn.append(

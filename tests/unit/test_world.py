@@ -2,7 +2,8 @@
 
 Mutations that turn this red: drop a row of MPI_VARIABLES, or `_from_launcher` from detect_world;
 take any machine for rank 0's (no `here != size`); drop _require_not_left_over; drop the comparison
-with srun's own numbers from _mpi_variables; take a batch script's SLURM_PROCID for a rank.
+with srun's own numbers from _mpi_variables; take a batch script's SLURM_PROCID for a rank; drop
+_require_address_alone.
 """
 
 import pytest
@@ -138,3 +139,23 @@ def test_mistakes_are_named(environment, flags, words):
         detect_world(environment, **flags)
     for word in words:
         assert word in str(raised.value)
+
+
+@pytest.mark.parametrize("master, told", [
+    ("10.0.0.1:29501", "--master-ip 10.0.0.1, and the port with --master-port 29501"),
+    ("http://10.0.0.1", "--master-ip 10.0.0.1"),
+    ("tcp://node0:29500/", "--master-ip node0, and the port with --master-port 29500"),
+    ("[fd00::1]:29500", "--master-ip fd00::1, and the port with --master-port 29500"),
+    ("10.0.0.1/24", "--master-ip 10.0.0.1")])
+def test_an_address_in_other_words_is_answered_with_the_flags(master, told):
+    for launch in (lambda: detect_world({}, master_ip=master, num_nodes=2, rank=0),
+                   lambda: detect_world(TORCHRUN | {"MASTER_ADDR": master})):
+        with pytest.raises(UsageError) as raised:
+            launch()
+        assert str(raised.value).endswith(f"give {told}") and repr(master) in str(raised.value)
+
+
+@pytest.mark.parametrize("master", ["10.0.0.1", "fd00::1", "[fd00::1]", "node-0.cluster", "::1"])
+def test_an_address_alone_is_taken(master):
+    world = detect_world({}, master_ip=master, num_nodes=2, rank=0)
+    assert world.master_address == master.strip("[]")
