@@ -57,8 +57,8 @@ def prepare_model_for_evaluation(model: nn.Module, device: torch.device | str,
                                  checkpoint_path: str | Path) -> nn.Module:
     """`model` on `device` with a checkpoint's weights, in evaluation mode.
 
-    The checkpoint may be a plain torch.save of the four keys, or of a state_dict. Raises
-    CheckpointError when it cannot be used.
+    The checkpoint may be of another program: see docs/checkpoints.md. Raises CheckpointError when
+    it cannot be used.
     """
     contents = checkpoint.read(checkpoint_path, say=print)
     checkpoint.restore(contents, checkpoint_path, unwrapped(model))
@@ -72,8 +72,8 @@ def prepare_model_for_training(
         distribute_flag: bool = False) -> tuple[nn.Module, nn.Module, Optimizer]:
     """(model, cross-entropy criterion, SGD optimizer), all on `device`.
 
-    `continue_flag` restores model and optimizer from a checkpoint, or from a plain torch.save of
-    the four keys; of a state_dict alone only the model. `distribute_flag` wraps the model in
+    `continue_flag` restores model and optimizer from a checkpoint, also from another program's;
+    where that holds weights alone, only the model. `distribute_flag` wraps the model in
     DistributedDataParallel, which every rank of a process group must do together. The leader says
     how many parameters there are.
     """

@@ -70,6 +70,7 @@ NAMES = {
     "--tracker": "--logger --report-to",
     "--tracker tensorboard": "--tensorboard --use-tensorboard --tb",
     "--tracker mlflow": "--mlflow --use-mlflow",
+    "--tracker wandb": "--wandb --use-wandb",
     "--profile": "--profiler --trace",
     "--bucket-mb": "--bucket-cap-mb --bucket-size --bucket-size-mb --ddp-bucket-cap-mb",
     "--wire": "--comm-hook --ddp-comm-hook --gradient-compression --grad-compression",
@@ -120,10 +121,20 @@ SENTENCES = {
     "--smallest-batch --drop-last":
         "an epoch's last batch is dropped where it has fewer than 16 samples, or than a quarter of "
         "a smaller batch",
-    "--wandb --use-wandb --wandb-project":
-        "the trackers are TensorBoard, MLflow or one of your own, with --tracker FILE.py:NAME",
+    "--wandb-project --wandb-entity --wandb-name --wandb-run-name --wandb-group --wandb-mode":
+        "wandb's own variables say it, as WANDB_PROJECT does, and --tracker wandb uses them",
+    "--comet --use-comet --comet-ml --comet-project --comet-project-name --comet-workspace "
+    "--comet-api-key":
+        "Comet is an example of a tracker of your own: --tracker "
+        "examples/comet_tracker.py:CometTracker",
+    "--neptune --use-neptune --clearml --use-clearml --aim":
+        "the trackers are TensorBoard, MLflow, wandb or one of your own, with --tracker "
+        "FILE.py:NAME",
     "--distributed --multiprocessing-distributed --ddp --use-ddp --dist":
         "Part Two and Part Three are the distributed programs",
+    "--strategy --distributed-strategy --parallel-strategy":
+        "DistributedDataParallel is Part Three, and the strategies that average by hand are Part "
+        "Two's --sync",
 }
 
 VALUES = (  # names of one thing, whichever of them the flag at hand has
@@ -143,6 +154,8 @@ VALUES = (  # names of one thing, whichever of them the flag at hand has
     ("ddp", "distributed-data-parallel", "distributeddataparallel"),
     ("model-split", "model-parallel"),
     ("tensorboard", "tb"),
+    ("wandb", "weights-and-biases", "wandb-offline"),
+    ("comet", "comet-ml", "cometml"),
 )
 
 VALUE_SENTENCES = {
@@ -155,6 +168,9 @@ VALUE_SENTENCES = {
         "the size is not measured, so that the same command gives the same bits; 1 is the default",
     ("--sync", "ddp"):
         "DistributedDataParallel is Part Three",
+    ("--tracker", "comet"):
+        "Comet is an example of a tracker of your own: --tracker "
+        "examples/comet_tracker.py:CometTracker",
 }
 RELATIVES = ("adamw", "nadam", "radam", "adamax", "sgdw", "adan", "adagrad")  # not misspelt
 

@@ -107,8 +107,8 @@ def _sync_folder(folder: Path) -> None:
 def read(path: Path | str, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """The verified contents of a checkpoint, on the CPU. Runs no code from the file.
 
-    Of a file that plain torch.save wrote, what there is of the assignment's four keys; `say` is
-    told so. Raises CheckpointError when it is missing, damaged, foreign or of a newer format.
+    Of a file of another program, what there is of the assignment's four keys; `say` is told so.
+    Raises CheckpointError when it is missing, damaged, foreign or of a newer format.
     """
     contents = parse(read_bytes(path), Path(path))
     for remark in plain_checkpoint.remarks_on(contents, path):
@@ -120,8 +120,12 @@ def read_bytes(path: Path | str) -> bytes:
     """The file as it is. Raises CheckpointError when it cannot be read, or ends as none does."""
     try:
         with open_file(path) as file:
-            file.seek(-min(_TRAILER, os.fstat(file.fileno()).st_size), io.SEEK_END)
-            if not plain_checkpoint.is_plain(end := file.read()):
+            size = os.fstat(file.fileno()).st_size
+            start = file.read(plain_checkpoint.SAFETENSORS_START)
+            file.seek(-min(_TRAILER, size), io.SEEK_END)
+            end = file.read()
+            if not (plain_checkpoint.is_plain(end)
+                    or plain_checkpoint.is_safetensors(start, size)):
                 _require_mark(end, path)  # a foreign file may be larger than the memory
             file.seek(0)
             return file.read()
@@ -134,6 +138,8 @@ def read_bytes(path: Path | str) -> bytes:
 
 def parse(data: bytes, path: Path) -> dict[str, Any]:
     """As `read`, from bytes; `path` is for messages. `sealed` says whether the file is."""
+    if plain_checkpoint.is_safetensors(data[:plain_checkpoint.SAFETENSORS_START], len(data)):
+        return {**plain_checkpoint.from_safetensors(data, path), "sealed": False}
     if sealed := not plain_checkpoint.is_plain(data):
         _verify(data, path)
     else:
@@ -190,12 +196,12 @@ def restore(contents: dict[str, Any], path: Path | str, model: nn.Module,
     One without a state of the optimizer leaves it as it is. Raises CheckpointError when the
     checkpoint belongs to another architecture.
     """
-    weights = plain_checkpoint.without_prefix(contents["model_state_dict"], model)
+    weights = contents["model_state_dict"]
     try:
+        weights = plain_checkpoint.renamed(weights, model)
         model.load_state_dict(weights)
     except (RuntimeError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} holds another architecture than this run's "
-                              f"{type(model).__name__}") from error
+        raise CheckpointError(f"{path} {plain_checkpoint.mismatch(weights, model)}") from error
     if optimizer is not None and "optimizer_state_dict" in contents:
         _restore_optimizer(contents, path, optimizer)
 

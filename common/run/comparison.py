@@ -16,7 +16,8 @@ class Row(NamedTuple):
 
     `weights` and `gradients` are checksums: one a tensor, or one for all of them. `batches` are the
     fingerprints of those since the last row and `sizes` their numbers of samples; `seen` counts all
-    batches. `first_epoch` is SeenSamples' sketch.
+    batches. `first_epoch` is SeenSamples' sketch. `is_wrapped` says whether the loop has called a
+    DistributedDataParallel.
     """
 
     steps: int
@@ -26,6 +27,7 @@ class Row(NamedTuple):
     sizes: list[int]
     seen: int
     first_epoch: list[int]
+    is_wrapped: bool = False
 
 
 class Answer(NamedTuple):
@@ -84,12 +86,21 @@ class Comparison:
                 "though their gradients are equal: the replicas drift. Give every rank the same "
                 "learning rate and optimizer state, and change no weights on one rank alone")
         if self._apart > self.every or (is_last and not self._have_agreed):
-            return (f"nobody averages: after {steps} steps rank {rank} has other gradients and "
-                    f"weights than rank {other}{where}. Wrap the model in DistributedDataParallel "
-                    "and call what it returns, or average the gradients before optimizer.step(); "
-                    f"weights that are averaged every N steps need witness(..., every=N), which is "
-                    f"{self.every} now")
+            return self._not_averaged(
+                f"after {steps} steps rank {rank} has other gradients and weights than rank "
+                f"{other}{where}", all(row.is_wrapped for row in rows))
         return ""
+
+    def _not_averaged(self, differ: str, is_wrapped: bool) -> str:
+        """A sentence on ranks that `differ`, and what to do."""
+        every = ("; weights that are averaged every N steps need witness(..., every=N), which is "
+                 f"{self.every} now")
+        if is_wrapped:
+            return (f"{differ}, though DistributedDataParallel was called: clip or change "
+                    "gradients on every rank alike, and leave no_sync() before the last backward "
+                    f"of a step{every}")
+        return (f"nobody averages: {differ}. Wrap the model in DistributedDataParallel and call "
+                f"what it returns, or average the gradients before optimizer.step(){every}")
 
     def _is_first(self, is_last: bool) -> bool:
         """Whether the next rows will say which tensor it is."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed import Store
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from common.cluster.pace import poll_seconds
@@ -125,7 +126,12 @@ class Observer:
                      if each.grad is not None and each.grad.layout == torch.strided]
         marks, sizes = self.seen.take()
         return Row(self._steps, _numbers(parameters, in_detail), _numbers(gradients, in_detail),
-                   marks, sizes, self.seen.batches, self.seen.first_epoch())
+                   marks, sizes, self.seen.batches, self.seen.first_epoch(), self._is_wrapped())
+
+    def _is_wrapped(self) -> bool:
+        """Whether the loop has called the model, and that averages what backward computes."""
+        return self.here.batches > 0 and any(
+            isinstance(each, DistributedDataParallel) for each in self._model.modules())
 
     def _ask(self, topic: str, row: Row) -> Answer | None:
         """The leader's answer to all ranks' rows, None when it takes too long."""

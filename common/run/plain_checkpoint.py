@@ -1,25 +1,29 @@
-"""Checkpoints that plain torch.save wrote: the assignment's four keys, or weights alone.
+"""Checkpoints of other programs: the assignment's four keys, or weights alone.
 
-They have no seal: all that vouches for their bytes are the zip file's own checksums. What a run can
-do without is missing too: the place within an epoch, the settings, the data, the random numbers.
+They have no seal: all that vouches for the bytes of those that torch.save wrote are the zip file's
+own checksums, and safetensors has none. What a run can do without is missing too: the place within
+an epoch, the settings, the data, the random numbers.
 
     python3 scripts/evaluate.py their_model.pt --workload cifar10-vgg11
 """
 
 import io
+import sys
 import zipfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from common.core.failures import CheckpointError
+from common.core.failures import CheckpointError, first_line
 from common.core.progress import Position
 
 END_RECORD = b"PK\x05\x06"
-PREFIX = "module."  # what DistributedDataParallel and DataParallel put before every name
+SAFETENSORS_START = 9  # bytes: the length of the header, and the brace that it begins with
+COMPILED = "_orig_mod."  # what torch.compile puts before the names of a module
 _KEYS: dict[str, Any] = {"epoch": int, "loss": (int, float, Tensor), "optimizer_state_dict": dict}
 # The settings by which torch's optimizers differ: SGD would accept Adam's state without a word.
 _TELLING = {"momentum", "betas", "rho"}
@@ -41,6 +45,29 @@ def require_sound(data: bytes, path: Path) -> None:
         raise CheckpointError(f"{path} is not a checkpoint, or it is damaged ({error})") from error
     if broken is not None:
         raise CheckpointError(f"{path} is damaged: the checksum of {broken} does not match")
+
+
+def is_safetensors(start: bytes, size: int) -> bool:
+    """Whether a file of `size` bytes, the first SAFETENSORS_START of which are given, is one."""
+    return start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= size - 8
+
+
+def from_safetensors(data: bytes, path: Path) -> dict[str, Any]:
+    """The `model_state_dict` of a safetensors file.
+
+    Raises CheckpointError where it holds no weights, or its library is not installed.
+    """
+    try:
+        from safetensors.torch import load
+    except ImportError as error:
+        raise CheckpointError(f"{path} is a safetensors file, and the package that reads it is not "
+                              f"installed: {sys.executable} -m pip install safetensors") from error
+    try:
+        weights = load(data)
+    except Exception as error:  # the library has its own, and torch others
+        raise CheckpointError(f"{path} cannot be loaded: it is damaged, or not what safetensors "
+                              f"writes ({first_line(error)})") from error
+    return {**from_plain(weights, path), "has_checksums": False}
 
 
 def why_not_loaded(data: bytes) -> str:
@@ -65,8 +92,7 @@ def from_plain(contents: Any, path: Path) -> dict[str, Any]:
     """
     if not isinstance(contents, dict):
         raise CheckpointError(f"{path} is not a checkpoint: it holds {type(contents).__name__}")
-    if "model_state_dict" not in contents:
-        contents = {"model_state_dict": contents}
+    contents = _by_our_names(contents)
     weights = contents["model_state_dict"]
     if not isinstance(weights, dict) or not weights or not all(
             isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()):
@@ -77,22 +103,78 @@ def from_plain(contents: Any, path: Path) -> dict[str, Any]:
                if isinstance(contents.get(name), kind)}}
 
 
+def _by_our_names(contents: dict[Any, Any]) -> dict[Any, Any]:
+    """`contents` by the names of the four keys, of which pytorch/examples calls two otherwise.
+
+    Lightning's file has its weights by the same name; its epochs, which begin at 0, are left out.
+    """
+    if "model_state_dict" in contents:
+        return contents
+    if not isinstance(weights := contents.get("state_dict"), dict):
+        return {"model_state_dict": contents}
+    if "optimizer" not in contents:
+        return {"model_state_dict": weights}
+    return {"model_state_dict": weights, "epoch": contents.get("epoch"),
+            "optimizer_state_dict": contents["optimizer"]}
+
+
 def remarks_on(contents: Mapping[str, Any], path: Path | str) -> list[str]:
     """That a file carries no seal, and what it lacks; nothing on one that has its seal."""
     if contents["sealed"]:
         return []
     needed = {"epoch": "epoch", "optimizer_state_dict": "optimizer state"}
     lacking = [words for name, words in needed.items() if name not in contents]
-    return [f"{path} carries no seal: plain torch.save wrote it, and all that vouches for it are "
-            "the zip file's checksums" + f"; it has no {' and no '.join(lacking)}" * bool(lacking)]
+    wrote = ("plain torch.save wrote it, and all that vouches for it are the zip file's checksums"
+             if contents.get("has_checksums", True) else
+             "safetensors wrote it, and nothing vouches for its bytes")
+    return [f"{path} carries no seal: {wrote}"
+            + f"; it has no {' and no '.join(lacking)}" * bool(lacking)]
 
 
-def without_prefix(weights: Mapping[str, Tensor], model: nn.Module) -> Mapping[str, Tensor]:
-    """`weights` without the wrapper's "module." before each name, which `model` does not have."""
-    if weights.keys() & model.state_dict().keys() or not all(
-            str(name).startswith(PREFIX) for name in weights):
+def renamed(weights: Mapping[str, Tensor], model: nn.Module) -> Mapping[str, Tensor]:
+    """`weights` by the names that `model` has, whatever was around the model that was saved.
+
+    DistributedDataParallel, torch.compile and a LightningModule put words before the names. Weights
+    that differ from the model's in more are returned as they are.
+    """
+    names, theirs = model.state_dict().keys(), _bare(weights)
+    mine = _bare(model.state_dict())
+    around = _around(theirs, mine)
+    if weights.keys() == names or theirs.keys() != {around + name for name in mine}:
         return weights
-    return {name.removeprefix(PREFIX): tensor for name, tensor in weights.items()}
+    return {name: theirs[around + bare] for name, bare in zip(names, mine, strict=True)}
+
+
+def mismatch(weights: Mapping[Any, Any], model: nn.Module) -> str:
+    """What keeps `weights` out of `model`: other tensors beside them, or another architecture."""
+    kind, theirs, mine = type(model).__name__, _shapes(weights), _shapes(model.state_dict())
+    around = _around(theirs, mine)
+    inner = {name.removeprefix(around): shape for name, shape in theirs.items()
+             if name.startswith(around)}
+    if around and inner == mine:
+        return (f"holds the weights of this run's {kind} as {around[:-1]}, and other tensors "
+                f"beside them: save the state_dict() of {around[:-1]} alone")
+    odd = next((name for name in [*mine, *inner] if mine.get(name) != inner.get(name)), None)
+    return f"holds another architecture than this run's {kind}" + (
+        f": {odd} is {inner.get(odd, 'missing')}, and here it is {mine.get(odd, 'missing')}"
+        if odd else "")
+
+
+def _bare(weights: Mapping[Any, Any]) -> dict[str, Any]:
+    """`weights` by their names without torch.compile's word."""
+    return {str(name).replace(COMPILED, ""): value for name, value in weights.items()}
+
+
+def _shapes(weights: Mapping[Any, Any]) -> dict[str, str]:
+    return {name: "x".join(map(str, getattr(value, "shape", ()))) or "one number"
+            for name, value in _bare(weights).items()}
+
+
+def _around(theirs: Iterable[str], mine: Collection[str]) -> str:
+    """The words, with a dot behind each, that most of the names `mine` have before them."""
+    found = Counter(name.removesuffix(inner) for name in theirs for inner in mine
+                    if name == inner or name.endswith(f".{inner}"))
+    return max(found, key=found.__getitem__, default="")
 
 
 def is_state_of(groups: Any, mine: Mapping[str, Any]) -> bool:

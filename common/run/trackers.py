@@ -6,6 +6,7 @@
 """
 
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -23,12 +24,15 @@ from common.core.provenance import ROOT
 from common.core.user_code import Place
 from common.core.world import World
 
-EXPERIMENT = "training"  # of MLflow, which has its runs under such a name
+EXPERIMENT = "training"  # of MLflow, and wandb's project: they have their runs under such a name
 SECONDS_A_CALL, METRICS_A_CALL = 1.0, 500
 # Unless the environment says otherwise MLflow keeps no files, tells its makers how it is used, and
 # tries for minutes to reach a server that is gone.
 MLFLOW_VARIABLES = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true",
                     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+# And wandb would ask for an account, copy what the terminal shows, and tell its makers of errors.
+WANDB_VARIABLES = {"WANDB_MODE": "offline", "WANDB_PROJECT": EXPERIMENT, "WANDB_CONSOLE": "off",
+                   "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
 
 
 class Tracker:
@@ -167,10 +171,46 @@ class Mlflow(Tracker):
         self._send("FINISHED" if self._has_result else "FAILED")
 
 
+class Wandb(Tracker):
+    """Metrics, and the settings as its config, in a run of wandb's project EXPERIMENT.
+
+    Offline, unless WANDB_MODE says otherwise: files in `folder`/wandb, which `wandb sync` sends. A
+    resumed run goes on in the same one, whose id stands in `folder`/wandb/run.txt. A run without a
+    result on the test set ends as failed. Raises UsageError where wandb cannot start.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        for variable, value in WANDB_VARIABLES.items():
+            os.environ.setdefault(variable, value)
+        import wandb
+
+        number = folder / "wandb" / "run.txt"
+        number.parent.mkdir(parents=True, exist_ok=True)
+        if not number.exists():
+            number.write_text(secrets.token_hex(4))
+        self._wandb, self._has_result = wandb, False
+        try:
+            self._run = wandb.init(dir=folder, id=number.read_text(), resume="allow",
+                                   name=os.environ.get("WANDB_NAME") or folder.name)
+        except wandb.Error as error:
+            raise UsageError(f"--tracker wandb cannot start: {first_line(error)}") from error
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        self._run.config.update(dict(settings), allow_val_change=True)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+        self._has_result |= any(name.startswith("test/") for name in values)
+
+    def close(self) -> None:
+        self._run.finish(exit_code=0 if self._has_result else 1)
+        self._wandb.teardown()  # ends its process
+
+
 TRACKERS: dict[str, Callable[[Path], Tracker]] = {
     "none": lambda folder: Tracker(), "page": LivePage, "tensorboard": TensorBoard,
-    "mlflow": Mlflow}
-_PACKAGES = {"tensorboard": "torch.utils.tensorboard", "mlflow": "mlflow"}
+    "mlflow": Mlflow, "wandb": Wandb}
+_PACKAGES = {"tensorboard": "torch.utils.tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
 
 
 def find_tracker(name: str) -> Callable[[Path], Tracker]:

@@ -73,6 +73,8 @@ class Setting:
     def before_step(self) -> None:
         """Between backward and step; where the rank at fault ends, or stops, in the fifth."""
         self.steps += 1
+        if self.has("clipped"):
+            nn.utils.clip_grad_norm_(self.model.parameters(), 0.01)
         if self.steps == 5 and self.has("killed"):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.steps == 5 and self.has("stuck"):

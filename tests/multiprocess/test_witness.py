@@ -2,7 +2,8 @@
 
 Mutations that turn this red: compare no gradients in Comparison; end Standstill's thread; raise
 EVERY in own_loops.py; draw the multipliers of seen_samples from torch's own random numbers; have
-`_all_or_none` publish nothing; wait by the store's own wait in Observer._wait.
+`_all_or_none` publish nothing; wait by the store's own wait in Observer._wait; have
+Observer._is_wrapped return False, or drop its look at the batches.
 """
 
 import contextlib
@@ -22,6 +23,8 @@ from tests.ranks import Outcome, error_lines, free_port, program, run_programs, 
 
 # By fault: what every rank is told, and the steps after which at the latest.
 TOLD = {"nobody": ("nobody averages", EVERY + 2),
+        "clipped": ("rank 1 has other gradients and weights .*, though DistributedDataParallel was "
+                    "called: clip", EVERY + 2),
         "unwrapped": ("distribute_flag=True, but the model is not wrapped", 0),
         "begin": ("rank 1 begins with other weights than rank 0", 1),
         "drift": ("rank 1 has other weights than rank 0 .* the replicas drift", 4),
@@ -34,7 +37,8 @@ TOLD = {"nobody": ("nobody averages", EVERY + 2),
 ONLY_WARNED_OF = ("reshuffled", "set_epoch")  # in loops of others
 OTHERS = [loop for loop in LOOPS if loop != "documented"]
 CASES = [*product(OTHERS, ["nobody", "begin", "drift", "same", "empty", *ONLY_WARNED_OF]),
-         *(("documented", fault) for fault in TOLD if fault != "set_epoch")]
+         ("ddp", "clipped"),
+         *(("documented", fault) for fault in TOLD if fault not in ("clipped", "set_epoch"))]
 
 
 def learned(name: str, guard) -> list[torch.Tensor]:

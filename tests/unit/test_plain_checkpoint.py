@@ -1,15 +1,23 @@
-"""Files of plain torch.save: the assignment's four keys or weights, with a word on their seal.
+"""Files of other programs: the assignment's four keys or weights, with a word on their seal.
 
-Mutations that turn this red: drop is_plain from parse; from_plain without "module."; leave the CRCs
-unread; is_plain true for any end record; is_state_of always True; drop the position of the next
-epoch; let --resume auto take a file without seal.
+Mutations that turn this red: drop is_plain from parse; let _around return ""; _bare without its
+replace; drop the optimizer of pytorch/examples, or take Lightning's epoch; leave the CRCs unread;
+is_plain true for any end record; is_state_of always True; drop the position of the next epoch; let
+--resume auto take a file without seal; drop is_safetensors from read_bytes, or from parse.
 """
 
+import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
+from torch.utils.data import DataLoader
 
 import common
 from common.core.failures import CheckpointError
@@ -18,7 +26,9 @@ from common.run import checkpoint, plain_checkpoint
 from common.run.resume import _leaders_checkpoint
 from tests.small import small_model
 
-FORMS = ("four keys", "state_dict")
+FORMS = ("four keys", "pytorch/examples", "state_dict", "safetensors")
+WITH_OPTIMIZER = FORMS[:2]
+NO_CHECKSUMS = "safetensors wrote it, and nothing vouches for its bytes"
 
 
 def trained(seed: int = 5) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -31,12 +41,17 @@ def trained(seed: int = 5) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def save(path: Path, form: str, prefix: str = "") -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Writes the file as the write-ups do, and returns what is in it."""
+    """Writes the file as the write-ups do, or other programs, and returns what is in it."""
     model, optimizer = trained()
     weights = {prefix + name: tensor for name, tensor in model.state_dict().items()}
-    torch.save(weights if form == "state_dict" else {
-        "epoch": 3, "model_state_dict": weights, "loss": torch.tensor(0.5),
-        "optimizer_state_dict": optimizer.state_dict()}, path)
+    if form == "safetensors":
+        save_file(weights, path)
+    else:
+        torch.save({"state_dict": weights, "four keys": {
+            "epoch": 3, "model_state_dict": weights, "loss": torch.tensor(0.5),
+            "optimizer_state_dict": optimizer.state_dict()}, "pytorch/examples": {
+                "epoch": 3, "arch": "resnet18", "state_dict": weights, "best_acc1": torch.ones(()),
+                "optimizer": optimizer.state_dict(), "scheduler": {"step_size": 30}}}[form], path)
     return model, optimizer
 
 
@@ -45,7 +60,7 @@ def same(one: nn.Module, other: nn.Module) -> bool:
     return all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("prefix", ["", "module.", "module._orig_mod."])
 @pytest.mark.parametrize("form", FORMS)
 def test_the_documented_functions_take_it_with_a_word(form, prefix, tmp_path, capsys):
     path = tmp_path / "their_model.pt"
@@ -57,11 +72,97 @@ def test_the_documented_functions_take_it_with_a_word(form, prefix, tmp_path, ca
         small_model(torch.float32), "cpu", 0.1, 0.9, 0.0, True, path)
     assert same(found, model)
     said = capsys.readouterr().out
-    assert "carries no seal" in said and ("no optimizer state" in said) == (form == "state_dict")
+    assert "carries no seal" in said and (NO_CHECKSUMS in said) == (form == "safetensors")
+    assert ("no optimizer state" in said) == (form not in WITH_OPTIMIZER)
     momenta = [restored.state[parameter].get("momentum_buffer") for parameter in found.parameters()]
     expected = [optimizer.state[parameter]["momentum_buffer"] for parameter in model.parameters()]
-    assert momenta == [None] * len(momenta) if form == "state_dict" else all(
-        map(torch.equal, momenta, expected))
+    assert all(map(torch.equal, momenta, expected)) if form in WITH_OPTIMIZER else (
+        momenta == [None] * len(momenta))
+
+
+def with_compiled_layers(model: nn.Module) -> nn.Module:
+    model.layers = torch.compile(model.layers)
+    return model
+
+
+@pytest.mark.parametrize("wrap", [
+    nn.DataParallel, torch.compile, lambda model: torch.compile(nn.DataParallel(model)),
+    with_compiled_layers], ids=["DataParallel", "compiled", "both", "compiled layers"])
+def test_whatever_is_around_the_model_that_was_saved_its_weights_are_read(
+        wrap: Callable[[nn.Module], Any], tmp_path):
+    """And the other way round: a compiled model reads those of one that was not."""
+    torch.save(wrap(trained()[0]).state_dict(), tmp_path / "m.pt")
+    found = common.prepare_model_for_evaluation(small_model(torch.float32), "cpu",
+                                                tmp_path / "m.pt")
+    assert same(found, trained()[0])
+    save(tmp_path / "m.pt", "state_dict")
+    inner = small_model(torch.float32)
+    common.prepare_model_for_evaluation(torch.compile(inner), "cpu", tmp_path / "m.pt")
+    assert same(inner, trained()[0])
+
+
+@patch.dict(os.environ)  # where Lightning sets variables
+@pytest.mark.filterwarnings("ignore")  # its own, on what torch deprecates and on few workers
+def test_a_checkpoint_that_lightning_wrote_is_read_for_its_weights(tmp_path):
+    from lightning.pytorch import LightningModule, Trainer
+
+    class Lit(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.save_hyperparameters({"width": 3})
+            self.net = small_model(torch.float32)
+
+        def training_step(self, batch, index):
+            return self.net(batch).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1, 0.9)
+
+    lit, path = Lit(), tmp_path / "last.ckpt"
+    trainer = Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_progress_bar=False,
+                      enable_model_summary=False, default_root_dir=tmp_path)
+    trainer.fit(lit, DataLoader(torch.randn(8, 3, 8, 8), 4))
+    trainer.save_checkpoint(path)
+    assert same(common.prepare_model_for_evaluation(small_model(torch.float32), "cpu", path),
+                lit.net)
+    with pytest.raises(CheckpointError, match="holds weights alone"):
+        plain_checkpoint.position_after(checkpoint.read(path), path, 9)
+
+
+def test_what_is_beside_the_weights_is_no_other_architecture(tmp_path):
+    weights = {f"net.{name}": tensor for name, tensor in trained()[0].state_dict().items()}
+    torch.save({"state_dict": {**weights, "criterion.weight": torch.ones(5)}}, tmp_path / "m.pt")
+    with pytest.raises(CheckpointError, match="holds the weights of this run's SmallNet as net, "
+                                              "and other tensors beside them"):
+        common.prepare_model_for_evaluation(small_model(torch.float32), "cpu", tmp_path / "m.pt")
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("change, sentence", [
+    ({"layers.0.weight": torch.ones(2, 3)}, r"layers\.0\.weight is 2x3, and here it is 5x3x3x3"),
+    ({"layers.0.weight": None}, r"layers\.0\.weight is missing, and here it is 5x3x3x3"),
+    ({"head.bias": torch.ones(7)}, r"head\.bias is 7, and here it is missing")])
+def test_another_architecture_is_told_by_its_first_difference(prefix, change, sentence, tmp_path):
+    weights = {**trained()[0].state_dict(), **change}
+    torch.save({prefix + name: tensor for name, tensor in weights.items() if tensor is not None},
+               tmp_path / "m.pt")
+    with pytest.raises(CheckpointError, match=rf"another architecture than .*Net: {sentence}"):
+        common.prepare_model_for_evaluation(small_model(torch.float32), "cpu", tmp_path / "m.pt")
+
+
+def test_a_safetensors_file_that_cannot_be_read_is_a_sentence(tmp_path, monkeypatch):
+    path = tmp_path / "model.safetensors"
+    save(path, "safetensors")
+    whole = path.read_bytes()
+    for length in (len(whole) - 1, 20):
+        path.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=r"model\.safetensors .*(damaged|cut short)"):
+            checkpoint.read(path)
+    path.write_bytes(whole)
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    with pytest.raises(CheckpointError, match="the package that reads it is not installed: .* -m "
+                                              "pip install safetensors"):
+        checkpoint.read(path)
 
 
 def test_a_sealed_checkpoint_draws_no_word(tmp_path):
@@ -136,8 +237,9 @@ def test_another_optimizers_state_is_refused_by_what_it_is_like(tmp_path):
 
 def test_a_run_goes_on_at_the_next_epoch_and_not_from_weights_alone(tmp_path):
     path = tmp_path / "m.pt"
-    save(path, "four keys")
-    assert plain_checkpoint.position_after(checkpoint.read(path), path, 9) == Position(4, 0, 27)
+    for form in WITH_OPTIMIZER:
+        save(path, form)
+        assert plain_checkpoint.position_after(checkpoint.read(path), path, 9) == Position(4, 0, 27)
     save(path, "state_dict")
     with pytest.raises(CheckpointError, match="holds weights alone.*scripts/evaluate.py"):
         plain_checkpoint.position_after(checkpoint.read(path), path, 9)

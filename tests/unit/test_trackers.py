@@ -1,16 +1,20 @@
-"""Trackers: the leader's figures reach TensorBoard, MLflow and anyone with the same three methods.
+"""Trackers: the leader's figures reach TensorBoard, MLflow, wandb, and whoever has three methods.
 
 Mutations that turn this red: a tracker on every rank; `step` counted from the epoch's start; the
 epoch's mean not logged; no close when the run fails; find_tracker left out of prepare_runs; a new
-run of MLflow's at each start; what waits not sent at the end; no purge_step; the live page in the
-run's own session or on its terminal, of another folder, or without --watch.
+run of MLflow's or wandb's at each start; what waits not sent at the end; no purge_step; the live
+page in the run's own session or on its terminal, of another folder, or without --watch; wandb's
+mode left to wandb, its run not finished, or its process left behind.
 """
 
+import json
 import os
 import runpy
 import signal
+import struct
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +40,7 @@ from tests.unit.test_records import log_in, step
 
 
 @pytest.fixture(autouse=True)
-def the_settings_of_mlflow() -> Iterator[None]:
+def the_settings_of_mlflow_and_wandb() -> Iterator[None]:
     """Are variables of the environment, which go on to later tests otherwise."""
     with patch.dict(os.environ):
         yield
@@ -251,8 +255,84 @@ def test_a_store_that_cannot_be_used_is_a_sentence(tmp_path, monkeypatch):
         trackers.create_tracker("mlflow", tmp_path, True)
 
 
+def log_records(data: bytes) -> Iterator[bytes]:
+    """The records of a file in LevelDB's log format, behind wandb's own seven bytes."""
+    place, record = 7, b""
+    while place + 7 < len(data):
+        if (left := 2**15 - place % 2**15) < 7:  # a header does not reach over two blocks
+            place += left
+            continue
+        length, kind = struct.unpack_from("<HB", data, place + 4)
+        record += data[place + 7:place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or its last part
+            yield record
+            record = b""
+
+
+def written_by_wandb(folder: Path) -> list[dict]:
+    """What the .wandb files in `folder` hold, oldest first."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found = []
+    for path in sorted(folder.glob("offline-run-*/run-*.wandb")):
+        records = [Record.FromString(each) for each in log_records(path.read_bytes())]
+        found.append({
+            "run": next(each.run for each in records if each.WhichOneof("record_type") == "run"),
+            "config": {item.key: json.loads(item.value_json) for each in records
+                       for item in (*each.run.config.update, *each.config.update)},
+            "history": [{"".join(item.nested_key) or item.key: json.loads(item.value_json)
+                         for item in each.history.item} for each in records
+                        if each.WhichOneof("record_type") == "history"],
+            "exit": [each.exit.exit_code for each in records
+                     if each.WhichOneof("record_type") == "exit"]})
+    return found
+
+
+def children() -> set[str]:
+    path = Path(f"/proc/self/task/{os.getpid()}/children")
+    return set(path.read_text().split())
+
+
+def test_wandb_holds_offline_what_was_logged_and_a_resumed_run_goes_on_in_it(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    before = children()
+    for seed, at, name in ((1, 3, "batch/loss"), (2, 4, "test/loss")):
+        tracker = trackers.create_tracker("wandb", tmp_path / "PartOne", True)
+        tracker.start({"seed": seed, "sync": ["ddp"], "model": None})
+        tracker.log(at, {"batch/accuracy": 0.5})
+        tracker.log(at, {name: 2.5 - seed})
+        tracker.close()
+    assert children() <= before
+    first, second = written_by_wandb(tmp_path / "PartOne" / "wandb")
+    assert (first["run"].project, first["run"].display_name) == ("training", "PartOne")
+    assert first["run"].run_id == second["run"].run_id
+    assert first["config"]["seed"] == 1 and second["config"]["seed"] == 2
+    assert second["config"]["sync"] == ["ddp"]
+    for part, row in ((first, {"_step": 3, "batch/accuracy": 0.5, "batch/loss": 1.5}),
+                      (second, {"_step": 4, "batch/accuracy": 0.5, "test/loss": 0.5})):
+        assert [row.items() <= each.items() for each in part["history"]] == [True]
+    assert (first["exit"], second["exit"]) == ([1], [0])
+
+
+def test_comets_example_leaves_an_archive_to_upload(tmp_path, monkeypatch):
+    pytest.importorskip("comet_ml")
+    place = f"{ROOT / 'examples' / 'comet_tracker.py'}:CometTracker"
+    tracker = trackers.create_tracker(place, tmp_path, True)
+    tracker.start({"seed": 7, "model": None})
+    tracker.log(3, {"batch/loss": 2.5})
+    tracker.close()
+    archive, = (tmp_path / "comet").glob("*.zip")
+    with zipfile.ZipFile(archive) as file:
+        messages = [json.loads(line)["payload"] for line in file.read("messages.json").splitlines()]
+    told = [each["metric"] for each in messages if "metric" in each]
+    assert [(one["metricName"], one["metricValue"], one["step"]) for one in told
+            if one["metricName"] == "batch/loss"] == [("batch/loss", 2.5, 3)]
+
+
 @pytest.mark.parametrize("name, module", [("tensorboard", "torch.utils.tensorboard"),
-                                          ("mlflow", "mlflow")])
+                                          ("mlflow", "mlflow"), ("wandb", "wandb")])
 def test_without_the_package_one_sentence_says_what_to_install(name, module, tmp_path,
                                                                monkeypatch):
     """Before anything else of the run: no data, no model and no folder has been touched."""

@@ -2,7 +2,8 @@
 
 Mutations that turn this red: return no failure for a second equal batch; count every call of the
 model as a batch; hash tensors of every layout; leave out resolve_conj; keep all batches of ranks
-that are not in step; sum(place * each) for the second checksum of _numbers.
+that are not in step; sum(place * each) for the second checksum of _numbers; any() in place of all()
+for the ranks' is_wrapped.
 """
 
 import pytest
@@ -69,6 +70,16 @@ def test_weights_that_are_never_equal_are_averaged_by_nobody(steps, is_last):
     comparison = Comparison(NAMES, 3)
     said = [told(comparison, *apart(1 + step), is_last=is_last) for step in range(steps)]
     assert said[-1].startswith("nobody averages: after") and not any(said[:-1])
+
+
+@pytest.mark.parametrize("wrapped, sentence", [
+    ((True, True), "though DistributedDataParallel was called: clip or change gradients on every"),
+    ((True, False), "Wrap the model in DistributedDataParallel")])
+def test_who_wraps_the_model_is_not_told_to_wrap_it(wrapped, sentence):
+    rows = [row._replace(is_wrapped=is_wrapped)
+            for row, is_wrapped in zip(apart(3), wrapped, strict=True)]
+    said = told(Comparison(NAMES, 3), *rows, is_last=True)
+    assert sentence in said and ("nobody averages" in said) == (not all(wrapped))
 
 
 def test_equal_batches_twice_are_no_chance():
