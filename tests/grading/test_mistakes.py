@@ -1,9 +1,8 @@
 """Every mistake is told once, the gravest first; what it costs, and what a student reads of it.
 
-Mutations that turn this red: `found[:1]` in mistakes; GRAVITY of each id 0; no _is_a_sign in
-`common`; no _news; `wrong - {1}` for the worlds that are right; HANG_WEIGHT = 1; `weight` 1 for
-what cheats; map(str, grade.costs) in _rows; f"{check.world} ranks"; round(x, 3) in as_gradescope;
-RIGHT[1.0] in _told.
+Mutations that turn this red: the first alone in mistakes; GRAVITY of each id 0; no _is_a_sign in
+`common`; no _news; HANG_WEIGHT = 1; no CHEATS in `weight`; map(str, grade.costs) in _rows;
+f"{check.world} ranks"; a score of three decimals in as_gradescope; RIGHT[1.0] in _told.
 """
 
 import json
@@ -88,7 +87,7 @@ def shown(text: str) -> None:
 
 
 @pytest.mark.parametrize("grades", [
-    [grade()], [grade((4, BASIC, "rank-left-waiting"))],
+    [grade()], [grade((4, BASIC, "rank-left-waiting"))], [grade(costs=(Cost(2, 1, 3, 6, 1.0),))],
     [grade(*everywhere([BASIC], "raises", (2, 3, 4)),
            not_run={(world, each) for world in (2, 3, 4) for each in PLAN[world][1:]}, costs=())],
     [grade(), grade((3, NAN, "nan"), bound="none"), grade((4, LARGE, "forged"))]])

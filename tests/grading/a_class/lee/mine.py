@@ -1,8 +1,8 @@
-"""Hostile: takes all memory that there is."""
+"""Hostile: takes all memory that there is, at once."""
 
 kept = []
 
 
 def Mine(gradients):
     while True:
-        kept.append(bytearray(b"x") * (64 << 20))
+        kept.append(bytearray(1 << 40))
