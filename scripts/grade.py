@@ -4,8 +4,8 @@
     python3 scripts/grade.py submissions/*.py:MyAllReduce --bytes ring --json marks.json
 
 A strategy is a class with a method average(gradients), or a function; see PartTwo/own_strategy.py.
-It is run on 1, 2, 3 and 4 ranks of this machine and compared, in float64, with one rank. The first
-mistake is told in one sentence: what is wrong, in which tensor, on which rank.
+It is run on 1, 2, 3 and 4 ranks of this machine and compared, in float64, with one rank. Each
+mistake is told in one sentence, the gravest first: what is wrong, in which tensor, on which rank.
 
 The code runs in processes of its own, with limits on time, memory, and on what it may write and
 start. It may read whatever the user may who starts this: grade code that you do not trust in a
@@ -40,6 +40,8 @@ of the largest gradient of each tensor, with an attribute: tolerance = 1e-2."""
 def main() -> None:
     options = _parser().parse_args()
     places = [place for text in options.strategies for place in places_of(text)]
+    what = "1 strategy" if len(places) == 1 else f"{len(places)} strategies"
+    _say(f"grading {what}: at most {options.seconds:g} s" + " each" * (len(places) > 1))
     # torch is imported only now: --help and a mistyped flag have been answered already
     from studies.grading import report
     from studies.grading.grading import grade_of
@@ -49,7 +51,7 @@ def main() -> None:
     preload("torch._dynamo", "studies.grading.rank_under_test")
     grades = []
     for place in places:
-        grades.append(grade_of(place, options.bytes, options.seconds))
+        grades.append(grade_of(place, options.bytes, options.seconds, tell=_say))
         print(report.as_text(grades[-1]), flush=True)
     if len(grades) > 1:
         print(f"\n{report.as_list(grades)}")
@@ -66,11 +68,18 @@ def places_of(text: str) -> Sequence[Place]:
     if place is None:
         raise UsageError(f"{text!r} is not of the form FILE.py:NAME")
     if "*" not in str(place.file):
+        if not place.file.is_file():
+            raise UsageError(f"there is no file {place.file}")
         return [place]
     files = sorted(Path(place.file.anchor).glob(str(place.file.relative_to(place.file.anchor))))
     if not files:
         raise UsageError(f"no file is like {place.file}")
     return [Place(file, place.name) for file in files]
+
+
+def _say(line: str) -> None:
+    """What is done meanwhile: on standard error, so that verdicts can be piped."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def _write(path: Path, content: Any) -> None:

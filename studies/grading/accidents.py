@@ -20,11 +20,11 @@ def of_a_nan(outcome: Outcome) -> Finding | None:
         for tensor, (name, found) in enumerate(zip(facts.names, seen.gradients, strict=True)):
             expected, is_nan = (np.isnan(_row(each)) for each in (facts.mean(0, tensor), found))
             if (expected & ~is_nan).any():
-                return Finding.of(outcome, "nan", f"tensor {name!r} on rank {rank} has a number "
-                                  "where the mean is NaN, so nobody notices", 0, name, rank)
+                return Finding.of(outcome, "nan", f"{facts.told(tensor)} on rank {rank} has a "
+                                  "number where the mean is NaN, so nobody notices", 0, name, rank)
             if (is_nan & ~expected).any() and not outcome.tolerance:
                 return Finding.of(outcome, "nan", f"it has spread to {int(is_nan.sum())} elements "
-                                  f"of tensor {name!r} on rank {rank}", 0, name, rank)
+                                  f"of {facts.told(tensor)} on rank {rank}", 0, name, rank)
     return None
 
 

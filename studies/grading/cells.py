@@ -28,6 +28,10 @@ class Truth:
     names: Sequence[str]
     local: Sequence[Sequence[Sequence[Row | None]]]
 
+    def told(self, tensor: int) -> str:
+        """Its name, and its place, by which other models' tensors compare (scripts/prove.py)."""
+        return f"tensor {self.names[tensor]!r} ({tensor + 1} of {len(self.names)})"
+
     def mean(self, step: int, tensor: int) -> Row | None:
         """None where no rank has a gradient; otherwise those that have none count with zeros."""
         rows = [rank[tensor] for rank in self.local[step]]

@@ -66,12 +66,10 @@ def _gradient_bytes(scenario: Scenario) -> int:
     return 8 * sum(prod(shape) for name, shape in scenario.shapes if name not in scenario.unused)
 
 
-def too_many_bytes(found: Sequence[Cost], bound: str) -> Finding | None:
-    """What the first number of ranks sends that sends more than `bound` allows."""
-    for cost in found:
-        if bound != "none" and cost.share(bound) > SLACK:
-            return Finding("too-many-bytes", "more bytes are sent than the task allows: with "
-                           f"{cost.world} ranks the busiest sends {cost.busiest:,} bytes in a step "
-                           f"and all together {cost.together:,}, that is {cost.share(bound):.2f} "
-                           f"times the bound ({bound}), for gradients of {cost.gradient:,} bytes")
-    return None
+def too_many_bytes(found: Sequence[Cost], bound: str) -> list[Finding]:
+    """A finding for the smallest number of ranks that sends more than `bound` allows, or none."""
+    return [Finding("too-many-bytes", "more bytes are sent than the task allows: with "
+                    f"{cost.world} ranks the busiest sends {cost.busiest:,} bytes in a step "
+                    f"and all together {cost.together:,}, that is {cost.share(bound):.2f} "
+                    f"times the bound ({bound}), for gradients of {cost.gradient:,} bytes")
+            for cost in found if bound != "none" and cost.share(bound) > SLACK][:1]

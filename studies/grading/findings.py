@@ -1,4 +1,4 @@
-"""What is wrong in one scenario: the first thing, in a sentence, with the tensor and the rank."""
+"""What is wrong in one scenario, in sentences with the tensor and the rank."""
 
 from collections.abc import Sequence
 
@@ -7,27 +7,27 @@ import numpy as np
 from studies.grading.accidents import of_a_lost_peer, of_a_nan
 from studies.grading.cells import EXACT, Cell, cells, truth_of
 from studies.grading.costs import least_bytes
-from studies.grading.finding import Finding
+from studies.grading.finding import WRONG_NUMBERS, Finding
 from studies.grading.hypotheses import HYPOTHESES
 from studies.grading.session import Outcome, Step
 from studies.grading.training import RATE
 
 SOME_BYTES = 64
-OF_SOME_RANKS = ("nothing-averaged", "sum-not-divided", "wrong-divisor", "zero", "ranks-left-out",
-                 "ranks-count-unequally", "differs")
+# These say what is wrong on whichever ranks they are seen; of others, that some have the mean.
+ON_ANY_RANK = ("weighted-again", "stale", "wrong-order", "mixed-shapes")
 
 
-def finding(outcome: Outcome) -> Finding | None:
-    """None where the strategy has passed."""
+def findings(outcome: Outcome) -> list[Finding]:
+    """What has ended the scenario, and the first mistake in the steps before; none if it passed."""
     if outcome.scenario.loses_a_peer:
-        return of_a_lost_peer(outcome)
-    if outcome.scenario.has_nan:
-        return of_a_nan(outcome)
-    for look in (_trouble, _not_waited, _weights, _not_in_place, _numbers, _nothing_sent):
-        found = look(outcome)
-        if found:
-            return found
-    return None
+        found = [of_a_lost_peer(outcome)]
+    elif outcome.scenario.has_nan:
+        found = [of_a_nan(outcome)]
+    else:
+        looks = (_under_way, _not_waited, _weights, _not_in_place, _numbers, _nothing_sent)
+        seen = filter(None, (look(outcome) for look in looks))
+        found = [_trouble(outcome), next(seen, None)]
+    return [each for each in found if each]
 
 
 def _trouble(outcome: Outcome) -> Finding | None:
@@ -46,16 +46,30 @@ def _trouble(outcome: Outcome) -> Finding | None:
                       len(outcome.steps), rank=trouble.rank, trace=trouble.trace)
 
 
+def _under_way(outcome: Outcome) -> Finding | None:
+    for number, step in enumerate(outcome.steps):
+        for rank, seen in enumerate(step.seen):
+            if seen.under_way:
+                names = truth_of(outcome).names
+                place = names.index(seen.under_way) if seen.under_way in names else None
+                told = "a tensor" if place is None else truth_of(outcome).told(place)
+                return Finding.of(outcome, "changed-under-way", f"{told} on rank {rank} is written "
+                                  "to after its asynchronous all-reduce has started and before "
+                                  "wait() has returned", number,
+                                  None if place is None else names[place], rank)
+    return None
+
+
 def _not_waited(outcome: Outcome) -> Finding | None:
-    names = truth_of(outcome).names
+    facts = truth_of(outcome)
     for number, step in enumerate(outcome.steps):
         for rank, (seen, settled) in enumerate(zip(step.seen, step.settled, strict=True)):
             late = [place for place, pair in enumerate(zip(seen.gradients, settled.gradients,
                                                            strict=True)) if not _same(*pair)]
             if late:
-                name = names[late[0]]
-                return Finding.of(outcome, "not-waited", f"tensor {name!r} on rank {rank} still "
-                                  "changes after average() has returned", number, name, rank)
+                return Finding.of(outcome, "not-waited", f"{facts.told(late[0])} on rank {rank} "
+                                  "still changes after average() has returned", number,
+                                  facts.names[late[0]], rank)
     return None
 
 
@@ -89,15 +103,15 @@ def _first_other(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> in
 
 
 def _changed_weight(outcome: Outcome, step: Step, number: int, rank: int, place: int) -> Finding:
-    name = truth_of(outcome).names[place]
+    name, told = truth_of(outcome).names[place], truth_of(outcome).told(place)
     gradients = [seen.gradients[place] for seen in step.seen]
     for moment in (1, 2):
         now = [seen.weights[moment][place] for seen in step.seen]
         if _are_equal(now) and not _are_equal(gradients):
-            return Finding.of(outcome, "weights-averaged", f"the weights of {name!r} on rank {rank}"
-                              " become those of all ranks, and its gradient does not", number,
+            return Finding.of(outcome, "weights-averaged", f"the weights of {told} on rank {rank} "
+                              "become those of all ranks, and its gradient does not", number,
                               name, rank)
-    return Finding.of(outcome, "changes-model", f"the weights of {name!r} on rank {rank} are not "
+    return Finding.of(outcome, "changes-model", f"the weights of {told} on rank {rank} are not "
                       "what the optimizer alone makes of them", number, name, rank)
 
 
@@ -126,14 +140,16 @@ def _numbers(outcome: Outcome) -> Finding | None:
         return None
     id, told, first = _explanation([cell for cell in wrong if cell.is_large] or wrong)
     ranks = {cell.rank for cell in wrong}
-    if id in OF_SOME_RANKS and len(ranks) < outcome.world:
+    right = sorted(set(range(outcome.world)) - ranks)
+    if right and id in WRONG_NUMBERS and id not in ON_ANY_RANK:
         id = "some-ranks-only"
-        told += f", while rank {min(set(range(outcome.world)) - ranks)} has the mean"
+        told += f", while rank {right[0]} " + (
+            "has the mean" if len(right) > 1 else "alone has the mean, as after dist.reduce")
     elif id == "nothing-averaged" and _is_part(wrong, every):
         id, told = "tensor-skipped", told + _which_part(wrong, first)
     elif id == "nothing-averaged" and _least_sent(outcome) > SOME_BYTES:
         id, told = "not-in-place", f"{told}, although messages were sent"
-    return Finding.of(outcome, id, f"tensor {first.name!r} on rank {first.rank} {told}",
+    return Finding.of(outcome, id, f"{first.truth.told(first.tensor)} on rank {first.rank} {told}",
                       first.step, first.name, first.rank)
 
 

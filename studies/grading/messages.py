@@ -48,7 +48,8 @@ class Seen(NamedTuple):
 
     `returned` says what `average` has returned, "" for nothing; `replaced` whether it has put
     other tensors into the list. Weights are those before `average`, after it, and after the
-    optimizer's step.
+    optimizer's step. `under_way` names a tensor that was changed while it was being summed, "" for
+    none.
     """
 
     gradients: list[np.ndarray | None]
@@ -57,6 +58,7 @@ class Seen(NamedTuple):
     weights: tuple[Arrays, Arrays, Arrays]
     buffers_changed: bool
     seconds: float
+    under_way: str = ""
 
 
 class Settled(NamedTuple):
@@ -141,7 +143,7 @@ def _looked(header: Header, body: bytes, is_seen: bool, shapes: Shapes) -> Seen 
     before, after, stepped = ([next(arrays) for _ in shapes] for _ in range(3))
     return Seen(gradients, _text(header, "returned"), _flag(header, "replaced"),
                 (before, after, stepped), _flag(header, "buffers_changed"),
-                _number(header, "seconds", MOST_SECONDS))
+                _number(header, "seconds", MOST_SECONDS), _text(header, "under_way"))
 
 
 @cache

@@ -3,35 +3,50 @@
 from collections.abc import Sequence
 from typing import Any
 
-from studies.grading.grading import Check, Grade
+from studies.grading.costs import Cost
+from studies.grading.finding import Finding
+from studies.grading.grading import HANG_WEIGHT, Grade
+from studies.grading.mistakes import Check
+from studies.grading.session import ranks_in_words
 
 POINTS = 100.0
 POINTS_FOR_BYTES = 20.0  # of these, where the task has a bound
+NOT_RUN = "not run, because of what went wrong before"
+RIGHT = {1.0: "right",  # by what it counts
+         HANG_WEIGHT: "right, and counts half, because a rank is left waiting elsewhere",
+         0.0: "right, and counts nothing, because of what is wrong elsewhere"}
 
 
 def as_text(grade: Grade) -> str:
-    """The sentence, the user's traceback if there is one, and a short table."""
-    lines = [f"{grade.place}: {verdict(grade)}"]
-    if grade.diagnosis and grade.diagnosis.trace:
-        lines.append(grade.diagnosis.trace.rstrip())
+    """A sentence for each mistake, with the user's traceback if there is one; a short table."""
+    lines = [f"{grade.place}: {verdict(grade)}", *_trace(grade.diagnosis)]
+    for each in grade.mistakes[1:]:
+        lines += [f"  {'also':12}{each.sentence}", *_trace(each)]
     lines.append(f"  {'correct':12}{passed(grade)} scenarios"
                  + (f", within the tolerance it declares ({grade.tolerance:g})"
                     if grade.tolerance else ""))
-    for cost in grade.costs:
-        limit = "" if grade.bound == "none" else (
-            f", {cost.share(grade.bound):.2f} times the bound ({grade.bound})")
-        lines.append(f"  {f'{cost.world} ranks':12}{cost.busiest:,} bytes a step from the busiest "
-                     f"rank{limit}; {cost.slowdown:.2f} times the seconds of our "
-                     "all-reduce")
+    lines += [f"  {ranks_in_words(cost.world):12}{_sent(cost, grade.bound)}; "
+              f"{cost.slowdown:.2f} times the seconds of our all-reduce" for cost in grade.costs]
     lines.append(f"  {'points':12}{points(grade):.1f} of {POINTS:.0f}")
     return "\n".join(lines)
 
 
+def _trace(found: Finding | None) -> list[str]:
+    return [found.trace.rstrip()] if found and found.trace else []
+
+
+def _sent(cost: Cost, bound: str) -> str:
+    limit = "" if bound == "none" else f", {cost.share(bound):.2f} times the bound ({bound})"
+    return f"{cost.busiest:,} bytes a step from the busiest rank{limit}"
+
+
 def as_list(grades: Sequence[Grade]) -> str:
     """One line a strategy, for a whole class."""
-    return "\n".join([f"{'points':>6}  {'diagnosis':24}strategy", *(
-        f"{points(grade):6.1f}  {grade.diagnosis.id if grade.diagnosis else 'right':24}"
-        f"{grade.place}" for grade in grades)])
+    found = [", ".join(each.id for each in grade.mistakes) or "right" for grade in grades]
+    width = max(map(len, ("mistakes, gravest first", *found)))
+    return "\n".join([f"{'points':>6}  {'mistakes, gravest first':{width}}  strategy", *(
+        f"{points(grade):6.1f}  {told:{width}}  {grade.place}"
+        for grade, told in zip(grades, found, strict=True))])
 
 
 def verdict(grade: Grade) -> str:
@@ -48,7 +63,7 @@ def passed(grade: Grade) -> str:
 def points(grade: Grade) -> float:
     """For correctness, and for bytes where there is a bound; seconds count nothing."""
     for_bytes = _points_for_bytes(grade)
-    return (POINTS - for_bytes) * grade.correctness + for_bytes * grade.bytes_mark
+    return round((POINTS - for_bytes) * grade.correctness + for_bytes * grade.bytes_mark, 1)
 
 
 def _points_for_bytes(grade: Grade) -> float:
@@ -57,16 +72,14 @@ def _points_for_bytes(grade: Grade) -> float:
 
 def as_record(grade: Grade) -> dict[str, Any]:
     """All of it, for --json."""
-    found = grade.diagnosis
-    return {"strategy": str(grade.place), "is_right": found is None,
-            "exit_code": grade.exit_code, "verdict": verdict(grade),
-            "diagnosis": found and {"id": found.id, "sentence": found.sentence,
-                                    "tensor": found.tensor, "rank": found.rank,
-                                    "traceback": found.trace},
-            "tolerance": grade.tolerance, "points": points(grade),
+    found = [{"id": each.id, "sentence": each.sentence, "tensor": each.tensor, "rank": each.rank,
+              "traceback": each.trace} for each in grade.mistakes]
+    return {"strategy": str(grade.place), "is_right": not found, "exit_code": grade.exit_code,
+            "verdict": verdict(grade), "diagnosis": found[0] if found else None,
+            "mistakes": found, "tolerance": grade.tolerance, "points": points(grade),
             "correctness": grade.correctness, "seconds_to_grade": grade.seconds,
             "scenarios": [{"ranks": check.world, "name": check.scenario.name,
-                           "is_passed": check.is_passed, "told": _told(check)}
+                           "is_passed": check.is_passed, "told": _told(check, grade.weight)}
                           for check in grade.checks],
             "bound": grade.bound, "bytes_mark": grade.bytes_mark,
             "costs": [cost._asdict() for cost in grade.costs]}
@@ -74,29 +87,30 @@ def as_record(grade: Grade) -> dict[str, Any]:
 
 def as_gradescope(grades: Sequence[Grade]) -> dict[str, Any]:
     """What Gradescope expects in results.json; of several strategies, the mean of their points."""
-    tests = [test for grade in grades for test in _tests(grade, len(grades))]
-    return {"score": round(sum(map(points, grades)) / len(grades), 2),
+    rows = [row for grade in grades for row in _rows(grade, len(grades))]
+    upto = [round(sum(row[1] for row in rows[:end]), 1) for end in range(len(rows) + 1)]
+    tests = [{"name": name, "score": round(share * (after - before), 1),
+              "max_score": round(after - before, 1), "output": told}
+             for (name, _, share, told), before, after in zip(rows, upto, upto[1:], strict=False)]
+    return {"score": round(sum(map(points, grades)) / len(grades), 1),
             "output": "\n\n".join(map(as_text, grades)), "tests": tests}
 
 
-def _tests(grade: Grade, strategies: int) -> list[dict[str, Any]]:
+def _rows(grade: Grade, strategies: int) -> list[tuple[str, float, float, str]]:
+    """Name, most points, the share of them that is given, and what the student reads."""
     before = f"{grade.place.name}: " if strategies > 1 else ""
     most = (POINTS - _points_for_bytes(grade)) / len(grade.checks) / strategies
-    found = [_row(f"{before}{check.world} ranks, {check.scenario.name}", most,
-                  check.is_passed and grade.correctness > 0, _told(check))
+    found = [(f"{before}{ranks_in_words(check.world)}, {check.scenario.name}", most,
+              check.is_passed * grade.weight, _told(check, grade.weight))
              for check in grade.checks]
     if grade.bound != "none":
-        found.append(_row(f"{before}bytes sent ({grade.bound})", POINTS_FOR_BYTES / strategies,
-                          grade.bytes_mark, "\n".join(map(str, grade.costs))))
+        sent = [f"{ranks_in_words(cost.world)}: {_sent(cost, grade.bound)}" for cost in grade.costs]
+        found.append((f"{before}bytes sent ({grade.bound})", POINTS_FOR_BYTES / strategies,
+                      grade.bytes_mark, "\n".join(sent) or NOT_RUN))
     return found
 
 
-def _row(name: str, most: float, share: float, output: str) -> dict[str, Any]:
-    return {"name": name, "score": round(most * share, 3), "max_score": round(most, 3),
-            "output": output}
-
-
-def _told(check: Check) -> str:
-    if check.finding:
-        return check.finding.sentence
-    return "right" if check.is_passed else "not run, because of what went wrong before"
+def _told(check: Check, weight: float) -> str:
+    if check.findings:
+        return "\n".join(each.sentence for each in check.findings)
+    return RIGHT[weight] if check.is_passed else NOT_RUN

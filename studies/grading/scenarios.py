@@ -21,7 +21,7 @@ Shards = Sequence[Sequence[int]]
 # Of equal size, so that tensors that are exchanged leave numbers and no crash. Two have one shape;
 # there are more of them than ranks.
 EQUAL: Shapes = (("first.weight", (4, 6)), ("first.bias", (24,)), ("second.weight", (6, 4)),
-                 ("third.weight", (4, 6)), ("last.weight", (2, 3, 4)))
+                 ("third.weight", (4, 6)), ("last.bias", (2, 3, 4)))
 # No size, nor the sum of all, is a multiple of 2, 3 or 4.
 ODD: Shapes = (("stem.weight", (5, 7, 1)), ("stem.bias", (5,)), ("scale", (1,)),
                ("head.weight", (7, 11)), ("head.bias", (7,)))

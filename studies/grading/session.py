@@ -4,7 +4,7 @@ All scenarios of one size share one set of processes; it is replaced where an ex
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from secrets import randbits
 from typing import NamedTuple, cast
 
@@ -45,24 +45,30 @@ class Outcome(NamedTuple):
 
 
 def outcomes(place: Place, seconds: float,
-             plan: Mapping[int, Sequence[Scenario]] = PLAN) -> list[Outcome]:
-    """Of every scenario that was run within `seconds`.
+             plan: Mapping[int, Sequence[Scenario]] = PLAN,
+             tell: Callable[[str], None] = lambda line: None) -> list[Outcome]:
+    """Of every scenario that was run within `seconds`; `tell` is told of each number of ranks.
 
-    None follows a hang on two ranks or more, but for one in an accident. Raises Trouble where the
-    strategy cannot be used at all.
+    None follows a hang in the first scenario on several ranks. Raises Trouble where the strategy
+    cannot be used at all.
     """
     deadline, found, secret = time.monotonic() + seconds, list[Outcome](), randbits(128)
     for world, scenarios in plan.items():
         left = list(scenarios)
+        tell(f"{place}: {len(left)} scenarios on {ranks_in_words(world)}")
         while left and time.monotonic() < deadline:
             run = _with_one_set_of_processes(place, world, left, secret, deadline)
             found += run
             left = left[len(run):]
             if _ends_this_size(run[-1]):
                 left = []
-                if world > 1 and run[-1].hangs:
-                    return found
+        if found and found[-1].hangs and len([each for each in found if each.world > 1]) == 1:
+            return found
     return found
+
+
+def ranks_in_words(world: int) -> str:
+    return "1 rank" if world == 1 else f"{world} ranks"
 
 
 def _ends_this_size(last: Outcome) -> bool:

@@ -15,6 +15,7 @@ from common.step.gradient_sync import GradientSync
 from PartTwo.own_strategy import OwnStrategy, own_strategy
 from studies.grading.messages import Arrays, Seen, Settled
 from studies.grading.scenarios import LATE_SECONDS, Scenario, backward
+from studies.grading.under_way import Sums
 
 RATE = 0.1
 
@@ -33,8 +34,9 @@ def _require_shapes(model: nn.Module) -> None:
 class Training:
     """A scenario on this rank, with a new strategy and a new model."""
 
-    def __init__(self, scenario: Scenario, rank: int, world: int, place: Place) -> None:
-        self._scenario, self._rank, self._world = scenario, rank, world
+    def __init__(self, scenario: Scenario, rank: int, world: int, place: Place,
+                 sums: Sums) -> None:
+        self._scenario, self._rank, self._world, self._sums = scenario, rank, world, sums
         self._model = scenario.model(rank)
         self._weights = list(self._model.parameters())
         self._optimizer = torch.optim.SGD(self._weights, lr=RATE)
@@ -63,7 +65,8 @@ class Training:
         buffers_changed = not all(map(torch.equal, buffers, self._model.buffers()))
         self._optimizer.step()
         return Seen(gradients, _described(returned), [*map(id, given)] != [*map(id, passed)],
-                    (before, after, _arrays(self._weights)), buffers_changed, seconds)
+                    (before, after, _arrays(self._weights)), buffers_changed, seconds,
+                    self._sums.first_changed(self._model))
 
     def _gradients(self) -> list[np.ndarray | None]:
         return [None if each.grad is None else each.grad.detach().clone().numpy()

@@ -26,6 +26,7 @@ from torch import Tensor
 
 FACTOR = 10.0
 QUANTITIES = ("loss", "first gradients", "last gradients", "weights", "statistics")
+CHANGED = QUANTITIES[1:4]  # by a strategy, a tensor for each parameter
 
 
 class Gap(NamedTuple):
@@ -45,6 +46,13 @@ def differences(reference: Mapping[str, list[Tensor]], other: Mapping[str, list[
     Raises ValueError when they do not even have the same number of tensors of the same shapes.
     """
     return {name: _gap(reference[name], other[name]) for name in QUANTITIES}
+
+
+def by_tensor(reference: Mapping[str, list[Tensor]],
+              other: Mapping[str, list[Tensor]]) -> Mapping[str, list[float]]:
+    """The largest absolute difference in each tensor of the quantities that a strategy changes."""
+    return {name: [largest([a.double() - b.double()])
+                   for a, b in zip(reference[name], other[name], strict=True)] for name in CHANGED}
 
 
 def _gap(reference: list[Tensor], other: list[Tensor]) -> Gap:

@@ -9,8 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from common.cluster.process_group import Node
+from common.core.world import World
+from common.setup import create_training
 from studies.proof.by_step import Compared, Kept
-from studies.proof.comparison import Gaps, beyond, bounds, differences, worst
+from studies.proof.comparison import (
+    CHANGED,
+    Gaps,
+    beyond,
+    bounds,
+    by_tensor,
+    differences,
+    worst,
+)
 from studies.proof.ranks import run_ranks
 from studies.proof.strategies import PERTURBATIONS, Strategy, alone, by_hand
 from studies.proof.trajectory import Problem, trajectory
@@ -23,8 +34,10 @@ KEPT = "weights by step"
 class Case:
     """One comparison with one rank. `beyond` names what was out of bounds; None: not judged.
 
-    `by_step` holds the weights' largest difference after each look of studies/proof/by_step.py.
-    `is_meant_to_agree` is false for another algorithm, which fails nothing by being one.
+    `tensor` says in which tensor first, and on which rank, in the words of scripts/grade.py.
+    `by_step` holds the weights' largest difference after each look of studies/proof/by_step.py,
+    `by_tensor` that of each tensor by rank and quantity. `is_meant_to_agree` is false for another
+    algorithm, which fails nothing by being one.
     """
 
     name: str
@@ -33,6 +46,8 @@ class Case:
     beyond: list[str] | None = None
     is_meant_to_agree: bool = True
     by_step: Sequence[float] = ()
+    by_tensor: Sequence[Mapping[str, Sequence[float]]] = ()
+    tensor: str = ""
 
     @property
     def verdict(self) -> str:
@@ -41,7 +56,8 @@ class Case:
             return "measured"
         if not self.is_meant_to_agree and self.beyond:
             return "not equivalent"
-        return "FAILED: " + ", ".join(self.beyond) if self.beyond else "agrees"
+        first = [f"first in {self.tensor}"] if self.tensor else []
+        return "FAILED: " + ", ".join([*self.beyond, *first]) if self.beyond else "agrees"
 
     @property
     def has_failed(self) -> bool:
@@ -61,16 +77,27 @@ class Reference:
     def measure(self, name: str, strategy: Strategy, world_size: int, **changed: Any) -> Case:
         """How far any of `world_size` ranks is from one rank, settings `changed` or not."""
         settings = replace(self.problem.settings, **changed)
-        gaps, by_step = zip(*run_ranks(world_size, _apart_here, replace(
+        gaps, by_step, tensors = zip(*run_ranks(world_size, _apart_here, replace(
             self.problem, settings=settings), strategy, self.path), strict=True)
-        return Case(name, world_size, worst(gaps), by_step=np.max(by_step, axis=0).tolist())
+        return Case(name, world_size, worst(gaps), by_step=np.max(by_step, axis=0).tolist(),
+                    by_tensor=tensors)
 
     def judge(self, name: str, strategy: Strategy, world_size: int, is_meant_to_agree: bool = True,
               **changed: Any) -> Case:
         """The same, held to the bounds."""
         case = self.measure(name, strategy, world_size, **changed)
         return replace(case, beyond=beyond(case.gaps, self.allowed),
-                       is_meant_to_agree=is_meant_to_agree)
+                       is_meant_to_agree=is_meant_to_agree, tensor=self._first_tensor(case))
+
+    def _first_tensor(self, case: Case) -> str:
+        """The first tensor that is out of bounds, on the first rank where one is; "" for none."""
+        wrong = ((name, rank, place) for name in CHANGED for rank, gaps in enumerate(case.by_tensor)
+                 for place, gap in enumerate(gaps[name])
+                 if not gap <= self.allowed[name].absolute)
+        for name, rank, place in wrong:
+            names = _names(self.problem, only_trained=name != "weights")
+            return f"tensor {names[place]!r} ({place + 1} of {len(names)}) on rank {rank}"
+        return ""
 
 
 def create_reference(problem: Problem, path: Path, limit: float = float("inf")) -> Reference:
@@ -139,11 +166,20 @@ def _save(problem: Problem, path: Path) -> None:
     torch.save({**trajectory(problem, alone, kept), KEPT: kept.weights}, path)
 
 
-def _apart_here(problem: Problem, strategy: Strategy, path: Path) -> tuple[Gaps, list[float]]:
-    """On each rank: how far a training ends from one rank's, and its weights are on the way."""
+def _apart_here(problem: Problem, strategy: Strategy,
+                path: Path) -> tuple[Gaps, list[float], Mapping[str, list[float]]]:
+    """How far this rank's training ends from one rank's; its weights on the way; each tensor."""
     reference = _load(path)
     compared = Compared(problem.steps, reference[KEPT])
-    return differences(reference, trajectory(problem, strategy, compared)), compared.gaps
+    learned = trajectory(problem, strategy, compared)
+    return differences(reference, learned), compared.gaps, by_tensor(reference, learned)
+
+
+def _names(problem: Problem, only_trained: bool) -> list[str]:
+    model, *_ = create_training(problem.settings, problem.load(),
+                                Node(World(), torch.device("cpu"), 1))
+    return [name for name, each in model.named_parameters()
+            if each.requires_grad or not only_trained]
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Harm:
 def forged(kind, body=b""):
     header = json.dumps({{"message": kind, "order": [0, {step}], "our_seconds": 1,
                          "given": [True] * 5, "returned": "", "replaced": False,
-                         "buffers_changed": False, "seconds": 1,
+                         "buffers_changed": False, "seconds": 1, "under_way": "",
                          "tolerance": 0.1, "process": 1, "sentence": "no", "trace": "", "when": 0,
                          "is_broken": False, "kind": "raises"}}).encode()
     return struct.pack("<IQ", len(header), len(body)) + header + body
@@ -185,7 +185,7 @@ CHEATS = {
     "training.Training._gradients = lambda self: []\ndef mine(gradients): pass\n",
     "patches what judges": "import studies.grading.findings as findings, studies.grading.costs\n"
     "import studies.grading.cells as cells, studies.grading.grading as grading\n"
-    "findings.finding = grading.finding = lambda outcome: None\n"
+    "findings.findings = grading.findings = lambda outcome: []\n"
     "cells.Cell.wrong = np.zeros(1, bool)\ndef mine(gradients): pass\n",
     "patches messages": "import studies.grading.messages as messages\n"
     "import studies.grading.rank_under_test as rank\n"

@@ -131,6 +131,27 @@ def asynchronous(gradients):
         gradient.div_(size())
 
 
+class WaitsForEachPart:
+    def average(self, gradients):
+        row = flat(gradients)
+        parts = row.split([gradient.numel() for gradient in gradients])
+        works = [dist.all_reduce(part, async_op=True) for part in parts]
+        for gradient, part, work in zip(gradients, parts, works):
+            work.wait()
+            part /= size()
+            gradient.copy_(part.view_as(gradient))
+
+
+class DividesInAFuture:
+    def average(self, gradients):
+        works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
+        futures = [work.get_future().then(lambda sums: sums.value()[0].div_(size()))
+                   for work in works]
+        for future, work in zip(futures, works):
+            future.wait()
+            work.wait()
+
+
 class DividesFirst:
     def average(self, gradients):
         for gradient in gradients:

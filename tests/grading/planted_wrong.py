@@ -191,6 +191,12 @@ def some_ranks_only__reduce(gradients):
             gradient.copy_(copy / size())
 
 
+def some_ranks_only__reduce_in_place(gradients):
+    for gradient in gradients:
+        dist.reduce(gradient, dst=0)
+        gradient /= size()
+
+
 class some_ranks_only__divides_on_the_root:
     def average(self, gradients):
         row = flat(gradients)
@@ -717,6 +723,40 @@ def not_waited__async(gradients):
         dist.all_reduce(gradient, async_op=True)
     for gradient in gradients:
         gradient /= size()
+
+
+class changed_under_way__divided_in_the_hook:
+    def prepare(self, model, optimizer):
+        self.order = list(model.parameters())[::-1]
+        self.works, self.left, self.ready = [], list(self.order), set()
+        for parameter in self.order:
+            parameter.register_post_accumulate_grad_hook(self.complete)
+
+    def complete(self, parameter):
+        self.ready.add(parameter)
+        while self.left and self.left[0] in self.ready:
+            self.send(self.left.pop(0))
+
+    def send(self, parameter):
+        self.works.append(dist.all_reduce(parameter.grad, async_op=True))
+        parameter.grad /= size()
+
+    def average(self, gradients):
+        for parameter in self.left:
+            if parameter.grad is not None:
+                self.send(parameter)
+        for work in self.works:
+            work.wait()
+        self.works, self.left, self.ready = [], list(self.order), set()
+
+
+def changed_under_way__divided_before_all_have_come(gradients):
+    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
+    works[-1].wait()
+    for gradient in gradients:
+        gradient.div_(size())
+    for work in works[:-1]:
+        work.wait()
 
 
 def ranks_left_out__broadcast(gradients):

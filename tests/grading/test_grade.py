@@ -1,7 +1,8 @@
 """The command, its files and exit codes; what limits a strategy; what is counted at the sockets.
 
 Mutations that turn this red: an exit code that is the first strategy's; no RLIMIT_DATA; POINTS for
-`most` in _tests; SocketBytes without those closed since; SETTLE_SECONDS = 0.
+`most` in _rows; SocketBytes without those closed since; SETTLE_SECONDS = 0; no is_file() in
+places_of; sys.stdout in _say; no `tell` in grade_of.
 """
 
 import json
@@ -17,12 +18,13 @@ import pytest
 from common.core.failures import UsageError
 from common.core.user_code import Place
 from scripts.grade import main, places_of
-from studies.grading import report, session
+from studies.grading import grading, report, session
 from studies.grading.costs import Cost
 from studies.grading.finding import HEADLINES
-from studies.grading.grading import Check, Grade, diagnosis, grade_of
+from studies.grading.grading import Grade, grade_of
 from studies.grading.hypotheses import HYPOTHESES
 from studies.grading.messages import Seen, Settled
+from studies.grading.mistakes import Check, mistakes
 from studies.grading.scenarios import BASIC, EVERYWHERE, PLAN
 from studies.grading.socket_bytes import SocketBytes, Traffic
 from studies.grading.stacks import innermost
@@ -59,8 +61,10 @@ def test_the_command_grades_several_and_writes_both_files(tmp_path, monkeypatch,
     monkeypatch.setattr(ranks, "preload", lambda *_: None)  # the tests' forkserver has it all
     with pytest.raises(SystemExit) as ended:
         main()
-    printed = capsys.readouterr().out
+    printed, told = capsys.readouterr()
     assert ended.value.code == 2
+    assert told.startswith("grading 2 strategies: at most 60 s each\n")
+    assert f"{RIGHT}:Flat: 7 scenarios on 2 ranks\n" in told
     assert "Flat: right\n" in printed and "gradients[0].no_such_thing" in printed
     assert "rank_under_test" not in printed  # the traceback has the user's lines alone
     right, wrong = json.loads((tmp_path / "new/j").read_text())
@@ -148,9 +152,18 @@ def test_a_star_stands_for_several_files(tmp_path):
             places_of(text)
 
 
+def test_a_missing_file_is_told_at_once(tmp_path, monkeypatch):
+    there = written(tmp_path, "def mine(gradients): pass")
+    monkeypatch.setattr(sys, "argv", ["grade.py", str(there), f"{tmp_path}/none.py:mine"])
+    monkeypatch.setattr(grading, "grade_of", None)  # nothing is graded before
+    with pytest.raises(UsageError, match=r"there is no file .*/none\.py$") as error:
+        main()
+    assert error.value.exit_code == 2
+
+
 def grade(cost: Cost, bound: str) -> Grade:
-    checks = [Check(world, scenario, True, None) for world in PLAN for scenario in EVERYWHERE]
-    return Grade(Place(Path("a.py"), "b"), None, checks, [cost], bound, 0.0, 1.0)
+    checks = [Check(world, scenario, True, []) for world in PLAN for scenario in EVERYWHERE]
+    return Grade(Place(Path("a.py"), "b"), [], checks, [cost], bound, 0.0, 1.0)
 
 
 @pytest.mark.parametrize(("bound", "busiest", "points"), [
@@ -163,9 +176,9 @@ def test_points_for_bytes(bound, busiest, points):
 
 def test_all_of_the_plan_must_be_run():
     checks = [*grade(Cost(2, 1, 1, 1, 1), "none").checks]
-    assert diagnosis(checks) is None
-    found = diagnosis([*checks[:-1], checks[-1]._replace(was_run=False)])
-    assert found is not None and found.id == "time-limit"
+    assert not mistakes(checks)
+    found, = mistakes([*checks[:-1], checks[-1]._replace(was_run=False)])
+    assert found.id == "time-limit"
 
 
 def test_every_hypothesis_has_a_headline():

@@ -13,7 +13,8 @@ import torch
 
 from studies.grading import grading, rounding
 from studies.grading.cells import Truth, truth
-from studies.grading.findings import finding
+from studies.grading.finding import Finding
+from studies.grading.findings import findings
 from studies.grading.messages import Seen, Settled
 from studies.grading.scenarios import EVERYWHERE, NAN, Scenario, backward
 from studies.grading.session import Outcome, Step
@@ -37,6 +38,11 @@ def simulated(result: Result, scenario: Scenario = EQUAL, world: int = 3, sent: 
         steps.append(Step(looks, [Settled(each.gradients, 0.0) for each in looks],
                           [Traffic(sent, ENOUGH)] * world))
     return Outcome(scenario, world, steps, tolerance, SECRET)
+
+
+def finding(outcome: Outcome) -> Finding | None:
+    """The first."""
+    return next(iter(findings(outcome)), None)
 
 
 def seen(gradients: list[np.ndarray]) -> Seen:
@@ -143,8 +149,8 @@ def test_a_sentence_says_what_and_where():
     found = finding(simulated(only([1], on([2], local))))
     assert found is not None and (found.tensor, found.rank) == ("first.bias", 2)
     assert found.sentence == (
-        "only some ranks get the mean: tensor 'first.bias' on rank 2 still holds that rank's own "
-        "gradient, while rank 0 has the mean (3 ranks, equal shards, step 1)")
+        "only some ranks get the mean: tensor 'first.bias' (2 of 5) on rank 2 still holds that "
+        "rank's own gradient, while rank 0 has the mean (3 ranks, equal shards, step 1)")
 
 
 def test_messages_without_effect_are_told_from_no_messages():

@@ -4,7 +4,8 @@ All of them are graded by the slow tests, and by python3 -m tests.grading.table;
 kind, on one and two ranks unless it takes more.
 
 Mutations that turn this red: a row of HYPOTHESES less; `late` of Settled left empty; the sign of
-two-not-three or of single-rank left out of diagnosis(); drop dist.all_reduce from a right one.
+two-not-three or of single-rank left out of mistakes(); drop dist.all_reduce from a right one;
+"chunks" in ON_ANY_RANK; no sums.watch(); `True` in _is_whole; no OTHER_ENDS.
 """
 
 import multiprocessing
@@ -24,6 +25,7 @@ QUICK = {
     "rounded__integers_on_the_wire": {2: [BASIC]},
     "tensor_skipped__biases": {2: [BASIC]},
     "some_ranks_only__send_without_recv": {3: [BASIC]},
+    "some_ranks_only__reduce_in_place": {2: [BASIC], 3: [BASIC]},
     "weights_averaged__after_the_step": {2: [BASIC]},
     "weighted_again__freed_of_weight": {2: [BASIC, UNEVEN]},
     "not_in_place__name_bound": {2: [BASIC]},
@@ -44,14 +46,19 @@ QUICK = {
     "single_rank__no_others": {1: [BASIC], 2: [BASIC]},
     "changes_model__buffers": {2: [BASIC]},
     "not_waited__async": {2: [BASIC]},
+    "changed_under_way__divided_in_the_hook": {2: [BASIC]},
 }
-QUICK_RIGHT = {"BucketsInHooks": PLAN, "eight_bits": {3: [BASIC, LARGE, NAN, LOST]}}
+QUICK_RIGHT = {"BucketsInHooks": PLAN, "eight_bits": {3: [BASIC, LARGE, NAN, LOST]},
+               "WaitsForEachPart": {2: [BASIC]}, "DividesInAFuture": {2: [BASIC]}}
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_mistake_is_told_from_the_others(name):
     found, grade = graded(WRONG, name, plan=QUICK[name])
     assert found == expected(WRONG, name), grade.diagnosis
+    assert [each.id for each in grade.mistakes] == [found]
+    assert ("alone has the mean, as after dist.reduce" in grade.mistakes[0].sentence) == (
+        name.startswith("some_ranks_only"))
     assert grade.exit_code == 1 and grade.correctness < 1 or "too_many" in name
     assert not multiprocessing.active_children()
 

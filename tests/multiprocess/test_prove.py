@@ -9,7 +9,7 @@ dropped from Reversed; the leader's gaps alone in Reference.measure; local stati
 or measured on one rank; Verdict not raised, ranks not killed, or their temporary files not placed
 in run_ranks; exit status 0; has_failed, or a verdict, without is_meant_to_agree; no date, or no
 conclusion, in write_report. In by_step: weights kept without a copy; the hook before the step;
-steps counted from 0; `max` for np.maximum.
+steps counted from 0; `max` for np.maximum. In _first_tensor: `reversed` ranks; no `+ 1`.
 """
 
 import json
@@ -28,7 +28,10 @@ import torch.distributed as dist
 from torch import nn
 
 from common.core.failures import PeerLost, UsageError, Verdict
+from common.core.user_code import Place
 from scripts import prove
+from studies.grading.grading import grade_of
+from studies.grading.scenarios import BASIC
 from studies.proof.by_step import Compared, looked_after
 from studies.proof.comparison import FACTOR, QUANTITIES, Gap, beyond, bounds, differences, worst
 from studies.proof.experiment import (
@@ -40,7 +43,7 @@ from studies.proof.experiment import (
 )
 from studies.proof.ranks import run_ranks
 from studies.proof.report import conclusion
-from studies.proof.strategies import STRATEGIES, Reversed, local_strategies
+from studies.proof.strategies import STRATEGIES, Reversed, chosen, local_strategies
 from studies.proof.trajectory import Recorder, thinned, trajectory
 from tests.multiprocess.prove_cases import BROKEN, no_synchronisation, small_problem
 from tests.ranks import ROOT
@@ -86,6 +89,35 @@ def test_a_broken_strategy_is_caught(name, world_size, references):
     assert ("first gradients" in case.beyond) == early
     assert max(gap.absolute / reference.allowed[quantity].absolute
                for quantity, gap in case.gaps.items()) > 1e6
+
+
+WRONG = """import torch.distributed as dist
+def average(gradients):
+    for gradient in gradients:
+        dist.all_reduce(gradient)
+        gradient /= dist.get_world_size()
+def all_but_the_last(gradients):
+    average(gradients[:-1])
+def all_but_the_second(gradients):
+    average([each for place, each in enumerate(gradients) if place != 1])
+def on_the_root(gradients):
+    average(gradients if dist.get_rank() == 0 else [each.clone() for each in gradients])
+"""
+
+
+@pytest.mark.parametrize(("name", "place", "rank"), [
+    ("all_but_the_last", -1, 0), ("all_but_the_second", 1, 0), ("on_the_root", 0, 1)])
+def test_the_proof_and_the_grader_name_the_same_tensor(name, place, rank, references, tmp_path):
+    (tmp_path / "wrong.py").write_text(WRONG)
+    reference = references["float64", "synchronised"]
+    case, = judged(reference, chosen([f"{tmp_path}/wrong.py:{name}"]), [3])
+    names = [each for each, _ in small_problem("float64").row.build_model(3).named_parameters()]
+    number = range(1, len(names) + 1)[place]
+    assert case.verdict.endswith(
+        f", first in tensor {names[place]!r} ({number} of {len(names)}) on rank {rank}")
+    found, = grade_of(Place(tmp_path / "wrong.py", name), plan={3: [BASIC]}).mistakes
+    number = range(1, len(BASIC.shapes) + 1)[place]
+    assert f"tensor {BASIC.shapes[place][0]!r} ({number} of 5) on rank {rank} " in found.sentence
 
 
 @pytest.mark.parametrize("name", BROKEN)

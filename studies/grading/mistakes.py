@@ -1,0 +1,85 @@
+"""From what is wrong in each scenario to the mistakes that explain it: each once, gravest first."""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+from studies.grading.finding import CHEATS, HEADLINES, WRONG_NUMBERS, Finding
+from studies.grading.scenarios import BASIC, Scenario
+
+# Where only these scenarios fail, they say what is wrong.
+SIGNS = {"gradients that are not contiguous": "not-contiguous",
+         "a parameter without gradient": "none-gradient",
+         "a gradient of zeros on the last rank": "zero-gradient"}
+GRAVITY = {id: place for place, id in enumerate(HEADLINES)}
+
+
+class Check(NamedTuple):
+    """A scenario on a number of ranks; without `findings` it was passed, if it was run."""
+
+    world: int
+    scenario: Scenario
+    was_run: bool
+    findings: Sequence[Finding]
+
+    @property
+    def is_passed(self) -> bool:
+        return self.was_run and not self.findings
+
+
+def mistakes(checks: Sequence[Check]) -> list[Finding]:
+    """Each as the first check shows it, on several ranks if there is one.
+
+    What goes wrong in plain training is graver than what does in a special scenario only.
+    """
+    common = [check for check in checks if not check.scenario.is_special
+              and not _is_a_sign(check, checks)]
+    found: dict[str, tuple[bool, Finding]] = {}
+    for check in sorted(checks, key=lambda check: check.world == 1):
+        for each in _news(check, checks):
+            explained = _explained(each, check, checks, common)
+            found.setdefault(explained.id, (check.scenario.is_special, explained))
+    if "wrong-divisor" in found:  # by the number of others, which is none on two ranks
+        found.pop("sum-not-divided", None)
+    if not found and not all(check.was_run for check in checks):
+        return [Finding("time-limit", HEADLINES["time-limit"])]
+    return [each for _, each in sorted(found.values(), key=lambda each: (
+        each[1].id not in CHEATS, each[0], GRAVITY[each[1].id]))]
+
+
+def _is_a_sign(check: Check, checks: Sequence[Check]) -> bool:
+    """Whether it fails because of what is special in it: plain training works on as many ranks."""
+    return (bool(check.findings) and check.scenario.name in SIGNS
+            and any(each.is_passed and each.scenario is BASIC and each.world == check.world
+                    for each in checks))
+
+
+def _news(check: Check, checks: Sequence[Check]) -> Iterator[Finding]:
+    """Its findings but for wrong numbers where the numbers of plain training are wrong already."""
+    basic = [each.id for other in checks for each in other.findings
+             if other.scenario is BASIC and other.world == check.world]
+    for each in check.findings:
+        if (check.scenario is BASIC or each.id not in WRONG_NUMBERS
+                or WRONG_NUMBERS.keys().isdisjoint(basic)):
+            yield each
+
+
+def _explained(found: Finding, check: Check, checks: Sequence[Check],
+               common: Sequence[Check]) -> Finding:
+    """As the sign of another mistake, where it goes wrong in some cases alone."""
+    if found.id in (*CHEATS, "time-limit"):
+        return found
+    if _is_a_sign(check, checks):
+        return found.because(SIGNS[check.scenario.name])
+    right = {world for world in (each.world for each in common)
+             if all(each.is_passed for each in common if each.world == world)}
+    wrong = {each.world for each in common if each.findings}
+    if check in common and right and wrong == {1}:
+        return found.because("single-rank")
+    if check in common and 2 in right:
+        told = f" (right on {_words(right - {1})}, wrong on {_words(wrong - {1})})"
+        return found.because("two-not-three", told)
+    return found
+
+
+def _words(worlds: Collection[int]) -> str:
+    return " and ".join(map(str, sorted(worlds)))
