@@ -88,6 +88,7 @@ def test_a_process_that_leaves_its_parents_ends_too(is_isolated, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_hundred_attacks(tmp_path):
     assert isolation.is_possible(), "some of these would end all processes"
     found = [(each.name, told) for each, _, told in hostile.rows(1, 100, tmp_path) if told]
