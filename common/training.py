@@ -64,7 +64,7 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
 
 def forward(model: nn.Module, criterion: nn.Module, part: Part, run: Run,
             readings: Readings) -> Tensor:
-    """The mean loss over the part's samples, a scalar; `readings` are told of it.
+    """The mean loss over the part's samples, a scalar; `readings` are told of it. In fp16, scaled.
 
     Raises NotFinite where the loss is not finite; where a GPU computes it, `readings` does later.
     """
@@ -72,4 +72,4 @@ def forward(model: nn.Module, criterion: nn.Module, part: Part, run: Run,
         outputs = model(part.inputs)
     loss = criterion(run.precision.widen(outputs), part.targets)
     readings.add(loss, outputs, part.targets)
-    return loss
+    return run.state.loss_scale.scaled(loss)

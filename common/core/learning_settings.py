@@ -9,7 +9,7 @@ from common.core import setting_types as types
 from common.core.setting_row import Rows, setting
 from common.core.user_code import label
 
-PRECISIONS = ("float32", "bf16", "float64")
+PRECISIONS = ("float32", "bf16", "fp16", "float64")
 OPTIMIZERS = ("sgd", "nesterov", "adam", "adadelta", "muon")
 USUAL_MODEL, USUAL_IMAGE_SIZE = "vgg11", 32  # of an image folder
 DATA = "data and results"
@@ -82,7 +82,8 @@ class LearningSettings(Rows):
         1, "random seed of weights, order and augmentation", LEARN, parse=types.whole, learned=True,
         common=True)
     precision: str = setting(
-        "float32", "arithmetic: float32 (default), bf16, float64", LEARN, choices=PRECISIONS,
+        "float32", "arithmetic: float32 (default), bf16, fp16, float64", LEARN, details="; fp16 "
+        "scales the loss, and skips steps whose gradients overflow", choices=PRECISIONS,
         learned=True, common=True)
     batch_norm: str = setting(
         "local", "batch norm: local (default) or synchronised", LEARN, details="; local takes "

@@ -1,10 +1,15 @@
-"""float32, bf16 (autocast: float32 weights, loss and statistics) or float64, in one object."""
+"""float32, bf16 or fp16 (autocast: float32 weights, loss and statistics) or float64, as one object.
+
+fp16 needs a scaled loss too: see common/step/loss_scale.py.
+"""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -18,13 +23,13 @@ class Precision:
 
     @property
     def products(self) -> torch.dtype:
-        """The dtype of matrix products that bear rounding."""
+        """The dtype of matrix products that bear rounding, but may need the range of float32."""
         return torch.bfloat16 if self.name == "bf16" else self.dtype
 
     def autocast(self, device: torch.device) -> AbstractContextManager:
-        """The context in which the model runs: bf16 arithmetic where that is safe, or nothing."""
-        if self.name == "bf16":
-            return torch.autocast(device.type, torch.bfloat16)
+        """The context in which the model runs: half precision where that is safe, or nothing."""
+        if self.name in HALVES:
+            return torch.autocast(device.type, HALVES[self.name])
         return nullcontext()
 
     def widen(self, outputs: Tensor) -> Tensor:

@@ -49,6 +49,8 @@ class Shape(NamedTuple):
     precision: str
 
     def candidates(self) -> list[str]:
+        if self.precision == "fp16":  # transforms would overflow
+            return []
         if self.inputs < FEWEST_CHANNELS:
             return [] if self.size % 2 else [FUSED]
         return [name for name in CANDIDATES if fits(name, self.size)]
@@ -65,12 +67,12 @@ def by_rule(shape: Shape) -> str:
     """The algorithm for `shape` on this processor; docs/one_node.md has the times behind it.
 
     With the library stay what no time was measured for (processors without AVX2, maps larger than
-    16x16; images of other sizes than 32x32, or without AVX-512), and all where nothing can be
-    compiled. Where AMX multiplies tiles of bf16 the rule takes what rounds little: winograd-4 cost
-    perhaps a quarter of a point of accuracy there.
+    16x16; images of other sizes than 32x32, or without AVX-512), and all in fp16 and where nothing
+    can be compiled. Where AMX multiplies tiles of bf16 the rule takes what rounds little:
+    winograd-4 cost perhaps a quarter of a point of accuracy there.
     """
     sets = instruction_sets()
-    if "AVX" not in sets or kernels.why_not():
+    if "AVX" not in sets or kernels.why_not() or not shape.candidates():
         return LIBRARY
     if shape.inputs < FEWEST_CHANNELS:
         return FUSED if "AVX512" in sets and shape.size == IMAGES else LIBRARY

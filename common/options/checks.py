@@ -20,6 +20,7 @@ def check(part: str, settings: Settings, world: World) -> None:
     _check_model(settings)
     _check_training(settings)
     _check_wire(part, settings)
+    _check_fp16(settings)
     _check_virtual_nodes(settings)
     _check_profile(settings)
 
@@ -138,3 +139,21 @@ def _check_wire(part: str, settings: Settings) -> None:
     if wire == "powersgd" and part != "PartThree":
         raise UsageError("--wire powersgd requires Part Three, whose DistributedDataParallel "
                          "sends gradients so: choose bf16 or fp16")
+
+
+def _check_fp16(settings: Settings) -> None:
+    """What skips no step, or not a whole one, where an averaged gradient overflows."""
+    if settings.precision != "fp16":
+        return
+    names = [choice.name for choice in settings.sync]
+    if settings.local_sync:
+        raise UsageError("--precision fp16 skips a step on all ranks where an averaged gradient "
+                         f"overflows, and --sync {settings.local_sync[0].name} averages none: use "
+                         "--precision bf16")
+    if late := [name for name in names if name.startswith("cross-step")]:
+        raise UsageError("--precision fp16 skips a step where any gradient overflows, and --sync "
+                         f"{late[0]} updates the first layers before the others' gradients are "
+                         "there: choose --sync overlapped-all-reduce, or --precision bf16")
+    if settings.wire != "float32":
+        raise UsageError(f"--precision fp16 requires --wire float32: --wire {settings.wire} would "
+                         "carry the error of an overflow, or of another scale, into later steps")

@@ -26,6 +26,7 @@ NAMES = {
                     "--accumulate-grad-batches --update-freq",
     "--precision": "--dtype --mixed-precision --data-type",
     "--precision bf16": "--amp --bf16 --bfloat16 --use-amp --autocast",
+    "--precision fp16": "--fp16 --half --float16",
     "--precision float32": "--fp32 --float32 --no-amp",
     "--precision float64": "--fp64 --float64 --double",
     "--seed": "--random-seed --manual-seed --random-state --rng-seed",
@@ -81,9 +82,6 @@ NAMES = {
 }
 
 SENTENCES = {
-    "--fp16 --half --float16":
-        "float16 is not offered, since its range is too small for gradients that are not scaled; "
-        "--precision bf16 is",
     "--gpus --num-gpus --n-gpus --n-gpu --ngpu --ngpus --gpus-per-node --devices --num-devices":
         "each rank takes one GPU, so start as many ranks as there are GPUs, for instance with "
         "torchrun --nproc-per-node N",
@@ -159,9 +157,6 @@ VALUES = (  # names of one thing, whichever of them the flag at hand has
 )
 
 VALUE_SENTENCES = {
-    ("--precision", "fp16"):
-        "float16 is not offered, since its range is too small for gradients that are not scaled; "
-        "bf16 is",
     ("--optimizer", "adamw"):
         "AdamW is not offered: adam adds the decay to the gradient",
     ("--bucket-mb", "auto"):

@@ -32,7 +32,8 @@ from typing import Any, NamedTuple
 from common.core.settings import LOCAL_SYNC_NAMES, Settings
 
 EARLY = 10  # iterations in which rounding and faults can be distinguished
-FIRST = {"float32": 3e-4, "float64": 5e-13, "bf16": 1.5e-3}  # of the loss, before any update
+# Of the loss, before any update. fp16 rounds less than bf16, and is allowed as much.
+FIRST = {"float32": 3e-4, "float64": 5e-13, "bf16": 1.5e-3, "fp16": 1.5e-3}
 MOST_AT_FIRST = 4e-3
 GROWTH = 4.0  # a step
 # What makes a run another algorithm, and the value that makes it the usual one.

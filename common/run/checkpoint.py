@@ -29,7 +29,9 @@ FORMAT = 3
 _LAYOUT = {"position": list, "model_state_dict": dict, "optimizer": str,
            "optimizer_state_dict": dict}
 _MAY_HOLD = {"settings": dict, "ran_on": dict, "samples": dict, "totals": list, "data": str,
-             "rank_state": list, "validation_losses": list, "loss": float | int, "epoch": int}
+             "rank_state": list, "validation_losses": list, "loss_scale": dict, "loss": float | int,
+             "epoch": int}
+_SCALE = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 _MARK = b"sha256:"
 _TRAILER = len(_MARK) + 64
 
@@ -173,6 +175,9 @@ def _require_layout(contents: Any, path: Path) -> None:
         raise CheckpointError(f"{path} says it was saved at {position}, which is no position")
     if not all(type(loss) in (int, float) for loss in contents.get("validation_losses", [])):
         raise CheckpointError(f"{path} has validation losses that are not numbers")
+    scale = contents.get("loss_scale", {})
+    if scale and not all(type(scale.get(name)) in (int, float) for name in _SCALE):
+        raise CheckpointError(f"{path} has a loss scale that cannot be")
 
 
 def peek(path: Path | str) -> dict[str, Any]:

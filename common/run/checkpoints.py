@@ -92,7 +92,7 @@ class Checkpoints:
                 self._write(path, checkpoint.pack(
                     model, optimizer, state.position, totals.means()[0], totals=totals.as_json(),
                     validation_losses=state.validation_losses, rank_state=rank_state,
-                    **self.constants), _is_best(state))
+                    loss_scale=state.loss_scale.state(), **self.constants), _is_best(state))
             self.last = path
             self._tell(path, state.position, round(time.perf_counter() - begun, 6))
         except CheckpointError as error:

@@ -78,7 +78,8 @@ def open_run(part: str, strategy: str, settings: Settings, node: Node,
         log.when_lost = partial(write_anew, run, lock)
         remarks = warnings + _begin(run) + _remarks_on(loader.plan)
         stack.enter_context(_logged(run, remarks))
-        with located(model, lambda: f"rank {node.world.rank} at {run.position}"):
+        with located(model, lambda: f"rank {node.world.rank} at {run.position}",
+                     run.state.loss_scale.is_attached):
             yield run
         log.event("end")
         node.progress.log = None
@@ -117,7 +118,8 @@ def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
     totals = contents.get("totals")
     run.state = State(Position(*contents["position"]),  # on the leader, for all ranks
                       Totals.from_json(totals) if totals and run.node.world.is_leader else Totals(),
-                      validated)
+                      validated, run.state.loss_scale)
+    run.state.loss_scale.restore(contents.get("loss_scale", {}))
     run.checkpoints.last = source
     remarks.append(f"resumed at {run.position} from {source} (bit-exact: "
                    f"{_exactness(contents.get('ran_on', {}), constants['ran_on'])})")

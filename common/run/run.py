@@ -57,6 +57,8 @@ class Run:
     def __post_init__(self) -> None:
         self.folder = self.settings.output_dir / self.name
         self.precision, self.metric = Precision(self.settings.precision), self.log.metric
+        if self.precision.name == "fp16":
+            self.state.loss_scale.attach(self.optimizer, self.node.device)
         self.schedule = create_schedule(self.settings, self.iterations_per_epoch)
         self.sentinel = Sentinel(self.model, self.plan, self.node,
                                  self.settings.check_every if self.plan else 0,
@@ -115,6 +117,8 @@ class Run:
         self.log.step(Step(at, trained, *self.timer.take(),
                            self.gradient_sync.bytes_sent - self._sent_before,
                            self.optimizer.param_groups[0]["lr"]))
+        if skipped := self.state.loss_scale.skipped():
+            self.log.note(f"skipped the update of {at}: {skipped}")
         self.state.totals.add(trained)
         self.state.position = done
         self.node.progress.phase = "checking"

@@ -7,6 +7,7 @@ from fractions import Fraction
 from common.cluster.process_group import Node
 from common.core.collectives import broadcast_bytes, gather_bytes_to_leader
 from common.core.progress import Position
+from common.step.loss_scale import LossScale
 
 
 @dataclass
@@ -48,12 +49,13 @@ class State:
     """Where a run stands, on this rank.
 
     `position` is the next batch to train on, `totals` this rank's sums over the epoch so far,
-    `validation_losses` one number an epoch, the same on all ranks.
+    `validation_losses` one number an epoch, the same on all ranks, as `loss_scale` is.
     """
 
     position: Position = Position()
     totals: Totals = field(default_factory=Totals)
     validation_losses: list[float] = field(default_factory=list)
+    loss_scale: LossScale = field(default_factory=LossScale)
 
     def all_totals(self, node: Node) -> Totals:
         """The totals of all ranks together. Every rank must call it."""

@@ -34,7 +34,7 @@ def finite(value) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16", "float64"])
+@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16", "float64"])
 @pytest.mark.parametrize("part", PARTS)
 def test_a_run_leaves_what_the_readme_says(part, precision, tmp_path):
     outcomes = launch(part, tmp_path, "--precision", precision)

@@ -13,17 +13,19 @@ from torch.nn.functional import cross_entropy
 
 from common.cluster.process_group import Node
 from common.core.metrics import ACCURACY
-from common.core.precision import Precision
+from common.core.precision import HALVES, Precision
 from common.core.progress import Progress
 from common.core.settings import Settings
 from common.core.world import World
 from common.evaluation import predict
 from common.run.readings import Readings
+from common.run.state import State
 from common.saved_model import SavedModel
 from common.step.accumulation import Part
 from common.training import forward
 
-NAMES = {"float32": torch.float32, "bf16": torch.float32, "float64": torch.float64}
+NAMES = {"float32": torch.float32, "bf16": torch.float32, "fp16": torch.float32,
+         "float64": torch.float64}
 
 
 class Seen(nn.Module):
@@ -46,13 +48,13 @@ def returned(model: nn.Module, inputs: Tensor, precision: Precision) -> Tensor:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_loss_of_a_training_step_is_not_rounded_to_bf16(name):
+def test_the_loss_of_a_training_step_is_not_rounded_to_half_precision(name):
     precision, seen = Precision(name), Seen()
     model, inputs, targets = model_and_batch(precision)
     loss = forward(model, seen, Part(inputs, targets, 1.0, None, 0),
-                   SimpleNamespace(precision=precision), Readings(ACCURACY))
+                   SimpleNamespace(precision=precision, state=State()), Readings(ACCURACY))
     outputs = returned(model, inputs, precision)
-    assert outputs.dtype == (torch.bfloat16 if name == "bf16" else NAMES[name])
+    assert outputs.dtype == HALVES.get(name, NAMES[name])
     assert loss.dtype == seen.outputs.dtype == NAMES[name]
     assert torch.equal(seen.outputs, outputs.to(NAMES[name]))
     assert torch.equal(loss, cross_entropy(outputs.to(NAMES[name]), targets))

@@ -20,9 +20,7 @@ from tests.ranks import ROOT
 from tests.unit.test_interpreter import PROGRAMS
 
 CALLED = "in this program it is called "
-NO_FP16 = "float16 is not offered, since its range is too small for gradients that are not scaled"
 SLIPS = [  # the command line of Part Two, and what must be answered; "" where nothing fits
-    ("--precision fp16", f"{NO_FP16}; bf16 is"),
     ("--lr 0.1", CALLED + "--learning-rate"),
     ("-N four", ""),
     ("--world-size 4", CALLED + "--num-nodes"),
@@ -37,7 +35,7 @@ SLIPS = [  # the command line of Part Two, and what must be answered; "" where n
     ("--nproc-per-node 4", "it belongs to the launcher"),
     ("--nproc_per_node=4", "it belongs to the launcher"),
     ("--num_gpus 2", "each rank takes one GPU"),
-    ("--fp16", NO_FP16 + "; --precision bf16 is"),
+    ("--fp16", CALLED + "--precision fp16"),
     ("--bf16", CALLED + "--precision bf16"),
     ("--dtype bfloat16", CALLED + "--precision"),
     ("--mixed_precision fp16", CALLED + "--precision"),
@@ -108,9 +106,9 @@ SLIPS = [  # the command line of Part Two, and what must be answered; "" where n
     ("--image-size large", ""),
     ("-x", ""),
     # Values.
-    ("--precision float16", f"{NO_FP16}; bf16 is"),
-    ("--precision half", f"{NO_FP16}; bf16 is"),
-    ("--precision 16-mixed", f"{NO_FP16}; bf16 is"),
+    ("--precision float16", CALLED + "fp16"),
+    ("--precision half", CALLED + "fp16"),
+    ("--precision 16-mixed", CALLED + "fp16"),
     ("--precision fp32", CALLED + "float32"),
     ("--precision double", CALLED + "float64"),
     ("--precision fp8", ""),
