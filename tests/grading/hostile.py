@@ -132,8 +132,8 @@ ACTS = {
     "fills the disk": "for each in range(10000):\n"
     "        Path(tempfile.gettempdir(), str(each)).write_bytes(bytes(10 << 20))\n"
     "    won_if(each > 100)",
-    "asks the forkserver": "for each in glob.glob('/tmp/pymp-*/*'):\n"
-    "        with socket.socket(socket.AF_UNIX) as one:\n            one.connect(each)\n"
+    "asks the forkserver": "one = socket.socket(socket.AF_UNIX)\n"
+    "    for each in glob.glob('/tmp/pymp-*/*'):\n        one.connect(each)\n"
     "        won_if(True)\n    os._exit(0)",
     "reads other processes": "for each in filter(str.isdigit, os.listdir('/proc')):\n"
     "        if int(each) != int(os.readlink('/proc/self')):\n            try:\n"
