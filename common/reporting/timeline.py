@@ -61,9 +61,9 @@ def computing(trace: Trace, rank: int) -> list[Event]:
     operators = [event for event in mine if event["tid"] in threads
                  and event.get("cat") == "cpu_op"]
     sends = sorted(event["ts"] for event in operators if event["name"].startswith("c10d::"))
+    # c10d's own operators contain the moment at which they begin
     return [event for event in operators if event["name"].startswith("aten::")
-            or not (event["name"].startswith("c10d::") or "AccumulateGrad" in event["name"]
-                    or _contains(event, sends))]
+            or not ("AccumulateGrad" in event["name"] or _contains(event, sends))]
 
 
 def _contains(event: Event, moments: list[float]) -> bool:

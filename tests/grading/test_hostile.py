@@ -78,6 +78,11 @@ def test_who_ends_the_process_is_told_the_line_and_the_step(tmp_path):
     assert "SystemExit: bye" in told and grade.exit_code == 2
 
 
+def test_an_exit_that_no_line_of_the_user_has_raised_is_told_too(tmp_path):
+    told = graded("time.sleep = sys.exit\ndef mine(gradients): pass\n", tmp_path).diagnosis
+    assert told is not None and told.id == "ends-process" and "SystemExit" in told.sentence
+
+
 def test_a_process_that_leaves_its_parents_ends_too(is_isolated, tmp_path):
     text = ("def mine(gradients):\n    if os.fork():\n        os.wait()\n    else:\n"
             "        os.setsid()\n        for each in range(1, 32):\n"

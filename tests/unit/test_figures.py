@@ -2,8 +2,8 @@
 
 Mutations that turn this red: a phase left out of the bars, or not stacked; the ideal line from 0;
 speed-up upside down; rank 0's bytes for the least busy; seconds where milliseconds are written; two
-line styles alike; the trace's first step for its last; overlapping pieces counted twice; waiting
-counted as computing; evaluate_function left out of it, or taken with what sends within; every
+line styles alike; the trace's first step for its last; overlapping pieces counted twice; waiting in
+AccumulateGrad, or in what sends, counted as computing; evaluate_function left out of it; every
 thread for those that run backward; a GPU's host; no look at what the log has counted; an epoch's
 mean at its end; marks of one size; zeros written into a matrix; differences with the sign turned; a
 matrix of no differences; ties told as the worst mistake; the fastest number of workers although

@@ -1,14 +1,14 @@
 """What the page tells beyond tables and figures: values, waiting, travelling bytes, commands, life.
 
-Mutations that turn this red: y from below in hover.py, or points outside the axes; own work for
-waiting; the median of ranks for the slowest; the first backward's gradients for the last's; bytes
-of a transfer counted whole in each interval; elements for bytes; what a tensor holds for what a
-rank sends; megabytes of a few bytes; no look at what the log has counted; the last step's bytes for
-the traced one's; what follows the last gradient counted as computation; a linear scale; the resume
-command to repeat a run; a finished run among those in progress; drawing again although no log has
-grown; an end while a run goes on; an iteration that a rank has not logged yet; a trace read for
-each drawing; marks of epochs that have not ended; write_text in place of a file replaced; no
-refresh, or one that stays; a run's own folder kept in the command that repeats it.
+Mutations that turn this red: y from below in hover.py, or points outside the axes (NaN is nowhere);
+own work for waiting; the median of ranks for the slowest; the first backward's gradients for the
+last's; bytes of a transfer counted whole in each interval; elements for bytes; what a tensor holds
+for what a rank sends; megabytes of a few bytes; no look at what the log has counted; the last
+step's bytes for the traced one's; what follows the last gradient counted as computation; a linear
+scale; the resume command to repeat a run; a finished run among those in progress; drawing again
+although no log has grown; an end while a run goes on; an iteration that a rank has not logged yet;
+a trace read for each drawing; marks of epochs that have not ended; write_text in place of a file
+replaced; no refresh, or one that stays; a run's own folder kept in the command that repeats it.
 """
 
 import json
@@ -57,6 +57,13 @@ def test_bars_and_cells_have_values_too(course):
     words = [spot.words for spot in spots(laid_out(phases(course)))]
     assert "PartOne, rank 0: backward 1500 ms an iteration" in words
     assert "bee taken for ant: 5" in [spot.words for spot in spots(laid_out(confusion(course)))]
+
+
+def test_what_is_not_a_number_stands_nowhere(tmp_path):
+    runs = find_runs([write_run(tmp_path / "PartOne", loss=float("nan"))])
+    found = spots(laid_out(learning(runs)))
+    assert not any("loss nan" in spot.words for spot in found)
+    assert any("accuracy" in spot.words for spot in found)
 
 
 def test_long_lines_have_few_values(tmp_path):
