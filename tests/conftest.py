@@ -42,9 +42,9 @@ def the_same_workloads() -> Iterator[None]:
     WORKLOADS.update(before)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def the_same_environment() -> Iterator[None]:
-    """Fails a test that leaves a variable of the environment changed: later programs inherit it.
+    """Fails a module that leaves a variable of the environment changed: later ones inherit it.
 
     Torch, scikit-learn and pytest set some of their own, which change nothing for others.
     """

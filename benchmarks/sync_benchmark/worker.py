@@ -41,6 +41,7 @@ from common.data.loaders import Batch
 from common.model.convolutions import AUTO, use_fast_convolutions
 from common.model.vgg11 import VGG11
 from common.options.command_line import parse_command_line
+from common.run.state import State
 from common.step.gradient_sync import GradientSync
 from common.step.phase_timer import PhaseTimer
 from common.step.schedules import create_schedule
@@ -60,7 +61,7 @@ class Turn:
                  ready: ReadyTimes | None) -> None:
         self.settings, self.precision = settings, Precision(settings.precision)
         self.position, self.schedule = Position(), create_schedule(settings, steps)
-        self.timer = PhaseTimer()
+        self.timer, self.state = PhaseTimer(), State()
         self.ready_at: list[list[float]] = []
         self._gradient_sync, self._steps, self._ready = gradient_sync, steps, ready
         gradient_sync.waiting = partial(self.timer, "sync")

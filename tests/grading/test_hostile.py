@@ -2,9 +2,9 @@
 
 The slow test grades a hundred, as python3 -m tests.grading.hostile does; here some that are quick.
 
-Mutations that turn this red: MOST_PROCESSES = 10000; no end_descendants; no adopt_orphans, or no
-SIGSTOP in _end_one_by_one, without namespaces; Exception for BaseException in serve; a `secret`
-that is 0; no give_up_rights; no _refuse_unix_sockets; no _nothing_sent.
+Mutations that turn this red: MOST_PROCESSES = 10000; no end_descendants; no adopt_orphans,
+without namespaces; Exception for BaseException in serve; a `secret` that is 0; no give_up_rights;
+no _refuse_unix_sockets; no _nothing_sent.
 """
 
 import os
@@ -38,6 +38,12 @@ def is_isolated(request, monkeypatch) -> bool:
         pytest.skip("this user may not make namespaces here")
     monkeypatch.setattr(supervision, "can_isolate", lambda: request.param)
     return request.param
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fork_server() -> None:
+    """Is there before processes are counted, whichever test comes first."""
+    isolation.is_possible()
 
 
 def graded(text: str, folder: Path, **numbers) -> Grade:
