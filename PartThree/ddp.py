@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from common.core.collectives import world_size
 from common.core.failures import UsageError
-from common.core.settings import Settings
+from common.settings.settings import Settings
 from common.step.gradient_sync import GradientSync
 from common.step.virtual_nodes import VirtualNodes
 from PartThree.comm_hooks import in_tree, register_comm_hook

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from common.arithmetic.torch_private import BeforeUse
 from common.core.collectives import total_bytes
 from common.core.failures import UsageError
-from common.core.torch_private import BeforeUse
 from PartTwo.buckets import Bucket
 from PartTwo.lanes import first_of_express
 from PartTwo.overlapped import InFlight, OverlappedAllReduce

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from common.core.collectives import world_size
 from common.core.failures import UsageError
-from common.core.user_code import Place
+from common.settings.user_code import Place
 from common.step.gradient_sync import GradientSync
 from common.step.shared_gradients import completed, trained_alike
 

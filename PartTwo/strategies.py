@@ -12,10 +12,10 @@ from importlib import import_module
 from typing import NamedTuple
 
 from common.core.failures import UsageError
-from common.core.setting_types import SyncChoice
-from common.core.settings import Settings
-from common.core.strategies import LOCAL_STRATEGIES, ON_VIRTUAL_NODES, STRATEGIES
-from common.core.user_code import Place
+from common.settings.settings import Settings
+from common.settings.strategies import LOCAL_STRATEGIES, ON_VIRTUAL_NODES, STRATEGIES
+from common.settings.types import SyncChoice
+from common.settings.user_code import Place
 from common.step.gradient_sync import GradientSync
 
 

@@ -31,10 +31,10 @@ from common.cluster.program import run_program
 from common.core.events import read_events
 from common.core.progress import Position
 from common.core.provenance import conditions
-from common.core.settings import Settings
 from common.model.vgg11 import VGG11
 from common.options.flag_parser import SentenceParser
-from common.run import checkpoint
+from common.run import checkpoint_file
+from common.settings.settings import Settings
 
 EVERY = 3
 DEFAULT_SECONDS = 60 * Settings.checkpoint_every.minutes
@@ -49,9 +49,9 @@ def time_files(folder: Path, runs: int) -> None:
     writes, reads, path = [], [], folder / "Epoch_1.pt"
     for _ in range(runs):
         begun = time.perf_counter()
-        checkpoint.write(path, checkpoint.pack(model, optimizer, Position(2, 0, 1), 1.0))
+        checkpoint_file.write(path, checkpoint_file.pack(model, optimizer, Position(2, 0, 1), 1.0))
         written = time.perf_counter()
-        checkpoint.read(path)
+        checkpoint_file.read(path)
         writes.append(written - begun)
         reads.append(time.perf_counter() - written)
     print(f"{path.stat().st_size / 1e6:.1f} MB, {runs} times: write {median(writes):.2f} s "

@@ -23,13 +23,13 @@ from statistics import median
 
 import torch
 
+from common.arithmetic.choice import LIBRARY, Shape
+from common.arithmetic.tuned import layers_of, measure
 from common.cluster.devices import keep_freed_memory
 from common.cluster.program import run_program
 from common.core.markdown import markdown_table
 from common.core.precision import Precision
 from common.core.provenance import conditions
-from common.model.convolutions import LIBRARY, Shape
-from common.model.tuned import layers_of, measure
 from common.options.flag_parser import SentenceParser
 
 # Channels in and out, and map size, of those layers that have candidates; the first with the batch

@@ -30,7 +30,7 @@ import platform
 import tempfile
 
 from benchmarks.programs import run_to_end
-from benchmarks.sync_benchmark.tables import cell_table, largest_gap
+from benchmarks.sync_tables import cell_table, largest_gap
 from common.cluster.program import run_program
 from common.core.failures import UsageError
 from common.core.provenance import processor
@@ -38,7 +38,7 @@ from common.options.flag_parser import SentenceParser
 from studies.prediction.grid import COMPUTE_ONLY, Cell, cell, open_grid, save_grid
 from studies.prediction.model import STRATEGIES
 
-WORKER = "benchmarks/sync_benchmark/worker.py"
+WORKER = "studies/choosing/worker.py"
 DEFAULT = (COMPUTE_ONLY, *STRATEGIES)
 
 

@@ -22,22 +22,22 @@ from common.core.console import console
 from common.core.failures import UsageError
 from common.core.precision import Precision
 from common.core.progress import Position, Progress
-from common.core.settings import Settings
 from common.core.uncaught import told_alone
 from common.core.world import World
 from common.data.loaders import PlainLoader, batch_size_of
 from common.evaluation import Evaluation, predict
 from common.model.replica import unwrapped
 from common.report import count_parameters, generate_eval_report
-from common.run import checkpoint
-from common.run.checkpoints import Checkpoints
+from common.run import checkpoint_file
 from common.run.run import Run
 from common.run.run_log import RunLog
-from common.run.script_run import AtEpochEnds, metrics_path, recorded
+from common.run.saving import Checkpoints
 from common.run.state import State
-from common.run.witness import witness
+from common.settings.settings import Settings
 from common.step.gradient_check import located
 from common.step.gradient_sync import GradientSync
+from common.witness.script_run import AtEpochEnds, metrics_path, recorded
+from common.witness.witness import witness
 from PartThree.ddp import OWN_BUFFERS
 from PartTwo.strategies import create_strategy
 
@@ -60,8 +60,8 @@ def prepare_model_for_evaluation(model: nn.Module, device: torch.device | str,
     The checkpoint may be of another program: see docs/checkpoints.md. Raises CheckpointError when
     it cannot be used.
     """
-    contents = checkpoint.read(checkpoint_path, say=print)
-    checkpoint.restore(contents, checkpoint_path, unwrapped(model))
+    contents = checkpoint_file.read(checkpoint_path, say=print)
+    checkpoint_file.restore(contents, checkpoint_path, unwrapped(model))
     return model.to(device).eval()
 
 
@@ -83,8 +83,8 @@ def prepare_model_for_training(
     criterion = nn.CrossEntropyLoss().to(device)
     optimizer = SGD(model.parameters(), learning_rate, momentum, weight_decay=weight_decay)
     if continue_flag:
-        contents = checkpoint.read(continue_checkpoint_path, say=print)
-        checkpoint.restore(contents, continue_checkpoint_path, model, optimizer)
+        contents = checkpoint_file.read(continue_checkpoint_path, say=print)
+        checkpoint_file.restore(contents, continue_checkpoint_path, model, optimizer)
     if distribute_flag:
         model = DistributedDataParallel(model, **OWN_BUFFERS)
     if _world().is_leader:
@@ -118,7 +118,7 @@ def train_model(
     its number where there are several or `rank` is given, and as JSON lines where `metrics_path`
     says; the leader writes every `checkpoint_dir/Epoch_N.pt`. Every rank of a process group must
     call it. A strict witness watches over it, with `timeout` seconds for a rank that is stuck: see
-    common/run/witness.py.
+    common/witness/witness.py.
     """
     seam = gradient_sync or _seam(distribute_flag, task_flag)
     node = Node(_world(), torch.device(device), torch.get_num_threads())

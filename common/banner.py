@@ -3,19 +3,19 @@
 import textwrap
 from pathlib import Path
 
+from common.arithmetic import kernels
+from common.arithmetic.choice import AUTO, rule_in_words
+from common.arithmetic.tuned import is_tuned, read_tuned
 from common.cluster.all_reduce_speed import measure_all_reduce, speed_table
 from common.cluster.devices import count_gpus
 from common.cluster.process_group import Node
 from common.cluster.rank_info import own_gpus
 from common.core.console import console
-from common.core.settings import Settings
-from common.core.user_code import Place
 from common.data.epoch_plan import shard_bounds
-from common.model import kernels
-from common.model.convolutions import AUTO, rule_in_words
 from common.model.model_split import second_device
-from common.model.tuned import is_tuned, read_tuned
 from common.options.workloads import find_workload
+from common.settings.settings import Settings
+from common.settings.user_code import Place
 
 
 def announce(part: str, settings: Settings, node: Node, convolutions: str = "") -> None:

@@ -13,16 +13,16 @@ from common.cluster.process_group import Node
 from common.core.collectives import share_leaders_buffers, sum_over_ranks
 from common.core.console import counted
 from common.core.failures import NonFiniteLoss
-from common.core.metrics import ACCURACY, Metric
+from common.core.metrics import ACCURACY, Metric, Totals
 from common.core.precision import Precision
 from common.core.progress import Progress
-from common.core.settings import Settings
 from common.core.world import World
 from common.data.augment import Preparation
 from common.data.dataset import Dataset
 from common.data.epoch_plan import share_of
 from common.options.workloads import create_augment
-from common.run.state import Totals, over_ranks
+from common.run.state import over_ranks
+from common.settings.settings import Settings
 from common.step.optimizers import without_smoothing
 
 EVALUATION_BATCH = 250

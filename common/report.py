@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
+from common.arithmetic.choice import algorithms
 from common.core.events import read_events
 from common.core.failures import writing
 from common.core.metrics import Metric
@@ -22,10 +23,9 @@ from common.core.spread import times_as_fast
 from common.core.visible import visible
 from common.evaluation import Evaluation
 from common.model.batch_norm import has_batch_norm
-from common.model.convolutions import algorithms
 from common.model.replica import digest_of
-from common.reporting.causes import Learned, sentences, told_apart
 from common.run.run import Run
+from common.settings.causes import Learned, sentences, told_apart
 
 # So many of the weights' digest two people can compare by eye.
 DIGEST_CHARACTERS = 8

@@ -17,18 +17,18 @@ from common.cluster.process_group import Node
 from common.core.collectives import broadcast_bytes
 from common.core.console import console
 from common.core.failures import CheckpointError, DataError, UsageError, first_line
-from common.core.learning_settings import DATA, LEARN
 from common.core.metrics import ACCURACY, Metric
 from common.core.precision import Precision
-from common.core.settings import Settings
-from common.core.user_code import Place
 from common.data.dataset import Dataset, as_dataset, blank_dataset, form_of
 from common.data.images import read_picture
 from common.evaluation import Evaluation, evaluate
 from common.model.export import export
 from common.options.command_line import complete
 from common.options.workloads import create_augment, find_workload, workload_of
-from common.run import checkpoint, plain_checkpoint
+from common.run import checkpoint_file, checkpoint_plain
+from common.settings.learning import DATA, LEARN
+from common.settings.settings import Settings
+from common.settings.user_code import Place
 from common.setup import create_model
 from common.step.optimizers import create_criterion
 
@@ -105,7 +105,7 @@ def load_saved_model(path: Path, flags: Mapping[str, Any], node: Node) -> SavedM
     form = contents.get("samples") or form_of(load_test_set(settings, node))
     _require_form(form, path)
     model = create_model(settings, blank_dataset(form), node, _convolutions_in(contents))
-    checkpoint.restore(contents, path, model)
+    checkpoint_file.restore(contents, path, model)
     return SavedModel(path, settings, node, model, form)
 
 
@@ -118,10 +118,10 @@ def load_test_set(settings: Settings, node: Node) -> Dataset:
 
 
 def _leaders_checkpoint(path: Path, node: Node) -> dict[str, Any]:
-    data = checkpoint.read_bytes(path) if node.world.is_leader else b""
-    contents = checkpoint.parse(broadcast_bytes(data, node.device), path)
+    data = checkpoint_file.read_bytes(path) if node.world.is_leader else b""
+    contents = checkpoint_file.parse(broadcast_bytes(data, node.device), path)
     if node.world.is_leader:
-        for remark in plain_checkpoint.remarks_on(contents, path):
+        for remark in checkpoint_plain.remarks_on(contents, path):
             console(node.world)(remark)
     return contents
 

@@ -10,12 +10,13 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from common.arithmetic.choice import AUTO, by_rule, use_fast_convolutions
+from common.arithmetic.tuned import choose_tuned, is_tuned
 from common.cluster.process_group import Node
 from common.core.console import console
 from common.core.failures import DataError, UsageError
 from common.core.metrics import ACCURACY
 from common.core.precision import Precision
-from common.core.settings import Settings
 from common.data.dataset import Dataset, as_dataset
 from common.data.epoch_plan import EpochPlan, share_of, validation_split
 from common.data.loaders import InMemoryLoader, WorkerLoader
@@ -23,13 +24,12 @@ from common.data.resident import on_device
 from common.evaluation import EVALUATION_BATCH
 from common.model import whitening
 from common.model.batch_norm import synchronize_batch_norm
-from common.model.convolutions import AUTO, by_rule, use_fast_convolutions
 from common.model.model_split import second_device, split_in_two
 from common.model.replica import digest_of
-from common.model.tuned import choose_tuned, is_tuned
 from common.options.command_line import complete
 from common.options.workloads import create_augment, workload_of
 from common.run.tracing import window
+from common.settings.settings import Settings
 from common.step.optimizers import create_criterion, create_optimizer
 
 

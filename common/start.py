@@ -2,10 +2,10 @@
 
 from common.core.console import tell_long_waits
 from common.core.output import let_output_be_lost
-from common.core.settings import Settings
 from common.core.world import World
 from common.options.command_line import parse_command_line
 from common.run.other_runs import refuse_other_runs
+from common.settings.settings import Settings
 
 
 def start(part: str) -> tuple[Settings, World]:

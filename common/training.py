@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 from common.data.dataset import Dataset
 from common.data.loaders import Loader
 from common.evaluation import evaluate
-from common.run.readings import Readings
 from common.run.run import Run
 from common.step.accumulation import Part, micro_batches
 from common.step.gradient_sync import GradientSync
+from common.step.readings import Readings
 from common.step.shard_scope import ShardScope
 
 

@@ -24,8 +24,14 @@ import argparse
 from statistics import median
 from typing import TYPE_CHECKING
 
-from benchmarks.strategy_choice.paying import paying, paying_in_words
-from benchmarks.strategy_choice.ranking import (
+from common.cluster.program import run_program
+from common.core.failures import UsageError, writing
+from common.core.provenance import processor
+from common.options.command_line import parse_command_line
+from common.options.flag_parser import SentenceParser
+from common.settings.types import positive
+from studies.choosing.paying import paying, paying_in_words
+from studies.choosing.ranking import (
     CANDIDATES,
     ranking,
     ranking_table,
@@ -33,12 +39,6 @@ from benchmarks.strategy_choice.ranking import (
     verdict,
     whether_hosts_pay,
 )
-from common.cluster.program import run_program
-from common.core.failures import UsageError, writing
-from common.core.provenance import processor
-from common.core.setting_types import positive
-from common.options.command_line import parse_command_line
-from common.options.flag_parser import SentenceParser
 from studies.prediction.grid import COMPUTE_ONLY, Cell, save_grid
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ def print_page(findings: "Findings") -> None:
 
 def measured(options: argparse.Namespace, findings: "Findings", node: "Node") -> list[Cell]:
     """Every rank must call, after a preflight without a problem. Says how long it will take."""
-    from benchmarks.strategy_choice.measuring import measure
     from common.preflight.examine import keep_measurements
     from common.setup import load_datasets
+    from studies.choosing.measuring import measure
 
     settings = findings.settings
     if node.world.is_leader:

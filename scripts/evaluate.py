@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 from common.cluster.program import run_program
 from common.core.console import tell_long_waits
-from common.core.settings import GROUPS, Launch
 from common.options.command_line import add_rows, complete, launched
 from common.options.flag_parser import FlagParser
+from common.settings.settings import GROUPS, Launch
 
 if TYPE_CHECKING:
     from common.saved_model import SavedModel

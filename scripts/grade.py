@@ -28,8 +28,8 @@ from typing import Any
 
 from common.cluster.program import run_program
 from common.core.failures import UsageError, writing
-from common.core.user_code import Place
 from common.options.flag_parser import SentenceParser
+from common.settings.user_code import Place
 
 BOUNDS = ("ring", "root", "none")
 EPILOG = """Exit code: 0 when every strategy is right, 1 when one is wrong, 2 when one cannot be

@@ -26,8 +26,8 @@ from math import prod
 
 from common.cluster.program import run_program
 from common.core.failures import UsageError, reading
-from common.core.setting_types import count
 from common.options.flag_parser import FlagParser
+from common.settings.types import count
 from studies.prediction.calibration import Calibration, Check, checks
 from studies.prediction.fitting import calibrate
 from studies.prediction.forms import Level, payload_rate

@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any
 
 from common.cluster.program import run_program
 from common.core.failures import UsageError
-from common.core.setting_types import Interval, count
-from common.core.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
-from common.core.strategies import ON_VIRTUAL_NODES
-from common.core.user_code import Place
 from common.options.command_line import parse_command_line
 from common.options.flag_parser import SentenceParser
+from common.settings.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
+from common.settings.strategies import ON_VIRTUAL_NODES
+from common.settings.types import Interval, count
+from common.settings.user_code import Place
 
 if TYPE_CHECKING:
     from studies.proof.experiment import Case, Reference

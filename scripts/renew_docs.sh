@@ -15,8 +15,8 @@ DATA="${DATA:-~/cifar10}"
 IMAGES="${DATA/#\~/$HOME}"
 KEPT=docs/results/renewed.txt
 NEW=outputs/renewed
-TRAINING="common/training.py common/data common/model common/step PartTwo PartThree"
-SYNC="benchmarks/sync.py benchmarks/sync_benchmark"
+TRAINING="common/training.py common/arithmetic common/data common/model common/step PartTwo PartThree"
+SYNC="benchmarks/sync.py studies/choosing"
 GPU="benchmarks/gpu_check.py benchmarks/gpu_checks"
 EXAMPLE="docs/example/comparison* docs/example/page_* docs/example/trace_*"
 
@@ -37,7 +37,7 @@ sync_cross_step | quiet root hours | docs/results/sync_cross_step.json | $SYNC $
 sync_float32 | quiet root | docs/network.md | $SYNC $TRAINING
 prediction | | docs/prediction.svg docs/scaling.svg | docs/results/sync_grid.json studies/prediction
 peers | data quiet | docs/results/peers.json docs/one_node.md README.md | benchmarks/peers.py benchmarks/peer_loops $TRAINING
-convolutions | quiet | docs/one_node.md | benchmarks/convolutions.py common/model
+convolutions | quiet | docs/one_node.md | benchmarks/convolutions.py common/arithmetic
 loader | data quiet | docs/one_node.md | benchmarks/loader.py common/data
 accuracy | data quiet hours | docs/recipe.md | benchmarks/time_to_accuracy.py $TRAINING
 detection | quiet | docs/results/detection.json docs/faults.md README.md | benchmarks/detection.py common/cluster

@@ -37,7 +37,7 @@ if [ "$(id -u)" -eq 0 ] && command -v apt-get > /dev/null && ! command -v c++ > 
         install --yes --no-install-recommends g++; } > /dev/null 2>&1 || true
 fi
 # Compiled once, before tests that must not be the ones to wait for it.
-"$PYTHON" -c "from common.model.kernels import why_not; print(why_not() or 'compiled')"
+"$PYTHON" -c "from common.arithmetic.kernels import why_not; print(why_not() or 'compiled')"
 "$PYTHON" -m ruff check .
 "$PYTHON" -m mypy
 exec "$PYTHON" -m pytest -n 3 --dist loadfile "${markers[@]}" "$@"

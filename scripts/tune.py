@@ -23,10 +23,10 @@ from collections.abc import Sequence
 
 from common.cluster.program import run_program
 from common.core.failures import UsageError, writing
-from common.core.setting_types import count
-from common.core.settings import Settings
 from common.options.command_line import parse_command_line
 from common.options.flag_parser import SentenceParser
+from common.settings.settings import Settings
+from common.settings.types import count
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Settings]:
@@ -48,10 +48,10 @@ def main() -> None:
     options, settings = parse(sys.argv[1:])
     print("loading torch and the data set", flush=True)
     # torch is imported only now: --help and a mistyped flag have been answered already
+    from common.arithmetic.choice import Shape, convolution_shapes
+    from common.arithmetic.tuned import Tuned, fastest, is_quiet, measure
     from common.cluster.devices import keep_freed_memory, use_threads
     from common.core.precision import Precision
-    from common.model.convolutions import Shape, convolution_shapes
-    from common.model.tuned import Tuned, fastest, is_quiet, measure
     from common.options.workloads import workload_of
 
     keep_freed_memory()

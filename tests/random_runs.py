@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from common.core.metrics import Totals
 from common.core.progress import PHASES, Position
 from common.core.trace_file import pack_trace
 from common.core.world import World
 from common.run.run_log import RunLog, Step
-from common.run.state import Totals
 from tests.recorded import settings
 
 NAMES = ("PartOne", "PartTwo/gather-scatter", "PartTwo/all-reduce", "PartTwo/overlapped-all-reduce",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from common.core.events import read_events
-from common.run import checkpoint
+from common.run import checkpoint_file
 from tests.ranks import Program, cluster, program, run_programs
 from tests.workload import SMALL, plant
 
@@ -71,7 +71,7 @@ class End(NamedTuple):
 
 def end_of(case: Case, folder: Path, world_size: int | None = None) -> End:
     run = folder / FOLDERS[case.run]
-    contents = checkpoint.read(run / "checkpoints" / "Epoch_2.pt")
+    contents = checkpoint_file.read(run / "checkpoints" / "Epoch_2.pt")
     logs = [run / f"metrics_rank{rank}.jsonl" for rank in range(world_size or case.world_size)]
     losses = [[(event["epoch"], event["iteration"], event["loss"])
                for event in read_events(log, "step")] for log in logs]

@@ -7,15 +7,15 @@ import torch
 from torch import nn
 
 from common.cluster.process_group import Node
-from common.core.settings import Settings
 from common.data.augment import Augment
 from common.data.dataset import ArrayDataset
 from common.data.epoch_plan import EpochPlan, share_of
 from common.data.loaders import InMemoryLoader
-from common.run.checkpoints import Checkpoints
 from common.run.run import Run
 from common.run.run_log import RunLog
 from common.run.save_clock import SaveClock
+from common.run.saving import Checkpoints
+from common.settings.settings import Settings
 from common.step.gradient_sync import GradientSync
 
 

@@ -23,8 +23,8 @@ from common.cluster.stopping import Stop
 from common.cluster.watch import Watch
 from common.core.failures import Failure
 from common.core.progress import Progress
-from common.core.settings import Settings
 from common.core.world import World
+from common.settings.settings import Settings
 
 JOIN_SECONDS = 300.0
 # Between the starts of two ranks: a rank needs 40 ms of a processor to join, which each has for

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-from common.model.bilinear import ALGORITHMS
-from common.model.fast_convolution import FastConv2d
-from common.model.kernels import NAMES, has
-from common.model.products import times
+from common.arithmetic.bilinear import ALGORITHMS
+from common.arithmetic.convolution import FastConv2d
+from common.arithmetic.kernels import NAMES, has
+from common.arithmetic.products import times
 from common.model.vgg11 import LAYOUT
 
 SIZES = (1024, 2048, 4096)

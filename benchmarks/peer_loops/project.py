@@ -10,12 +10,12 @@ from torch import nn
 from benchmarks.peer_loops.arithmetic import multiplications
 from benchmarks.peer_loops.job import Job, StepClock
 from benchmarks.peer_loops.resident import allow_tf32
+from common.arithmetic.choice import products
 from common.cluster.process_group import one_node
 from common.core.precision import Precision
 from common.data.loaders import Batch, Loader
-from common.model.convolutions import products
 from common.options.command_line import parse_command_line
-from common.run.resume import open_run
+from common.run.opening import open_run
 from common.setup import create_loader, create_training, load_datasets
 from common.step.gradient_sync import GradientSync
 from common.training import train

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from common.core.events import append_event
 from common.core.progress import process_progress
-from common.core.settings import going_on
+from common.settings.settings import going_on
 
 RESUMABLE = (75, 130, 143)
 NOT_FINITE = 5

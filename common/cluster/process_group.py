@@ -28,9 +28,9 @@ from common.cluster.watch import Watch
 from common.core.console import console
 from common.core.failures import PeerLost, RanksDisagree, first_line
 from common.core.progress import CONNECTING, FINISHED, Progress, process_progress
-from common.core.settings import Settings
-from common.core.user_code import own_errors
 from common.core.world import BY_HAND, World
+from common.settings.settings import Settings
+from common.settings.user_code import own_errors
 
 START_FACTOR = 2.0
 

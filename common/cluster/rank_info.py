@@ -11,10 +11,10 @@ from typing import Any
 from common.cluster.devices import visible_gpus
 from common.core.failures import RanksDisagree
 from common.core.provenance import ROOT, code_digest, instruction_sets, lines_of, versions
-from common.core.setting_row import differences
-from common.core.settings import Settings
-from common.core.user_code import digests
 from common.core.world import World
+from common.settings.row import differences
+from common.settings.settings import Settings
+from common.settings.user_code import digests
 
 # Variables that torch reads, with their defaults; where ranks differ in one, they wait for each
 # other's words in different forms: torch itself then hangs, or crashes.

@@ -23,8 +23,8 @@ from common.cluster.rank_info import RankInfo, machines, own_gpus
 from common.core.console import console, mark
 from common.core.failures import PeerLost, RanksDisagree
 from common.core.progress import process_progress
-from common.core.settings import Settings
 from common.core.world import World
+from common.settings.settings import Settings
 
 GRACE_SECONDS = 1.0
 ON_MACHINE = "ranks on "

@@ -1,1 +1,1 @@
-"""What every room may know: settings, world, failures, progress. Read settings.py first."""
+"""What every room may know: world, failures, progress, precision, events. Read world.py first."""

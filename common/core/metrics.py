@@ -1,6 +1,6 @@
-"""What is reported beside the loss: accuracy, or what a user's workload names."""
+"""Metrics, such as accuracy or one that a user's workload names, and exact sums over samples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -55,3 +55,45 @@ def _is_right(outputs: Any, targets: Any) -> Any:
 
 ACCURACY = Metric("accuracy", _is_right, is_share=True)
 """The share of samples whose largest output, of (n, classes), is that of the target's class."""
+
+
+@dataclass
+class Totals:
+    """Sums over the samples of an epoch so far: means come from these, never from batch means.
+
+    They are exact, and so the same however many ranks have added them up in whatever order. `score`
+    is the metric's: for accuracy, the number of samples that were classified rightly.
+    """
+
+    loss: Fraction = Fraction(0)
+    score: Fraction = Fraction(0)
+    samples: int = 0
+
+    def add(self, other: "Totals") -> None:
+        """Adds the sums over other samples."""
+        self.loss += other.loss
+        self.score += other.score
+        self.samples += other.samples
+
+    def means(self) -> tuple[float, float]:
+        """(mean loss, mean of the metric) per sample; not a number before the first sample."""
+        if not self.samples:
+            return float("nan"), float("nan")
+        return float(self.loss / self.samples), float(self.score / self.samples)
+
+    def as_json(self) -> list[str]:
+        """The three sums, which `from_json` reads."""
+        return [str(self.loss), str(self.score), str(self.samples)]
+
+    @classmethod
+    def from_json(cls, sums: list[str]) -> "Totals":
+        loss, score, samples = sums
+        return cls(Fraction(loss), Fraction(score), int(samples))
+
+
+def summed(parts: Iterable[Totals]) -> Totals:
+    """All of them together."""
+    whole = Totals()
+    for part in parts:
+        whole.add(part)
+    return whole

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from common.core.failures import UsageError
 from common.core.precision import Precision
-from common.core.settings import Settings
+from common.settings.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from common.core.failures import DataError, first_line
-from common.core.user_code import UserCodeError, own_errors
 from common.data.augment import Preparation
 from common.data.dataset import Dataset
 from common.data.epoch_plan import EpochPlan, Share
+from common.settings.user_code import UserCodeError, own_errors
 
 _PR_SET_PDEATHSIG = 1
 

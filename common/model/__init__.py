@@ -1,1 +1,1 @@
-"""The networks and the layers that make them fast. Read vgg11.py first."""
+"""The networks, and layers that depend on samples alone. Read vgg11.py first."""

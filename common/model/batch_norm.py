@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 
-from common.core import torch_private
-from common.core.torch_private import AnyBatchNorm
-from common.model.pooling import PooledBatchNorm2d, max_pool, track
+from common.arithmetic import torch_private
+from common.arithmetic.pooling import PooledBatchNorm2d, max_pool, track
+from common.arithmetic.torch_private import AnyBatchNorm
 
 
 class _GlobalStatistics(AnyBatchNorm):

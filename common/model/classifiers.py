@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from common.arithmetic.torch_private import AnyBatchNorm
 from common.core.failures import UsageError, first_line
-from common.core.torch_private import AnyBatchNorm
 from common.model.dropout import SampleDepth, SampleDropout
 from common.model.small_models import MnistCnn
 from common.model.vgg11 import VGG11

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from common.arithmetic.convolution import FastConv2d
+from common.arithmetic.fused_layers import FusedLayers, unfuse
+from common.arithmetic.pooling import PooledBatchNorm2d
+from common.arithmetic.torch_private import change_class
 from common.core.failures import UsageError, first_line, writing
-from common.core.torch_private import change_class
 from common.model.batch_norm import unsynchronize_batch_norm
 from common.model.dropout import SampleDropout
-from common.model.fast_convolution import FastConv2d
-from common.model.fused_layers import FusedLayers, unfuse
-from common.model.pooling import PooledBatchNorm2d
 
 CLASSES = "classes.json"
 

@@ -8,7 +8,7 @@ and one linear layer in place of the three.
 
 from torch import Tensor, nn
 
-from common.model.pooling import PooledBatchNorm2d
+from common.arithmetic.pooling import PooledBatchNorm2d
 
 # The last batch norm starts small, so that the classifier sees features of norm 2 and not of 20.
 # At the course's rate of 0.1 the classifier diverges on the larger ones, and after one epoch the

@@ -4,11 +4,11 @@
 """
 
 from common.core.failures import UsageError
-from common.core.settings import LOCAL_SYNC_NAMES, LOCAL_WIRES, Settings
-from common.core.strategies import ON_VIRTUAL_NODES, SEAMS
-from common.core.user_code import Place
 from common.core.world import BY_HAND, WITHOUT_SRUN, World
 from common.options.workloads import workload_of
+from common.settings.settings import LOCAL_SYNC_NAMES, LOCAL_WIRES, Settings
+from common.settings.strategies import ON_VIRTUAL_NODES, SEAMS
+from common.settings.user_code import Place
 
 SMOOTHED = "cross-entropy"
 CHAINS = ("vgg11", "small-cnn")  # models whose layers follow one another

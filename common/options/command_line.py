@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 from common.core.failures import UsageError
-from common.core.setting_row import Row
-from common.core.settings import GROUPS, Launch, Settings, SyncChoice, going_on
-from common.core.strategies import SEAMS
-from common.core.user_code import Place
 from common.core.world import World, detect_world
 from common.options.checks import check
 from common.options.flag_parser import FlagParser, ShowAll
 from common.options.settings_file import read_settings
 from common.options.workloads import TABLES, WORKLOADS, Workload, find_row, find_workload
+from common.settings.row import Row
+from common.settings.settings import GROUPS, Launch, Settings, SyncChoice, going_on
+from common.settings.strategies import SEAMS
+from common.settings.user_code import Place
 
 EXAMPLES = """examples:
   python3 PartOne/main.py --workload digits-vgg11

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from common.core.failures import UsageError
-from common.core.setting_row import Row
-from common.core.setting_types import fraction, not_negative, positive
 from common.options import other_names
+from common.settings.row import Row
+from common.settings.types import fraction, not_negative, positive
 
 HELP = "(see --help)"
 METAVARS: dict[object, str] = {str: "NAME", Path: "DIR", positive: "X", not_negative: "X",

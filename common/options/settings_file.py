@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from common.core.failures import UsageError
 from common.core.files import parse_json, read_text
-from common.core.setting_row import Plain, Row
-from common.core.settings import Launch, Settings
 from common.options.flag_parser import FlagParser
+from common.settings.row import Plain, Row
+from common.settings.settings import Launch, Settings
 
 RAN_ON = "ran_on"  # the entry of a record that is no setting
 FORMS = {".json": "JSON", ".toml": "TOML"}

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.core.failures import UsageError
-from common.core.learning_settings import USUAL_IMAGE_SIZE, USUAL_MODEL
 from common.core.metrics import ACCURACY, Metric
-from common.core.setting_types import ScheduleChoice, Validation
-from common.core.settings import Settings
-from common.core.user_code import Place
+from common.settings.learning import USUAL_IMAGE_SIZE, USUAL_MODEL
+from common.settings.settings import Settings
+from common.settings.types import ScheduleChoice, Validation
+from common.settings.user_code import Place
 
 if TYPE_CHECKING:
     from common.data.augment import Preparation

@@ -18,12 +18,12 @@ from common.cluster.process_group import Node, form_group
 from common.cluster.rank_info import RankInfo, require_one_run
 from common.cluster.rendezvous import exchange, join
 from common.core.failures import DataError, Failure, PeerLost, RanksDisagree, Verdict
-from common.core.settings import Settings
 from common.data.dataset import as_dataset
 from common.options.workloads import workload_of
 from common.preflight.findings import Findings, broken_link, measurements, slow_link
 from common.preflight.links import Link, LinkServer, pairings, probe
 from common.preflight.node_facts import NodeFacts
+from common.settings.settings import Settings
 
 PROBE_SECONDS = 0.3
 ALL_PROBES_SECONDS = 10.0

@@ -7,10 +7,10 @@ from common.cluster.addresses import place
 from common.cluster.all_reduce_speed import AllReduceSpeed, in_megabits
 from common.cluster.rank_info import RankInfo
 from common.core.failures import Failure, PeerLost
-from common.core.settings import Settings
 from common.core.world import World
 from common.preflight.links import Link
 from common.preflight.node_facts import NodeFacts
+from common.settings.settings import Settings
 
 SLOW_FACTOR = 3.0
 CLOCK_SECONDS = 0.5

@@ -9,10 +9,10 @@ equal to the bit stays at 0. scripts/loss_curves.py compares the means of long r
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from common.reporting.causes import at_most
 from common.reporting.figure_style import legend_below, line, new_figure
 from common.reporting.figures import Runs, label
 from common.reporting.recorded_run import RecordedRun, short
+from common.settings.causes import at_most
 
 SMALLEST = 1e-9  # where no loss differs
 

@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from common.core.setting_types import LoaderChoice
 from common.core.spread import times_as_fast
 from common.reporting import run_findings as findings
 from common.reporting.figure_style import (
@@ -28,6 +27,7 @@ from common.reporting.figure_style import (
     wrapped,
 )
 from common.reporting.recorded_run import RecordedRun, short
+from common.settings.types import LoaderChoice
 
 Runs = Sequence[RecordedRun]
 MILLISECONDS = 1000

@@ -12,8 +12,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from common.reporting.causes import at_most, join, told_apart
 from common.reporting.figure_style import MARKS, legend_below, line, new_figure
+from common.settings.causes import at_most, join, told_apart
 
 Table = dict[str, Any]
 Case = dict[str, Any]

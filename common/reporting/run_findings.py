@@ -9,10 +9,10 @@ from statistics import fmean
 
 from common.core.progress import slowest_phase
 from common.core.spread import times_as_fast
-from common.reporting import causes
-from common.reporting.causes import EARLY, Learned, join
 from common.reporting.merged_steps import NEXT_TO_NOTHING, straggler
 from common.reporting.recorded_run import RecordedRun, capital, short
+from common.settings import causes
+from common.settings.causes import EARLY, Learned, join
 
 MEGABYTE = 1e6
 WORK = ("workload", "model", "image_size", "batch_size")  # settings: what an iteration computes

@@ -10,11 +10,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common.reporting.causes import join
 from common.reporting.figures import Runs, label
 from common.reporting.recorded_run import RecordedRun
 from common.reporting.run_findings import MEGABYTE
 from common.reporting.tables import Table
+from common.settings.causes import join
 
 NODE_SETTINGS = ("data_dir", "output_dir", "resume", "dry_run")
 RESUME = " --resume auto(?::changed)?$|(?<= --resume )auto:"  # of auto:FILE, FILE stays

@@ -14,9 +14,9 @@ from torch import nn
 from common.core.events import read_events
 from common.core.failures import CheckpointError
 from common.core.progress import Position
-from common.core.settings import ACCEPTS_CHANGES, AUTO_OR, begun_with
 from common.core.world import World
 from common.run.other_runs import log_paths
+from common.settings.settings import ACCEPTS_CHANGES, AUTO_OR, begun_with
 
 BEST = "best.pt"
 # As file_name writes them: \d would also be a digit of another script, and 03 is a user's own name.

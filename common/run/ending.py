@@ -8,7 +8,7 @@ The history is in the checkpoint, so a resumed run stops where the uninterrupted
 from collections.abc import Sequence
 
 from common.core.progress import Position
-from common.core.settings import Settings
+from common.settings.settings import Settings
 
 
 def best_epoch(losses: Sequence[float]) -> int:

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from common.core.failures import UsageError
-from common.core.settings import AUTO_OR, Settings
 from common.core.world import World
+from common.settings.settings import AUTO_OR, Settings
 
 
 def run_name(part: str, strategy: str) -> str:

@@ -14,21 +14,22 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from common.arithmetic.choice import algorithms, products
 from common.cluster.process_group import Node
 from common.core.collectives import gather_rows
+from common.core.metrics import Totals
 from common.core.precision import Precision
 from common.core.progress import Position
 from common.core.provenance import code_digest, instruction_sets, versions
-from common.core.settings import Settings
-from common.core.user_code import loaded
 from common.data.epoch_plan import EpochPlan, mix
-from common.model.convolutions import algorithms, products
-from common.run.checkpoints import Checkpoints
 from common.run.ending import best_in_words, is_over, last_step, should_stop
 from common.run.run_log import RunLog, Step
+from common.run.saving import Checkpoints
 from common.run.sentinel import Sentinel
-from common.run.state import State, Totals
+from common.run.state import State
 from common.run.tracing import Tracer
+from common.settings.settings import Settings
+from common.settings.user_code import loaded
 from common.step.gradient_sync import GradientSync
 from common.step.phase_timer import PhaseTimer, moments_of
 from common.step.schedules import create_schedule

@@ -13,13 +13,13 @@ from torch import nn
 
 from common.cluster.process_group import Node
 from common.core.failures import UsageError, writing
-from common.core.settings import Settings, begun_with
 from common.options.settings_file import RAN_ON
 from common.run import checkpoint_folder
-from common.run.checkpoints import KEPT_CHECKPOINTS
 from common.run.folder_lock import FolderLock
 from common.run.other_runs import log_paths
 from common.run.run import Run
+from common.run.saving import KEPT_CHECKPOINTS
+from common.settings.settings import Settings, begun_with
 
 LEADERS_FILES = ("settings.json", "summary.json", "report.txt", "report.json")
 

@@ -23,12 +23,11 @@ from common.core.console import console
 from common.core.events import read_events
 from common.core.failures import UsageError
 from common.core.memory import peak_memory
-from common.core.metrics import ACCURACY, Metric
+from common.core.metrics import ACCURACY, Metric, Totals
 from common.core.progress import Position, slowest_phase
 from common.core.provenance import processor
 from common.core.visible import visible
 from common.core.world import World
-from common.run.state import Totals
 from common.run.trackers import Tracker
 
 BATCH_LINE = ("Batch Idx: {}, Batch Loss: {:.3f}, Batch {metric}: {:.3f}, "

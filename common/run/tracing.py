@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from common.arithmetic import torch_private
 from common.cluster.process_group import Node
-from common.core import torch_private
 from common.core.collectives import gather_bytes_to_leader
 from common.core.failures import UsageError
 from common.core.progress import PHASES
-from common.core.setting_types import Profile
-from common.core.settings import Settings
 from common.core.trace_file import is_communication, merge_traces, pack_trace, unpack_trace
 from common.run.run_log import RunLog
+from common.settings.settings import Settings
+from common.settings.types import Profile
 
 SHOWN_OPERATORS = 10
 

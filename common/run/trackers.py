@@ -21,8 +21,8 @@ from typing import Any
 from common.core.console import console
 from common.core.failures import UsageError, first_line
 from common.core.provenance import ROOT
-from common.core.user_code import Place
 from common.core.world import World
+from common.settings.user_code import Place
 
 EXPERIMENT = "training"  # of MLflow, and wandb's project: they have their runs under such a name
 SECONDS_A_CALL, METRICS_A_CALL = 1.0, 500

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed import Work
 
+from common.arithmetic.torch_private import BROADCAST_IN_FORWARD
 from common.core.progress import Progress
-from common.core.torch_private import BROADCAST_IN_FORWARD
 
 # Every collective of torch.distributed's ends in Work.wait, but for those that DDP starts in C++:
 # its gradients', which end with backward, and its buffers'.

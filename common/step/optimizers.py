@@ -7,9 +7,9 @@ from typing import Any
 from torch import nn
 from torch.optim import SGD, Adadelta, Adam, Optimizer
 
+from common.arithmetic.torch_private import AnyBatchNorm
 from common.core.precision import Precision
-from common.core.settings import Settings
-from common.core.torch_private import AnyBatchNorm
+from common.settings.settings import Settings
 from common.step.muon import Muon
 
 # Each is a mean over the samples of a batch: of class scores, or of log-probabilities.

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from common.core.settings import Settings
+from common.settings.settings import Settings
 
 # torch's defaults for OneCycleLR: a cycle begins at 1/25 of the peak and ends at 1/10,000 of that.
 RISING_FRACTION, FIRST_DIVISOR, LAST_DIVISOR = 0.3, 25.0, 1e4

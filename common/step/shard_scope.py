@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from common.core.progress import Position
-from common.core.settings import Settings
 from common.data.epoch_plan import mix
 from common.model.dropout import DropoutPlan
+from common.settings.settings import Settings
 from common.step.accumulation import Part
 
 

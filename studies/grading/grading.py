@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from common.core.user_code import Place
+from common.settings.user_code import Place
 from studies.grading.costs import SLACK, Cost, costs, too_many_bytes
 from studies.grading.finding import CHEATS, HEADLINES, Finding
 from studies.grading.findings import findings

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from select import select
 
-from common.core.user_code import Place
+from common.settings.user_code import Place
 from studies.grading import isolation
 from studies.grading.descendants import descendants, end_descendants, own_number
 from studies.grading.limits import LIFE_SECONDS

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from common.cluster.board import is_broken_collective
 from common.core.failures import Failure, UsageError, first_line
-from common.core.user_code import Place, own_errors, own_frames
+from common.settings.user_code import Place, own_errors, own_frames
 from PartTwo.own_strategy import own_strategy
 from PartTwo.strategies import create_strategy
 from studies.grading.channel import frame, receive

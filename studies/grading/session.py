@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from secrets import randbits
 from typing import NamedTuple, cast
 
-from common.core.user_code import Place
+from common.settings.user_code import Place
 from studies.grading.messages import Order, Seen, Settled
 from studies.grading.scenarios import BASIC, PLAN, Scenario
 from studies.grading.socket_bytes import Traffic

@@ -10,7 +10,7 @@ from multiprocessing.util import get_temp_dir
 from select import select
 from types import MappingProxyType
 
-from common.core.user_code import Place
+from common.settings.user_code import Place
 from studies.grading.channel import Channel, Malformed, frame, wait
 from studies.grading.isolation import is_possible
 from studies.grading.keeper import MOST_PROCESSES, keep

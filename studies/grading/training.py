@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from common.core.failures import UsageError
-from common.core.user_code import Place
+from common.settings.user_code import Place
 from common.step.gradient_sync import GradientSync
 from PartTwo.own_strategy import OwnStrategy, own_strategy
 from studies.grading.messages import Arrays, Seen, Settled

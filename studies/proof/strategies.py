@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from common.core.settings import Settings
-from common.core.strategies import LOCAL_STRATEGIES, ON_VIRTUAL_NODES
-from common.core.strategies import STRATEGIES as BY_HAND
-from common.core.user_code import Place, label
 from common.data.loaders import Batch, Loader
+from common.settings.settings import Settings
+from common.settings.strategies import LOCAL_STRATEGIES, ON_VIRTUAL_NODES
+from common.settings.strategies import STRATEGIES as BY_HAND
+from common.settings.user_code import Place, label
 from common.step.gradient_sync import GradientSync
 from common.step.virtual_nodes import sync_of_one_rank
 from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, AveragedOnVirtualNodes, buckets

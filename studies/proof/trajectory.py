@@ -20,13 +20,13 @@ from common.cluster.devices import choose_device
 from common.cluster.process_group import Node
 from common.core.collectives import gather_bytes, world_size
 from common.core.events import read_events
-from common.core.settings import Interval, Settings
 from common.core.world import World
 from common.data.dataset import Dataset, as_dataset
 from common.model.batch_norm import freeze_batch_norm
 from common.options.workloads import WORKLOADS, Workload, workload_of
-from common.run.checkpoints import Checkpoints
-from common.run.resume import open_run
+from common.run.opening import open_run
+from common.run.saving import Checkpoints
+from common.settings.settings import Interval, Settings
 from common.setup import create_loader, create_training
 from common.training import train
 from studies.proof.strategies import Strategy

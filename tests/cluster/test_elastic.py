@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from common.core.events import read_events
-from common.run import checkpoint
+from common.run import checkpoint_file
 from tests.cluster.box import MASTER, Box, box, enter, needs_namespaces, wait_until, with_hosts
 from tests.ranks import ROOT, Program, program, run_programs, started
 from tests.workload import SMALL, plant
@@ -124,7 +124,7 @@ def undisturbed(part: str, folder: Path) -> Path:
 
 def end_of(run: Path) -> dict[str, Any]:
     """What a run has come to: each tensor as bytes, and the epochs' losses."""
-    contents = checkpoint.read(run / "checkpoints" / f"Epoch_{EPOCHS}.pt")
+    contents = checkpoint_file.read(run / "checkpoints" / f"Epoch_{EPOCHS}.pt")
     momentum = contents["optimizer_state_dict"]["state"]
     tensors = contents["model_state_dict"] | {
         f"momentum {number}": state["momentum_buffer"] for number, state in momentum.items()}

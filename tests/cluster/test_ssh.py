@@ -110,7 +110,7 @@ def test_other_code_on_a_node_is_refused(ssh, tmp_path):
 def test_one_byte_more_in_a_source_that_is_not_python_is_refused(ssh, tmp_path):
     for name in ("common", "PartOne", "PartTwo", "PartThree", "scripts", "studies", "benchmarks"):
         shutil.copytree(ROOT / name, tmp_path / "there" / name)
-    with (tmp_path / "there/common/model/cpp/products.cpp").open("a") as file:
+    with (tmp_path / "there/common/arithmetic/cpp/products.cpp").open("a") as file:
         file.write(" ")
     launcher = launch(ssh, tmp_path, "PartTwo", REMOTE_DIR=str(tmp_path / "there"))
     _, errors = launcher.communicate(timeout=60)

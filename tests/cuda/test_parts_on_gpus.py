@@ -11,7 +11,7 @@ import json
 import pytest
 import torch
 
-from common.core.settings import SYNC_NAMES
+from common.settings.settings import SYNC_NAMES
 from tests.ranks import cluster, program, run_programs
 from tests.workload import SMALL, plant
 

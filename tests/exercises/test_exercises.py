@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from common.core.user_code import Place
+from common.settings.user_code import Place
 from scripts import grade
 from studies.grading import report
 from studies.grading.grading import grade_of

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from common.run import checkpoint
+from common.run import checkpoint_file
 
 DURATION = re.compile(r"Duration: \d+\.\d+ seconds")
 TOLD_AGAIN = ("start", "note")
@@ -42,7 +42,7 @@ def entries_of_run(folder: Path) -> Entries:
 
 def _read(path: Path) -> Iterator[tuple[str, Any]]:
     if path.suffix == ".pt":
-        yield from _flat(checkpoint.read(path))
+        yield from _flat(checkpoint_file.read(path))
     elif path.suffix == ".json":
         yield from _flat(json.loads(path.read_text()))
     elif path.suffix == ".jsonl":

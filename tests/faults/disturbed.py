@@ -27,7 +27,7 @@ def plant_phases(folder: Path, pause: float = PAUSE) -> None:
     pause is a long one. "saving" is between writing and renaming.
     """
     from common import evaluation, setup
-    from common.run import checkpoint, run
+    from common.run import checkpoint_file, run
 
     plant()
 
@@ -44,7 +44,7 @@ def plant_phases(folder: Path, pause: float = PAUSE) -> None:
     mark(setup, "load_datasets", "start-up", lambda *_: 0)
     mark(run.Run, "finish_step", "training", lambda self, *_: self.position.step)
     mark(evaluation, "predict", "evaluation", lambda *_: 0)
-    mark(checkpoint, "_verify", "saving", lambda *_: next(counts))
+    mark(checkpoint_file, "_verify", "saving", lambda *_: next(counts))
 
 
 def wait_for(folder: Path, phase: str, number: int = 0, seconds: float = 60) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from common.run import checkpoint
+from common.run import checkpoint_file
 
 Chance = random.Random
 ODD_TEXT = "x\x1b]0;title\x07\u202e\n\ud800<b>&$_$"
@@ -129,10 +129,11 @@ def damage_json(path: Path, chance: Chance) -> None:
 
 def damage_contents(path: Path, chance: Chance) -> None:
     """One value in a checkpoint becomes another; its seal is right."""
-    contents = {name: value for name, value in checkpoint.read(path).items() if name != "sealed"}
+    contents = {name: value for name, value in checkpoint_file.read(path).items()
+                if name != "sealed"}
     odd = with_an_odd_value(contents, chance)
     path.unlink()
-    checkpoint.write(path, odd if isinstance(odd, dict) else {"format": odd})
+    checkpoint_file.write(path, odd if isinstance(odd, dict) else {"format": odd})
 
 
 def bomb(path: Path, chance: Chance) -> None:
@@ -152,18 +153,18 @@ def runs_code(path: Path, chance: Chance) -> None:
         path.write_bytes(buffer.getvalue())
     else:
         path.unlink()
-        checkpoint.write(path, contents)
+        checkpoint_file.write(path, contents)
 
 
 def huge_tensors(path: Path, chance: Chance) -> None:
     """Weights that are one number each, stretched over petabytes."""
-    contents = checkpoint.read(path)
+    contents = checkpoint_file.read(path)
     contents.pop("sealed")
     weights = contents["model_state_dict"]
     name = chance.choice(list(weights))
     weights[name] = torch.zeros(1).expand(1 << 50)
     path.unlink()
-    checkpoint.write(path, contents)
+    checkpoint_file.write(path, contents)
 
 
 def fresh_copy(source: Path, target: Path) -> Path:

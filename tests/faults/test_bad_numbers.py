@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from common.core.events import read_events
-from common.run import checkpoint, checkpoint_folder
+from common.run import checkpoint_file, checkpoint_folder
 from common.step.gradient_check import NotFinite, require_finite
 from tests.faults.disturbed import joined, plant_phases, running
 from tests.ranks import error_lines, program, run_programs
@@ -80,7 +80,7 @@ def test_all_ranks_stop_at_the_same_step(run, size, what, value, tmp_path):
         free = run == "cross-step-all-reduce" and rank != culprit
         assert len(steps) in (range(BAD_AT - 1, BAD_AT + 2) if free else (BAD_AT,))
     for path in checkpoint_folder.newest(tmp_path / FOLDERS[run] / "checkpoints"):
-        for tensor in checkpoint.read(path)["model_state_dict"].values():
+        for tensor in checkpoint_file.read(path)["model_state_dict"].values():
             assert bool(tensor.isfinite().all())
 
 
@@ -113,7 +113,7 @@ def test_so_they_do_where_a_gradient_is_too_large_for_fp16(run, tmp_path):
                 "a number of --wire fp16, which unlike bf16 ends at 65504, became infinite or not "
                 "a number on rank 2") in line
     for path in checkpoint_folder.newest(tmp_path / FOLDERS[run] / "checkpoints"):
-        contents = checkpoint.read(path)
+        contents = checkpoint_file.read(path)
         assert all(bool(tensor.isfinite().all()) for tensor in (
             *contents["model_state_dict"].values(), *sum(contents["rank_state"], [])))
 

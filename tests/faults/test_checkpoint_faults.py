@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from common.core.failures import CheckpointError
 from common.core.progress import Position
-from common.run import checkpoint, checkpoint_folder
+from common.run import checkpoint_file, checkpoint_folder
 from studies.proof.ranks import CONTEXT
 from tests.ranks import program, run_programs
 from tests.runs import Case, end_of, launch, same_bits
@@ -38,7 +38,7 @@ def contents(step: int) -> dict:
     optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
     model(torch.ones(2, 3, 8, 8)).sum().backward()
     optimizer.step()
-    return checkpoint.pack(model, optimizer, Position(step + 1, 0, step), 0.5, totals=[],
+    return checkpoint_file.pack(model, optimizer, Position(step + 1, 0, step), 0.5, totals=[],
                            settings={}, ran_on={})
 
 
@@ -50,7 +50,7 @@ def packed() -> dict:
 @pytest.fixture
 def folder(tmp_path, packed):
     """Holds Epoch_1.pt, complete."""
-    checkpoint.write(tmp_path / "Epoch_1.pt", contents(1))
+    checkpoint_file.write(tmp_path / "Epoch_1.pt", contents(1))
     return tmp_path
 
 
@@ -58,7 +58,7 @@ def loadable(folder: Path) -> list[str]:
     """The names of the checkpoints of a folder; each of them must be whole."""
     names = [path.name for path in checkpoint_folder.newest(folder)]
     for name in names:
-        checkpoint.read(folder / name)
+        checkpoint_file.read(folder / name)
     return names
 
 
@@ -77,7 +77,7 @@ def save_and_die(folder: str, packed: dict, call: str | None, after: bool, limit
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    checkpoint.write(Path(folder) / "Epoch_2.pt", packed)
+    checkpoint_file.write(Path(folder) / "Epoch_2.pt", packed)
 
 
 def killed_save(folder: Path, packed: dict, **how) -> int:
@@ -98,7 +98,7 @@ def test_killed_at_a_system_call(call, after, folder, packed):
 
 
 def test_killed_at_fifty_byte_offsets(folder, packed):
-    size = len(checkpoint._sealed(packed))
+    size = len(checkpoint_file._sealed(packed))
     for limit in range(0, size, -(-size // 50)):
         assert killed_save(folder, packed, limit=limit) == -signal.SIGXFSZ
         assert loadable(folder) == ["Epoch_1.pt"]
@@ -116,7 +116,7 @@ def test_a_thousand_bit_flips_are_refused(folder):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CheckpointError, match="Epoch_1"):
-            checkpoint.parse(bytes(flipped), path)
+            checkpoint_file.parse(bytes(flipped), path)
 
 
 class Hostile:
@@ -149,15 +149,15 @@ def test_hostile_pickles_are_refused_and_nothing_runs(number, tmp_path):
     trace, path = tmp_path / "executed", tmp_path / "Epoch_1.pt"
     shape = hostile_shapes(str(trace))[number]
     # sealed: its checksum is right
-    checkpoint.write(path, {"format": checkpoint.FORMAT, "payload": shape})
+    checkpoint_file.write(path, {"format": checkpoint_file.FORMAT, "payload": shape})
     with pytest.raises(CheckpointError, match=r"Epoch_1\.pt cannot be loaded"):
-        checkpoint.read(path)
+        checkpoint_file.read(path)
     path.write_bytes(pickle.dumps(shape))
     with pytest.raises(CheckpointError, match=r"Epoch_1\.pt is not a checkpoint"):
-        checkpoint.read(path)
+        checkpoint_file.read(path)
     torch.save(shape, path)
     with pytest.raises(CheckpointError, match=r"Epoch_1\.pt cannot be loaded"):
-        checkpoint.read(path)
+        checkpoint_file.read(path)
     assert not trace.exists()
 
 
@@ -169,13 +169,13 @@ ENTRIES = ("format", "position", "model_state_dict", "optimizer_state_dict", "ep
 
 def check_header(path: Path, packed: dict, changes: dict) -> None:
     """A checkpoint with other entries is used or refused in one sentence: no other exception."""
-    checkpoint.write(path, {**packed, **changes})
+    checkpoint_file.write(path, {**packed, **changes})
     model = small_model(torch.float32)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
     try:
-        found = checkpoint.read(path)
+        found = checkpoint_file.read(path)
         Position(*found["position"])
-        checkpoint.restore(found, path, model, optimizer)
+        checkpoint_file.restore(found, path, model, optimizer)
     except CheckpointError as error:
         assert path.name in str(error) and "\n" not in str(error)
 
@@ -267,14 +267,14 @@ def small_disk(tmp_path):
 
 def test_a_full_disk(small_disk, packed):
     path = small_disk / "Epoch_1.pt"
-    checkpoint.write(path, packed)
+    checkpoint_file.write(path, packed)
     before = path.read_bytes()
     filler = small_disk / "filler"
     with pytest.raises(OSError, match="No space"), filler.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
     with pytest.raises(CheckpointError, match=r"Epoch_2\.pt cannot be written: No space left"):
-        checkpoint.write(small_disk / "Epoch_2.pt", packed)
+        checkpoint_file.write(small_disk / "Epoch_2.pt", packed)
     assert path.read_bytes() == before and sorted(os.listdir(small_disk)) == [
         "Epoch_1.pt", "filler"]
     with pytest.raises(CheckpointError, match=r"has 0 MB free, too little for 3 checkpoints"):
@@ -289,10 +289,10 @@ def test_a_disk_too_small_is_refused_at_the_start(small_disk, tmp_path):
 
 
 def test_a_read_only_disk(small_disk, packed):
-    checkpoint.write(small_disk / "Epoch_1.pt", packed)
+    checkpoint_file.write(small_disk / "Epoch_1.pt", packed)
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     with pytest.raises(CheckpointError, match="Read-only file system"):
-        checkpoint.write(small_disk / "Epoch_2.pt", packed)
+        checkpoint_file.write(small_disk / "Epoch_2.pt", packed)
     assert loadable(small_disk) == ["Epoch_1.pt"]
 
 

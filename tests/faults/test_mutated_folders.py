@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from common.core.failures import Failure
-from common.run import checkpoint
+from common.run import checkpoint_file
 from tests.faults.mutations import obey_permissions, spoil
 from tests.faults.test_lost_folders import after_step
 from tests.ranks import Outcome, cluster, program, run_programs
@@ -34,7 +34,7 @@ def killed(tmp_path_factory):
     for folder, kill_at in zip(folders, (None, 14), strict=True):
         run_programs(cluster("PartTwo", 2, [*FLAGS, "--output-dir", str(folder / "out")], folder,
                              before=dict.fromkeys(range(2), partial(plant, kill_at))))
-    whole = checkpoint.read(folders[0] / "out" / RUN / "checkpoints" / "Epoch_2.pt")
+    whole = checkpoint_file.read(folders[0] / "out" / RUN / "checkpoints" / "Epoch_2.pt")
     return folders[1] / "out", whole["model_state_dict"]
 
 
@@ -72,7 +72,7 @@ def check(seed: int, killed, tmp_path: Path) -> None:
     if all(outcome.code == 0 for outcome in resumed):
         last = out / RUN / "checkpoints" / "Epoch_2.pt"
         if last.is_file() and begin.args[0] == 0:
-            found = checkpoint.read(last)["model_state_dict"]
+            found = checkpoint_file.read(last)["model_state_dict"]
             assert all(torch.equal(found[name], weights[name]) for name in weights), done
 
 

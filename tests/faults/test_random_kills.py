@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from common.core.progress import Position
-from common.run import checkpoint
+from common.run import checkpoint_file
 from tests.faults.compared_runs import differences
 from tests.faults.random_kills import CELLS, VICTIMS, draw, main
 from tests.runs import Case, launch
@@ -28,7 +28,7 @@ def run(tmp_path):
     """A folder with each kind of file that a run leaves."""
     folder = tmp_path / "one"
     model = small_model(torch.float32)
-    checkpoint.write(folder / "checkpoints" / "Epoch_1.pt", checkpoint.pack(
+    checkpoint_file.write(folder / "checkpoints" / "Epoch_1.pt", checkpoint_file.pack(
         model, torch.optim.SGD(model.parameters(), 0.1), Position(2, 0, 9), float("nan"),
         settings={"seed": 1}))
     (folder / "summary.json").write_text(json.dumps({"loss": 0.5, "mean_iteration_seconds": 3.0}))
@@ -66,9 +66,9 @@ def test_any_other_difference_is_found(name, before, after, run, tmp_path):
 def test_a_changed_bit_and_a_missing_file_are_found(run, tmp_path):
     other, name = tmp_path / "other", "Epoch_1.pt"
     shutil.copytree(run, other)
-    contents = checkpoint.read(run / "checkpoints" / name)
+    contents = checkpoint_file.read(run / "checkpoints" / name)
     contents["model_state_dict"]["layers.0.bias"].view(torch.int32)[0] ^= 1
-    checkpoint.write(other / "checkpoints" / name, contents)
+    checkpoint_file.write(other / "checkpoints" / name, contents)
     line, = differences(run, other)
     assert line.startswith("checkpoints/Epoch_1.pt: .model_state_dict.layers.0.bias: torch.float32")
     (other / "logs_rank0.txt").unlink()
@@ -85,13 +85,13 @@ def test_twenty_kills_are_one_in_each_cell_and_of_all_kinds():
 def plant_kill(name: str) -> None:
     """The small workload; kills the process as soon as a checkpoint of that name is written."""
     plant()
-    write = checkpoint.write
+    write = checkpoint_file.write
 
     def write_and_die(path, contents) -> None:
         write(path, contents)
         if path.name == name:
             os.kill(os.getpid(), signal.SIGKILL)
-    checkpoint.write = write_and_die
+    checkpoint_file.write = write_and_die
 
 
 @pytest.mark.parametrize("name", ["Epoch_2.pt", "best.pt"])

@@ -31,7 +31,7 @@ from common.cluster.ending import advice
 from common.cluster.signals import listen_for_signals
 from common.cluster.stopping import Stop
 from common.core.events import read_events
-from common.run import checkpoint, checkpoint_folder
+from common.run import checkpoint_file, checkpoint_folder
 from studies.proof.ranks import CONTEXT
 from tests.faults.disturbed import joined, running, wait_for
 from tests.ranks import error_lines
@@ -74,7 +74,7 @@ def check(case: Case, phase: str, number: signal.Signals, told: int | None, fold
         steps = [len(losses) for losses in steps_of(case, folder)]
         assert len(set(steps)) == 1 and case.kill_at < steps[0]
         saved, *_ = checkpoint_folder.newest(folder / FOLDERS[case.run] / "checkpoints")
-        assert checkpoint.read(saved)["position"][2] == steps[0]  # all that was trained was saved
+        assert checkpoint_file.read(saved)["position"][2] == steps[0]  # all that was trained
     launch(case, folder, "auto")
     assert same_bits(end_of(case, folder), undisturbed(case))
 
@@ -175,7 +175,7 @@ def test_a_run_that_loses_its_terminal_saves_and_leaves(tmp_path, undisturbed):
         codes, _ = joined(programs, 20)
     assert codes == [143]
     saved, *_ = checkpoint_folder.newest(tmp_path / "PartOne" / "checkpoints")
-    assert checkpoint.read(saved)["position"][2] == len(steps_of(case, tmp_path)[0]) > 6
+    assert checkpoint_file.read(saved)["position"][2] == len(steps_of(case, tmp_path)[0]) > 6
 
 
 def read_all(terminal: int, shown: bytearray) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from common.core.user_code import Place
+from common.settings.user_code import Place
 from studies.grading import isolation, report
 from studies.grading.descendants import descendants, own_number
 from studies.grading.grading import Grade, grade_of

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from common.core.user_code import Place
+from common.settings.user_code import Place
 from studies.grading.grading import Grade, grade_of
 from studies.proof.ranks import preload
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from common.core.failures import UsageError
-from common.core.user_code import Place
+from common.settings.user_code import Place
 from scripts.grade import main, places_of
 from studies.grading import grading, report, session
 from studies.grading.costs import Cost

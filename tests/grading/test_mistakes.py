@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tests.ranks  # noqa: F401  (what the forkserver has loaded)
-from common.core.user_code import Place
+from common.settings.user_code import Place
 from studies.grading import report
 from studies.grading.costs import Cost
 from studies.grading.finding import HEADLINES, Finding

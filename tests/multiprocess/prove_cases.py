@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from common.core.collectives import sum_over_ranks
-from common.core.settings import Settings
 from common.data.dataset import ArrayDataset
 from common.data.loaders import Batch, Loader
 from common.options.workloads import Workload
+from common.settings.settings import Settings
 from common.step.gradient_sync import GradientSync
 from PartTwo.strategies import create_strategy
 from studies.proof.strategies import Wiring

@@ -5,8 +5,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from common.arithmetic.pooling import PooledBatchNorm2d
 from common.model.batch_norm import synchronize_batch_norm
-from common.model.pooling import PooledBatchNorm2d
 from tests.multiprocess.batch_norm_cases import (
     LAYERS,
     after_training_batch,

@@ -13,16 +13,16 @@ import pytest
 import torch
 from torch import nn
 
+from common.arithmetic.choice import algorithms, use_fast_convolutions
 from common.cluster.process_group import Node
 from common.core.events import read_events
 from common.core.precision import Precision
 from common.core.progress import Position
-from common.core.settings import Settings
 from common.core.world import World
-from common.model.convolutions import algorithms, use_fast_convolutions
 from common.model.vgg11 import VGG11
-from common.run import checkpoint
-from common.run.choices import prepare_runs
+from common.run import checkpoint_file
+from common.run.kept_convolutions import prepare_runs
+from common.settings.settings import Settings
 from tests.runs import FOLDERS, Case, end_of, launch, same_bits
 from tests.workload import plant
 
@@ -54,7 +54,7 @@ def test_what_does_not_suit_the_model_is_chosen_anew(told):
 def save(path: Path, ran_on: object) -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    checkpoint.write(path, checkpoint.pack(model, optimizer, Position(), 0.0,
+    checkpoint_file.write(path, checkpoint_file.pack(model, optimizer, Position(), 0.0,
                                            ran_on=ran_on))
 
 
@@ -81,10 +81,10 @@ def test_the_newest_checkpoint_that_can_be_read_decides(tmp_path):
 def plant_choices(convolution: str, kill_at: int | None = None) -> None:
     """The small workload on a processor with that algorithm by rule."""
     from common import setup
-    from common.model import convolutions
+    from common.arithmetic import choice
 
     plant(kill_at)
-    convolutions.FEWEST_CHANNELS = 1
+    choice.FEWEST_CHANNELS = 1
     setup.by_rule = lambda shape: convolution
 
 
@@ -101,7 +101,7 @@ def test_a_resumed_run_keeps_its_convolutions_and_goes_on_bit_for_bit(run, size,
     log = folders[1] / FOLDERS[case.run]
     begun = [event["ran_on"] for event in read_events(log / "metrics_rank0.jsonl", "start")]
     assert begun[0] == begun[1] and "winograd-2" in begun[0]["convolutions"]
-    asked = checkpoint.read(log / "checkpoints" / "Epoch_2.pt")["settings"]
+    asked = checkpoint_file.read(log / "checkpoints" / "Epoch_2.pt")["settings"]
     assert asked["convolutions"] == "auto"
     assert "(bit-exact: yes)" in (log / "logs_rank0.txt").read_text()
     assert same_bits(*(end_of(case, folder) for folder in folders))

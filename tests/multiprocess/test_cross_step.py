@@ -16,9 +16,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from common.arithmetic.fused_layers import fuse
 from common.core.failures import UsageError
 from common.core.progress import PHASES, Progress
-from common.model.fused_layers import fuse
 from common.step import phase_timer
 from common.step.phase_timer import PhaseTimer
 from PartTwo.strategies import SyncOptions, create_strategy

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from common.model.convolutions import algorithms
+from common.arithmetic.choice import algorithms
 from common.model.replica import digest_of
 from common.model.vgg11 import VGG11
-from common.run.checkpoint import read
+from common.run.checkpoint_file import read
 from tests.ranks import program, run_programs
 
 

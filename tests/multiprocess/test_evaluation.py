@@ -15,11 +15,12 @@ from torch import nn
 from common import evaluation
 from common.cluster.process_group import Node
 from common.core.failures import PeerLost
-from common.core.settings import Settings
+from common.core.metrics import Totals
 from common.core.world import World
 from common.evaluation import Evaluation, evaluate
 from common.run.run_log import RunLog
-from common.run.state import Totals, over_ranks
+from common.run.state import over_ranks
+from common.settings.settings import Settings
 from tests.ranks import run_ranks
 from tests.small import small_dataset, small_model, small_run
 from tests.workload import plant

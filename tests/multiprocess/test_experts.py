@@ -8,10 +8,10 @@ zeros out of LocalSGD.average (saving in mid-round hangs).
 import pytest
 import torch
 
-from common.core.setting_types import SyncChoice
-from common.core.strategies import ON_VIRTUAL_NODES, STRATEGIES
-from common.core.user_code import label
-from common.run import checkpoint
+from common.run import checkpoint_file
+from common.settings.strategies import ON_VIRTUAL_NODES, STRATEGIES
+from common.settings.types import SyncChoice
+from common.settings.user_code import label
 from tests.ranks import ROOT, cluster, error_lines, program, run_programs
 
 FILE = "tests/multiprocess/experts.py"
@@ -21,7 +21,7 @@ OWN = [f"{ROOT}/{FILE}:Inherited", f"{ROOT}/examples/own_sync.py:MyAllReduce"]
 
 def weights(folder) -> dict[str, torch.Tensor]:
     path, = (folder / "checkpoints").glob("Epoch_1.pt")
-    return checkpoint.read(path)["model_state_dict"]
+    return checkpoint_file.read(path)["model_state_dict"]
 
 
 def alone(folder, *more: str) -> dict[str, torch.Tensor]:

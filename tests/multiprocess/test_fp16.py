@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from common.run import checkpoint
+from common.run import checkpoint_file
 from tests.faults.test_bad_numbers import BAD_AT, plant_bad_number
 from tests.ranks import run_programs
 from tests.runs import FOLDERS, Case, end_of, programs_of, same_bits
@@ -44,7 +44,7 @@ def launch(case: Case, folder: Path, *more: str, resume: str = "no",
 
 
 def saved(case: Case, folder: Path, name: str) -> dict[str, Any]:
-    return checkpoint.read(folder / FOLDERS[case.run] / "checkpoints" / name)
+    return checkpoint_file.read(folder / FOLDERS[case.run] / "checkpoints" / name)
 
 
 @pytest.mark.parametrize("run, size, more", CASES)

@@ -20,8 +20,8 @@ from torch.optim import SGD
 from common.core.collectives import total_bytes
 from common.core.events import read_events
 from common.core.failures import NonFiniteLoss
-from common.core.strategies import LOCAL_STRATEGIES
-from common.run import checkpoint, checkpoint_folder
+from common.run import checkpoint_file, checkpoint_folder
+from common.settings.strategies import LOCAL_STRATEGIES
 from common.step.gradient_check import located
 from PartTwo.strategies import SyncOptions, create_strategy
 from tests.faults.disturbed import joined, running
@@ -173,7 +173,7 @@ def test_goes_on_from_another_strategys_checkpoint(tmp_path):
     case = Case("diloco", 2, "memory", 9, 0)
     launch(case, tmp_path / "second", f"{start}:changed", more=[
         "--learning-rate", "1e-9", "--sync", "diloco:3"])
-    before = checkpoint.read(start)["model_state_dict"]
+    before = checkpoint_file.read(start)["model_state_dict"]
     after = end_of(case, tmp_path / "second").weights
     assert all(torch.allclose(before[name], after[name], atol=1e-4)
                for name in before if name.endswith(("weight", "bias")))
@@ -266,6 +266,6 @@ def test_a_bad_number_of_one_rank_stops_all(what, value, tmp_path):
         line, = error_lines(each.output())
         assert "on rank 2 at epoch 1 iteration 7" in line
     for path in checkpoint_folder.newest(tmp_path / FOLDERS[case.run] / "checkpoints"):
-        contents = checkpoint.read(path)
+        contents = checkpoint_file.read(path)
         assert all(bool(tensor.isfinite().all()) for tensor in (
             *contents["model_state_dict"].values(), *sum(contents["rank_state"], [])))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from common.core.failures import RanksDisagree, UsageError
-from common.core.strategies import STRATEGIES
+from common.settings.strategies import STRATEGIES
 from common.step.gradient_check import NotFinite
 from common.step.gradient_sync import GradientSync
 from PartThree.comm_hooks import POWER_START, register_comm_hook

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from common.core.failures import PeerLost, Verdict
-from common.core.strategies import LOCAL_STRATEGIES, ON_VIRTUAL_NODES, STRATEGIES
+from common.settings.strategies import LOCAL_STRATEGIES, ON_VIRTUAL_NODES, STRATEGIES
 from PartTwo.strategies import SyncOptions
 from tests.multiprocess.missing_cases import TOLERANCES, Case, Reference, learned
 from tests.ranks import run_ranks

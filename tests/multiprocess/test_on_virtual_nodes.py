@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from common.core.events import read_events
-from common.run import checkpoint
+from common.run import checkpoint_file
 from tests.ranks import ROOT, cluster, error_lines, program, run_programs
 from tests.runs import FOLDERS, Case, launch
 from tests.workload import SMALL, plant
@@ -22,7 +22,7 @@ NODES = ("--virtual-nodes", "4")
 
 def end_of(folder, run: str) -> tuple:
     """All that must not depend on who computed the run: its last checkpoint, epochs, evaluation."""
-    contents = checkpoint.read(folder / FOLDERS[run] / "checkpoints" / "Epoch_2.pt")
+    contents = checkpoint_file.read(folder / FOLDERS[run] / "checkpoints" / "Epoch_2.pt")
     log = folder / FOLDERS[run] / "metrics_rank0.jsonl"
     state = contents["optimizer_state_dict"]["state"]
     tensors = [*contents["model_state_dict"].values(),

@@ -15,7 +15,7 @@ from common.core.events import read_events
 from common.core.failures import CheckpointError
 from common.core.progress import Position
 from common.options.command_line import parse_command_line
-from common.run import checkpoint
+from common.run import checkpoint_file
 from common.step.optimizers import create_optimizer
 from tests.ranks import program, run_programs
 from tests.small import small_model
@@ -31,7 +31,7 @@ def run(folder: Path, *flags: str, before=plant, code: int = 0) -> str:
 
 
 def end_of(folder: Path) -> dict:
-    contents = checkpoint.read(folder / "PartOne" / "checkpoints" / "Epoch_2.pt")
+    contents = checkpoint_file.read(folder / "PartOne" / "checkpoints" / "Epoch_2.pt")
     steps = [(step["iteration"], step["loss"], step["learning_rate"])
              for step in read_events(folder / "PartOne" / "metrics_rank0.jsonl", "step")]
     return {"weights": contents["model_state_dict"], "steps": steps,
@@ -86,9 +86,9 @@ def test_another_optimizers_state_is_refused_even_when_changes_are_accepted(tmp_
 
 def test_restore_names_both_optimizers(tmp_path):
     model = small_model()
-    contents = checkpoint.pack(model, torch.optim.Adam(model.parameters()), Position(), 0.0)
+    contents = checkpoint_file.pack(model, torch.optim.Adam(model.parameters()), Position(), 0.0)
     with pytest.raises(CheckpointError, match="state of Adam.*is SGD"):
-        checkpoint.restore(contents, "file", model, torch.optim.SGD(model.parameters(), 0.1))
+        checkpoint_file.restore(contents, "file", model, torch.optim.SGD(model.parameters(), 0.1))
 
 
 @pytest.mark.parametrize("name, kind, entries", [

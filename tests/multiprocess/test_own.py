@@ -16,7 +16,7 @@ from common.core.events import read_events
 from common.options.command_line import parse_command_line
 from common.reporting.recorded_run import find_runs
 from common.reporting.tables import learned
-from common.run import checkpoint
+from common.run import checkpoint_file
 from scripts import prove
 from studies.proof.experiment import create_reference, judged
 from studies.proof.strategies import chosen
@@ -86,7 +86,7 @@ def test_the_proof_holds_for_a_task_of_ones_own(task, batch, sizes, tmp_path):
 
 def end_of(folder: Path, run: str) -> tuple:
     """The last checkpoint's numbers, the epochs, and the evaluation."""
-    contents = checkpoint.read(folder / run / "checkpoints" / "Epoch_2.pt")
+    contents = checkpoint_file.read(folder / run / "checkpoints" / "Epoch_2.pt")
     log = folder / run / "metrics_rank0.jsonl"
     tensors = [*contents["model_state_dict"].values(), *(
         value for state in contents["optimizer_state_dict"]["state"].values()

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from common.core.strategies import STRATEGIES
 from common.reporting.recorded_run import find_runs
+from common.settings.strategies import STRATEGIES
 from tests.ranks import ROOT, free_port
 
 EXAMPLE = str(ROOT / "examples" / "own_loop.py")

@@ -20,10 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from common.cluster.process_group import Node
-from common.core.settings import SYNC_NAMES, Settings
-from common.core.strategies import STRATEGIES
 from common.core.world import World
 from common.run.run_log import RunLog
+from common.settings.settings import SYNC_NAMES, Settings
+from common.settings.strategies import STRATEGIES
 from common.step.gradient_sync import GradientSync
 from common.training import train
 from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, buckets
@@ -113,7 +113,7 @@ def test_without_synchronisation_the_same_comparison_fails(world_size, one_rank)
 
 
 ADDED = """
-from common.core import strategies
+from common.settings import strategies
 strategies.STRATEGIES["mine"] = "PartTwo.by_hand:flat_all_reduce"
 from common.options.command_line import parse_command_line
 from PartTwo.strategies import create_strategy

@@ -23,8 +23,8 @@ from benchmarks import peers
 from benchmarks.peer_loops.arithmetic import forward_flop, multiplications, step_flop
 from benchmarks.peer_loops.job import Job, StepClock, peak_memory
 from benchmarks.peer_loops.project import TickingLoader
+from common.arithmetic.choice import use_fast_convolutions
 from common.core.precision import Precision
-from common.model.convolutions import use_fast_convolutions
 from common.model.vgg11 import VGG11
 from tests.ranks import ROOT, run_ranks
 from tests.small import small_loader

@@ -12,13 +12,13 @@ import pytest
 from common.core.events import read_events
 from common.core.failures import UsageError
 from common.core.progress import PHASES
-from common.core.setting_types import Profile
-from common.core.settings import Settings
 from common.core.trace_file import unpack_trace
 from common.reporting.messages import are_all_there, phase_is
 from common.reporting.recorded_run import find_runs
 from common.reporting.timeline import overlap
 from common.run.tracing import window
+from common.settings.settings import Settings
+from common.settings.types import Profile
 from tests.multiprocess.test_parts import launch
 from tests.ranks import cluster, run_programs
 from tests.workload import SMALL, plant

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch import nn
 
 from common.core.failures import PeerLost, UsageError, Verdict
-from common.core.user_code import Place
+from common.settings.user_code import Place
 from scripts import prove
 from studies.grading.grading import grade_of
 from studies.grading.scenarios import BASIC

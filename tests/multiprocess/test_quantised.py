@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from common.core.settings import LOCAL_WIRES
-from common.core.strategies import LOCAL_STRATEGIES
+from common.settings.settings import LOCAL_WIRES
+from common.settings.strategies import LOCAL_STRATEGIES
 from common.step.gradient_check import NotFinite
 from PartTwo.quantised import BITS, BLOCK, QuantisedFlat, decode, encode
 from PartTwo.strategies import SyncOptions, create_strategy

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.run import checkpoint
+from common.run import checkpoint_file
 from tests.runs import FOLDERS, Case, end_of, launch, same_bits
 from tests.small import SmallNet
 from tests.workload import plant
@@ -23,7 +23,7 @@ FIGURES = ("test_loss", "test_accuracy", "mirrored_test_accuracy")
 
 
 def checkpoint_of(case: Case, folder: Path) -> dict:
-    return checkpoint.read(folder / FOLDERS[case.run] / "checkpoints" / "Epoch_2.pt")
+    return checkpoint_file.read(folder / FOLDERS[case.run] / "checkpoints" / "Epoch_2.pt")
 
 
 def largest_gap(ours: dict, theirs: dict) -> float:

@@ -14,7 +14,7 @@ import torch
 
 from common.core.events import read_events
 from common.data.epoch_plan import fingerprint
-from common.run import checkpoint
+from common.run import checkpoint_file
 from common.run.sentinel import Sentinel
 from tests.ranks import cluster, error_lines, run_programs
 from tests.workload import SMALL, plant
@@ -113,7 +113,7 @@ def test_a_sound_run_is_compared_after_every_step_and_learns_the_same(part, more
         log, = (tmp_path / every).rglob("metrics_rank1.jsonl")
         ends.append([event["loss"] for event in read_events(log, "step")])
         saved, = (tmp_path / every).rglob("Epoch_2.pt")
-        ends.append(checkpoint.read(saved)["model_state_dict"])
+        ends.append(checkpoint_file.read(saved)["model_state_dict"])
     losses, weights, *others = ends
     assert losses == others[0] and len(losses) == len(PLACES)
     assert weights.keys() == others[1].keys()

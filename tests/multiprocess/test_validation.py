@@ -23,13 +23,13 @@ from common.cluster.process_group import Node
 from common.core.events import read_events
 from common.core.failures import DataError
 from common.core.progress import Position
-from common.core.setting_types import Validation
 from common.core.world import World
 from common.data.datasets import load_spirals
 from common.options.command_line import parse_command_line
-from common.run import checkpoint, checkpoint_folder
+from common.run import checkpoint_file, checkpoint_folder
 from common.run.run_log import RunLog
 from common.run.state import State
+from common.settings.types import Validation
 from common.setup import hold_out
 from tests.ranks import cluster, program, run_programs, run_ranks
 from tests.small import small_model, small_run
@@ -118,7 +118,7 @@ def test_the_best_epoch_survives_pruning_and_replace_removes_it(tmp_path):
     best = int(np.argmin(losses)) + 1
     folder = tmp_path / "PartOne" / "checkpoints"
     assert best <= 7 and not (folder / f"Epoch_{best}.pt").exists()
-    contents = checkpoint.read(folder / checkpoint_folder.BEST)
+    contents = checkpoint_file.read(folder / checkpoint_folder.BEST)
     assert contents["epoch"] == best and contents["validation_losses"] == losses[:best]
     small(tmp_path, "--resume", "replace", "--validation", "0.2", "--max-iterations", "2")
     assert not (folder / checkpoint_folder.BEST).exists()
@@ -131,7 +131,7 @@ def test_a_run_that_goes_back_puts_the_best_of_what_it_gives_up_aside(tmp_path):
     best = folder / checkpoint_folder.BEST
     shutil.copy(folder / "Epoch_2.pt", best)  # whatever came out, say that epoch 2 was the best
     small(tmp_path, *flags, "--resume", f"{folder}/Epoch_1.pt:changed", "--learning-rate", "9")
-    assert checkpoint.read(folder / "best.pt.aside")["epoch"] == 2
+    assert checkpoint_file.read(folder / "best.pt.aside")["epoch"] == 2
 
 
 @pytest.mark.parametrize("in_file, before, more, stays", [

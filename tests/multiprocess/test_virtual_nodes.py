@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from common.core.strategies import ON_VIRTUAL_NODES
 from common.data.loaders import Loader
+from common.settings.strategies import ON_VIRTUAL_NODES
 from common.step.shard_scope import ShardScope
 from common.step.virtual_nodes import ShardTree
 from PartTwo.strategies import SyncOptions, create_strategy

@@ -12,7 +12,7 @@ import re
 
 import pytest
 
-from common.reporting.causes import (
+from common.settings.causes import (
     ALGORITHM,
     EQUAL,
     FAULT,

@@ -9,7 +9,7 @@ import torch
 
 from common.core.failures import CheckpointError
 from common.core.progress import Position
-from common.run import checkpoint, checkpoint_folder
+from common.run import checkpoint_file, checkpoint_folder
 from tests.small import small_model
 
 
@@ -26,7 +26,8 @@ def trained():
 @pytest.fixture
 def path(tmp_path, trained):
     target = tmp_path / "Epoch_1.pt"
-    checkpoint.write(target, checkpoint.pack(*trained, Position(2, 0, 7), 0.5, settings={"a": 1}))
+    contents = checkpoint_file.pack(*trained, Position(2, 0, 7), 0.5, settings={"a": 1})
+    checkpoint_file.write(target, contents)
     return target
 
 
@@ -49,7 +50,7 @@ def test_files_of_the_users_that_are_named_nearly_as_ours_are_left_alone(tmp_pat
 
 
 def test_what_is_written_is_read(path, trained):
-    contents = checkpoint.read(path)
+    contents = checkpoint_file.read(path)
     assert (contents["epoch"], contents["loss"], contents["position"]) == (1, 0.5, [2, 0, 7])
     assert contents["settings"] == {"a": 1}
     for name, tensor in trained[0].state_dict().items():
@@ -64,7 +65,7 @@ def test_restore_brings_back_weights_and_momentum_but_keeps_the_new_settings(pat
     model, optimizer = trained
     fresh = small_model(torch.float32)
     other = torch.optim.SGD(fresh.parameters(), 0.025, 0.8)
-    checkpoint.restore(checkpoint.read(path), path, fresh, other)
+    checkpoint_file.restore(checkpoint_file.read(path), path, fresh, other)
     for mine, theirs in zip(fresh.parameters(), model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
         assert torch.equal(other.state[mine]["momentum_buffer"],
@@ -74,7 +75,7 @@ def test_restore_brings_back_weights_and_momentum_but_keeps_the_new_settings(pat
 
 def test_another_architecture_is_refused_in_a_sentence(path):
     with pytest.raises(CheckpointError, match="another architecture"):
-        checkpoint.restore(checkpoint.read(path), path, torch.nn.Linear(2, 2))
+        checkpoint_file.restore(checkpoint_file.read(path), path, torch.nn.Linear(2, 2))
 
 
 def test_every_single_bit_flip_is_refused(path):
@@ -86,7 +87,7 @@ def test_every_single_bit_flip_is_refused(path):
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
         with pytest.raises(CheckpointError, match=r"Epoch_1\.pt"):
-            checkpoint.read(path)
+            checkpoint_file.read(path)
 
 
 def test_every_truncation_is_refused(path):
@@ -94,17 +95,17 @@ def test_every_truncation_is_refused(path):
     for length in range(0, len(data), max(1, len(data) // 50)):
         path.write_bytes(data[:length])
         with pytest.raises(CheckpointError, match=r"Epoch_1\.pt"):
-            checkpoint.read(path)
+            checkpoint_file.read(path)
 
 
 @pytest.mark.parametrize("other", [-1, 1])
 def test_a_missing_file_and_one_of_another_version_are_named(other, path, trained):
     with pytest.raises(CheckpointError, match="No such file"):
-        checkpoint.read(path.with_name("Epoch_9.pt"))
-    contents = checkpoint.pack(*trained, Position(), 0.0)
-    checkpoint.write(path, contents | {"format": checkpoint.FORMAT + other})
+        checkpoint_file.read(path.with_name("Epoch_9.pt"))
+    contents = checkpoint_file.pack(*trained, Position(), 0.0)
+    checkpoint_file.write(path, contents | {"format": checkpoint_file.FORMAT + other})
     with pytest.raises(CheckpointError, match="use the version that wrote it"):
-        checkpoint.read(path)
+        checkpoint_file.read(path)
 
 
 class Hostile:
@@ -119,12 +120,13 @@ class Hostile:
 
 def test_code_in_a_file_is_not_run(path, tmp_path):
     trace = tmp_path / "executed"
-    checkpoint.write(path, {"format": checkpoint.FORMAT, "model_state_dict": Hostile(trace)})
+    checkpoint_file.write(path, {"format": checkpoint_file.FORMAT,
+                                 "model_state_dict": Hostile(trace)})
     with pytest.raises(CheckpointError, match="cannot be loaded"):
-        checkpoint.read(path)
+        checkpoint_file.read(path)
     path.write_bytes(pickle.dumps(Hostile(trace)))
     with pytest.raises(CheckpointError, match="not a checkpoint"):
-        checkpoint.read(path)
+        checkpoint_file.read(path)
     assert not trace.exists()
 
 
@@ -135,7 +137,7 @@ def test_a_failing_disk_keeps_the_old_checkpoint(path, trained, monkeypatch, cal
     before = path.read_bytes()
     monkeypatch.setattr(os, call, fail)
     with pytest.raises(CheckpointError, match="No space left on device"):
-        checkpoint.write(path, checkpoint.pack(*trained, Position(3, 0, 9), 0.1))
+        checkpoint_file.write(path, checkpoint_file.pack(*trained, Position(3, 0, 9), 0.1))
     assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
 
 
@@ -148,7 +150,7 @@ def test_a_disk_that_keeps_other_bytes_is_found_out(path, trained, monkeypatch):
         fsync(descriptor)
     monkeypatch.setattr(os, "fsync", spoil)
     with pytest.raises(CheckpointError, match="cannot be written.*is damaged: its checksum"):
-        checkpoint.write(path, checkpoint.pack(*trained, Position(3, 0, 9), 0.1))
+        checkpoint_file.write(path, checkpoint_file.pack(*trained, Position(3, 0, 9), 0.1))
     assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
 
 

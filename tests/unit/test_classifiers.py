@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from common.core.failures import UsageError
-from common.core.settings import Settings
 from common.model.batch_norm import SynchronizedBatchNorm2d, synchronize_batch_norm
 from common.model.classifiers import create_classifier
 from common.model.dropout import DropoutPlan, SampleDepth, SampleDropout
 from common.model.vgg11 import VGG11
 from common.options.command_line import parse_command_line
 from common.options.workloads import workload_of
+from common.settings.settings import Settings
 from tests.small_files import write_image_folder
 
 FOLDER = "--workload image-folder "

@@ -14,8 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.core.failures import UsageError
-from common.core.learning_settings import OPTIMIZERS
-from common.core.setting_types import (
+from common.options.command_line import PARTS, _parser, parse_command_line
+from common.options.workloads import WORKLOADS
+from common.settings.learning import OPTIMIZERS
+from common.settings.settings import Launch, Settings
+from common.settings.types import (
     SCHEDULES,
     Interval,
     LoaderChoice,
@@ -23,9 +26,6 @@ from common.core.setting_types import (
     SyncChoice,
     Validation,
 )
-from common.core.settings import Launch, Settings
-from common.options.command_line import PARTS, _parser, parse_command_line
-from common.options.workloads import WORKLOADS
 from tests.ranks import ROOT
 
 SCREEN = 60  # lines of a terminal window

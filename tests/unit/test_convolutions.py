@@ -13,14 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from common.cluster.process_group import Node
-from common.core.precision import Precision
-from common.core.settings import Settings
-from common.core.world import World
-from common.data.dataset import ArrayDataset
-from common.model import convolutions, kernels
-from common.model.compiled import Compiled
-from common.model.convolutions import (
+from common.arithmetic import choice, kernels
+from common.arithmetic.choice import (
     Shape,
     algorithms,
     by_rule,
@@ -28,9 +22,15 @@ from common.model.convolutions import (
     rule_in_words,
     use_fast_convolutions,
 )
+from common.arithmetic.compiled import Compiled
+from common.cluster.process_group import Node
+from common.core.precision import Precision
+from common.core.world import World
+from common.data.dataset import ArrayDataset
 from common.model.vgg11 import VGG11
 from common.options.command_line import parse_command_line
 from common.run.run import ran_on
+from common.settings.settings import Settings
 from common.setup import create_training
 from tests.ranks import run_ranks
 
@@ -42,7 +42,7 @@ FEW_VGG11 = "fused winograd-4 winograd-4 winograd-4 winograd-2 winograd-2 toepli
 @pytest.fixture(autouse=True)
 def avx512(monkeypatch):
     """The rule's answers do not depend on the processor that runs the tests."""
-    monkeypatch.setattr(convolutions, "instruction_sets", lambda: "AVX512")
+    monkeypatch.setattr(choice, "instruction_sets", lambda: "AVX512")
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_a_model_gives_the_same_scores_and_gradients(vgg11):
     (Shape(128, 256, 6, 256, "float32"), "AVX512", "library"),
     (Shape(512, 512, 2, 256, "float32"), "DEFAULT", "library")])
 def test_the_rule(shape, sets, chosen, monkeypatch):
-    monkeypatch.setattr(convolutions, "instruction_sets", lambda: sets)
+    monkeypatch.setattr(choice, "instruction_sets", lambda: sets)
     threads = torch.get_num_threads()
     try:
         for count in (1, 2, 4):
@@ -107,7 +107,7 @@ def test_the_rule_in_words(monkeypatch):
     assert rule_in_words("float32", 64) == (
         "toeplitz on 2x2, winograd-2 on 4x4, winograd-4 on 8x8, winograd-4 on 16x16, fused on "
         "images, torch's elsewhere (rule for AVX512)")
-    monkeypatch.setattr(convolutions, "instruction_sets", lambda: "DEFAULT")
+    monkeypatch.setattr(choice, "instruction_sets", lambda: "DEFAULT")
     assert rule_in_words("float32", 64) == "torch's (rule for DEFAULT)"
 
 

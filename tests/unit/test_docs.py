@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import pytest
 
-from common.core.user_code import Place
 from common.options.command_line import PARTS, _parser
+from common.settings.user_code import Place
 from tests.clone import bare_python, fresh_clone, link_environment
 from tests.documents import DOCUMENTS, Command, commands
 from tests.lesson import tasks

@@ -196,9 +196,9 @@ def test_the_project_can_be_installed_in_place(first, clone):
     done = subprocess.run([environment / "bin/pip", "install", "--quiet", "--no-deps", "-e", clone],
                           env={**os.environ, "PIP_CONSTRAINT": ""}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    check = ("import common.core.settings, scripts.status, PartOne.main, PartThree.main\n"
+    check = ("import common.settings.settings, scripts.status, PartOne.main, PartThree.main\n"
              "from importlib.metadata import requires\n"
-             "print(*requires('data-parallel-training'), common.core.settings.__file__)")
+             "print(*requires('data-parallel-training'), common.settings.settings.__file__)")
     done = run([environment / "bin/python", "-c", check], clone.parent)
     assert done.stdout.split() == [*map(str, requirements(ROOT / "requirements.txt")),
-                                   str(clone / "common/core/settings.py")], done.stderr
+                                   str(clone / "common/settings/settings.py")], done.stderr

@@ -7,11 +7,11 @@ instead of a copy; scale before the mean is taken off.
 import torch
 from torch import nn
 
+from common.arithmetic.convolution import FastConv2d, compute_by
+from common.arithmetic.pooling import PooledBatchNorm2d
 from common.model.batch_norm import synchronize_batch_norm
 from common.model.dropout import SampleDropout
 from common.model.export import Prepared, in_plain_layers
-from common.model.fast_convolution import FastConv2d, compute_by
-from common.model.pooling import PooledBatchNorm2d
 
 
 def model_of_our_layers() -> nn.Sequential:

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.nn.functional import conv2d
 
-from common.model import fast_convolution
-from common.model.bilinear import ALGORITHMS, fits
-from common.model.fast_convolution import FastConv2d, compute_by
-from common.model.tile_transforms import spread
+from common.arithmetic import convolution as fast_convolution
+from common.arithmetic.bilinear import ALGORITHMS, fits
+from common.arithmetic.convolution import FastConv2d, compute_by
+from common.arithmetic.tile_transforms import spread
 
 CASES = [(name, size) for name in ALGORITHMS for size in (2, 4, 8, 12) if fits(name, size)]
 

@@ -19,8 +19,8 @@ from common.core.files import open_file, parse_json, read_bytes, read_json, read
 from common.core.markdown import as_markdown
 from common.core.output import Output
 from common.core.visible import visible
-from common.run import checkpoint
-from common.run.plain_checkpoint import why_not_loaded
+from common.run import checkpoint_file
+from common.run.checkpoint_plain import why_not_loaded
 
 
 def as_a_socket(path: Path) -> None:
@@ -59,7 +59,7 @@ def test_an_endless_file_is_not_read(tmp_path):
     with pytest.raises(OSError, match="it has 10.7 GB, which is too much"):
         read_bytes(tmp_path / "sparse")
     with pytest.raises(Failure, match="is not a checkpoint of this project"):
-        checkpoint.read(tmp_path / "sparse")
+        checkpoint_file.read(tmp_path / "sparse")
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "1" * 10_000, "{", b"\xff"], ids=range(4))

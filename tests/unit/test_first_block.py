@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from common.arithmetic import kernels
+from common.arithmetic.choice import Shape, algorithms, by_rule, use_fast_convolutions
+from common.arithmetic.compiled import Compiled
+from common.arithmetic.fused_layers import FusedConv2d, FusedLayers, fusable, fuse
+from common.arithmetic.pooling import PooledBatchNorm2d
 from common.core.precision import Precision
-from common.model import kernels
 from common.model.batch_norm import synchronize_batch_norm
-from common.model.compiled import Compiled
-from common.model.convolutions import Shape, algorithms, by_rule, use_fast_convolutions
 from common.model.export import in_plain_layers
-from common.model.fused_layers import FusedConv2d, FusedLayers, fusable, fuse
-from common.model.pooling import PooledBatchNorm2d
 from common.model.vgg11 import VGG11
 
 BF16_ERROR = 4e-3
@@ -265,9 +265,9 @@ def test_a_model_is_plain_again_when_it_is_exported() -> None:
 
 
 def test_where_no_time_was_measured_it_is_not_chosen(monkeypatch) -> None:
-    monkeypatch.setattr("common.model.convolutions.instruction_sets", lambda: "AVX512")
+    monkeypatch.setattr("common.arithmetic.choice.instruction_sets", lambda: "AVX512")
     shape = Shape(3, 64, 32, 256, "float32")
     assert by_rule(shape) == "fused"
     assert by_rule(shape._replace(size=64)) == "library"
-    monkeypatch.setattr("common.model.convolutions.instruction_sets", lambda: "AVX2")
+    monkeypatch.setattr("common.arithmetic.choice.instruction_sets", lambda: "AVX2")
     assert by_rule(shape) == "library"

@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from common.arithmetic import fused_layers, norm_relu
+from common.arithmetic.choice import use_fast_convolutions
+from common.arithmetic.fused_layers import FusedLayers, fuse
+from common.arithmetic.norm_relu import BLOCK
+from common.arithmetic.pooling import PooledBatchNorm2d
+from common.arithmetic.torch_private import BeforeUse
 from common.core.precision import Precision
-from common.core.torch_private import BeforeUse
-from common.model import fused_layers, norm_relu
-from common.model.convolutions import use_fast_convolutions
-from common.model.fused_layers import FusedLayers, fuse
-from common.model.norm_relu import BLOCK
-from common.model.pooling import PooledBatchNorm2d
 from common.model.vgg11 import VGG11
 from tests.unit.test_first_block import BF16_ERROR, block, images, learned, relative
 

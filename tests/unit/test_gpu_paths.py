@@ -30,19 +30,17 @@ from common.cluster.process_group import Node, form_group
 from common.cluster.rank_info import RankInfo
 from common.cluster.rendezvous import exchange
 from common.core.failures import UsageError
-from common.core.metrics import ACCURACY, Metric
-from common.core.settings import Settings
-from common.core.strategies import LOCAL_STRATEGIES
+from common.core.metrics import ACCURACY, Metric, Totals
 from common.core.world import World
 from common.data import resident
 from common.data.dataset import PIECE, ArrayDataset
 from common.data.loaders import InMemoryLoader
 from common.data.resident import on_device
 from common.data.rows_on_disk import RowsOnDisk, state_of
-from common.run import readings
-from common.run.state import Totals
+from common.settings.settings import Settings
+from common.settings.strategies import LOCAL_STRATEGIES
 from common.setup import create_loader
-from common.step import gradient_check
+from common.step import gradient_check, readings
 from common.step.gradient_check import LateCheck, NotFinite
 from common.step.phase_timer import GpuMoment, HostMoment, PhaseTimer, moments_of
 from PartTwo.strategies import SyncOptions, create_strategy

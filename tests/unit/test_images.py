@@ -19,10 +19,10 @@ from torchvision.datasets import ImageFolder
 
 from common.cluster.process_group import Node
 from common.core.failures import DataError, UsageError
-from common.core.setting_types import LoaderChoice
-from common.core.settings import Settings
 from common.core.world import World
 from common.data.datasets import load_cifar10, load_image_folder
+from common.settings.settings import Settings
+from common.settings.types import LoaderChoice
 from common.setup import create_loader, load_datasets
 
 SIZE = 32

@@ -15,13 +15,13 @@ import torch
 
 from common.cluster.process_group import Node
 from common.core.failures import UsageError
-from common.core.settings import Settings
 from common.core.world import World
 from common.data.augment import Augment
 from common.data.dataset import ArrayDataset
 from common.data.epoch_plan import share_of
 from common.data.loaders import InMemoryLoader, PlainLoader, WorkerLoader
 from common.options.command_line import parse_command_line
+from common.settings.settings import Settings
 from common.setup import create_loader
 from tests.small import small_dataset, small_loader
 

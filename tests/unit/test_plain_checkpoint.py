@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader
 import common
 from common.core.failures import CheckpointError
 from common.core.progress import Position
-from common.run import checkpoint, plain_checkpoint
-from common.run.resume import _leaders_checkpoint
+from common.run import checkpoint_file, checkpoint_plain
+from common.run.opening import _leaders_checkpoint
 from tests.small import small_model
 
 FORMS = ("four keys", "pytorch/examples", "state_dict", "safetensors")
@@ -126,7 +126,7 @@ def test_a_checkpoint_that_lightning_wrote_is_read_for_its_weights(tmp_path):
     assert same(common.prepare_model_for_evaluation(small_model(torch.float32), "cpu", path),
                 lit.net)
     with pytest.raises(CheckpointError, match="holds weights alone"):
-        plain_checkpoint.position_after(checkpoint.read(path), path, 9)
+        checkpoint_plain.position_after(checkpoint_file.read(path), path, 9)
 
 
 def test_what_is_beside_the_weights_is_no_other_architecture(tmp_path):
@@ -157,19 +157,19 @@ def test_a_safetensors_file_that_cannot_be_read_is_a_sentence(tmp_path, monkeypa
     for length in (len(whole) - 1, 20):
         path.write_bytes(whole[:length])
         with pytest.raises(CheckpointError, match=r"model\.safetensors .*(damaged|cut short)"):
-            checkpoint.read(path)
+            checkpoint_file.read(path)
     path.write_bytes(whole)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     with pytest.raises(CheckpointError, match="the package that reads it is not installed: .* -m "
                                               "pip install safetensors"):
-        checkpoint.read(path)
+        checkpoint_file.read(path)
 
 
 def test_a_sealed_checkpoint_draws_no_word(tmp_path):
     path = tmp_path / "Epoch_1.pt"
-    checkpoint.write(path, checkpoint.pack(*trained(), Position(2), 0.5))
+    checkpoint_file.write(path, checkpoint_file.pack(*trained(), Position(2), 0.5))
     said: list[str] = []
-    checkpoint.read(path, said.append)
+    checkpoint_file.read(path, said.append)
     assert said == []
 
 
@@ -187,16 +187,16 @@ def test_a_models_own_child_called_module_keeps_its_name(tmp_path):
 
 def test_no_part_of_a_sealed_file_passes_for_a_plain_one(tmp_path):
     path = tmp_path / "Epoch_1.pt"
-    checkpoint.write(path, checkpoint.pack(*trained(), Position(2), 0.5))
+    checkpoint_file.write(path, checkpoint_file.pack(*trained(), Position(2), 0.5))
     data = path.read_bytes()
     for length in range(len(data) - 120, len(data)):
         with pytest.raises(CheckpointError, match="cut short"):
-            checkpoint.parse(data[:length], path)
+            checkpoint_file.parse(data[:length], path)
     for bit in range(8 * (len(data) - 120), 8 * len(data)):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CheckpointError):
-            checkpoint.parse(bytes(flipped), path)
+            checkpoint_file.parse(bytes(flipped), path)
 
 
 def test_damage_in_a_plain_file_is_found_by_the_zips_checksums(tmp_path):
@@ -207,7 +207,7 @@ def test_damage_in_a_plain_file_is_found_by_the_zips_checksums(tmp_path):
     data[data.index(weights) + 5] ^= 1
     path.write_bytes(data)
     with pytest.raises(CheckpointError, match=r"m\.pt is damaged: the checksum of .* not match"):
-        checkpoint.read(path)
+        checkpoint_file.read(path)
 
 
 @pytest.mark.parametrize("contents", [{}, [1, 2], {"model_state_dict": {}}, {"weights": "none"},
@@ -215,13 +215,13 @@ def test_damage_in_a_plain_file_is_found_by_the_zips_checksums(tmp_path):
 def test_what_holds_no_weights_is_refused(contents, tmp_path):
     torch.save(contents, tmp_path / "m.pt")
     with pytest.raises(CheckpointError, match=r"m\.pt is not a checkpoint"):
-        checkpoint.read(tmp_path / "m.pt")
+        checkpoint_file.read(tmp_path / "m.pt")
 
 
 def test_a_whole_model_is_refused_by_what_it_holds(tmp_path):
     torch.save(nn.Linear(2, 2), tmp_path / "m.pt")
     with pytest.raises(CheckpointError, match=r"it holds torch\.nn\..*Linear.*save the state_dict"):
-        checkpoint.read(tmp_path / "m.pt")
+        checkpoint_file.read(tmp_path / "m.pt")
 
 
 def test_another_optimizers_state_is_refused_by_what_it_is_like(tmp_path):
@@ -239,15 +239,16 @@ def test_a_run_goes_on_at_the_next_epoch_and_not_from_weights_alone(tmp_path):
     path = tmp_path / "m.pt"
     for form in WITH_OPTIMIZER:
         save(path, form)
-        assert plain_checkpoint.position_after(checkpoint.read(path), path, 9) == Position(4, 0, 27)
+        contents = checkpoint_file.read(path)
+        assert checkpoint_plain.position_after(contents, path, 9) == Position(4, 0, 27)
     save(path, "state_dict")
     with pytest.raises(CheckpointError, match="holds weights alone.*scripts/evaluate.py"):
-        plain_checkpoint.position_after(checkpoint.read(path), path, 9)
+        checkpoint_plain.position_after(checkpoint_file.read(path), path, 9)
 
 
 def test_resume_auto_leaves_alone_what_no_run_wrote(tmp_path, capsys):
     folder = tmp_path / "checkpoints"
-    checkpoint.write(folder / "Epoch_1.pt", checkpoint.pack(*trained(), Position(2), 0.5))
+    checkpoint_file.write(folder / "Epoch_1.pt", checkpoint_file.pack(*trained(), Position(2), 0.5))
     save(folder / "Epoch_9.pt", "four keys")
     assert _leaders_checkpoint(tmp_path, "auto")[0] == folder / "Epoch_1.pt"
     assert "warning" in capsys.readouterr().out

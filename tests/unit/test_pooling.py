@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from common.model import kernels
-from common.model.compiled import Compiled
-from common.model.pooling import PooledBatchNorm2d, max_pool
+from common.arithmetic import kernels
+from common.arithmetic.compiled import Compiled
+from common.arithmetic.pooling import PooledBatchNorm2d, max_pool
 from common.model.vgg11 import VGG11
 
 

@@ -15,13 +15,13 @@ from common.cluster.process_group import Node
 from common.core.metrics import ACCURACY
 from common.core.precision import HALVES, Precision
 from common.core.progress import Progress
-from common.core.settings import Settings
 from common.core.world import World
 from common.evaluation import predict
-from common.run.readings import Readings
 from common.run.state import State
 from common.saved_model import SavedModel
+from common.settings.settings import Settings
 from common.step.accumulation import Part
+from common.step.readings import Readings
 from common.training import forward
 
 NAMES = {"float32": torch.float32, "bf16": torch.float32, "fp16": torch.float32,

@@ -9,10 +9,11 @@ of ours; the filters of forward not transposed.
 import pytest
 import torch
 
-from common.model import fast_convolution, products
-from common.model.fast_convolution import FastConv2d
-from common.model.kernels import NAMES, has, run
-from common.model.products import Way, add_outer, times, way_of
+from common.arithmetic import convolution as fast_convolution
+from common.arithmetic import products
+from common.arithmetic.convolution import FastConv2d
+from common.arithmetic.kernels import NAMES, has, run
+from common.arithmetic.products import Way, add_outer, times, way_of
 
 FLOAT, BF16 = torch.float32, torch.bfloat16
 needs_vectors = pytest.mark.skipif(not has("times_float"), reason="a processor with AVX-512")

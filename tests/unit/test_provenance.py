@@ -10,10 +10,10 @@ import subprocess
 import pytest
 
 from common.core.provenance import FOLDERS, ROOT, code_digest, source_files
-from common.core.user_code import Place, loaded
+from common.settings.user_code import Place, loaded
 
-ONE_OF_EACH = ("common/core/world.py", "common/model/cpp/products.cpp",
-               "common/model/cpp/vectors.h", "common/reporting/page.html.j2",
+ONE_OF_EACH = ("common/core/world.py", "common/arithmetic/cpp/products.cpp",
+               "common/arithmetic/cpp/vectors.h", "common/reporting/page.html.j2",
                "common/reporting/page.md.j2", "common/reporting/page.css",
                "common/reporting/page.js", "PartOne/main.py", "PartTwo/by_hand.py",
                "PartThree/ddp.py", "studies/proof/bits.py", "scripts/prove.py",

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from common.core.failures import UsageError
-from common.core.settings import Settings
 from common.model.vgg11 import VGG11
 from common.options.command_line import parse_command_line
 from common.options.workloads import RECIPES, create_augment, find_row
+from common.settings.settings import Settings
 from common.step.optimizers import create_criterion, create_optimizer, without_smoothing
 from tests.small import small_model
 

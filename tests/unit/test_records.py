@@ -11,13 +11,13 @@ import pytest
 
 from common.core.events import read_events
 from common.core.failures import UsageError
+from common.core.metrics import Totals, summed
 from common.core.progress import PHASES, Position, Progress
 from common.core.world import World
 from common.evaluation import Evaluation
 from common.report import confusion_matrix, generate_eval_report
 from common.run import run_log
 from common.run.run_log import RunLog, Step
-from common.run.state import Totals, summed
 from common.step.phase_timer import PhaseTimer
 
 

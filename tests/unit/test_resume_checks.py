@@ -10,10 +10,10 @@ import torch
 
 from common.cluster.process_group import Node
 from common.core.failures import UsageError
-from common.core.settings import Settings
 from common.core.world import World
 from common.data.epoch_plan import EpochPlan
-from common.run.resume import _check_settings, _exactness, _remarks_on, _restore_ranks
+from common.run.opening import _check_settings, _exactness, _remarks_on, _restore_ranks
+from common.settings.settings import Settings
 
 NODE = Node(World(1, 2), torch.device("cpu"), threads=1)
 RAN_ON = {"code": "abc", "threads": 1, "device": "cpu"}

@@ -16,11 +16,11 @@ import torch
 
 from common.cluster.process_group import Node
 from common.core.failures import CheckpointError, UsageError
-from common.core.setting_types import Validation
-from common.core.settings import Settings
 from common.core.world import World
 from common.run.folder_lock import FolderLock
 from common.run.run_folder import hold_folder, prepare_folder
+from common.settings.settings import Settings
+from common.settings.types import Validation
 from tests.small import small_model
 
 NODE = Node(World(), torch.device("cpu"), threads=1)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch.distributed import HashStore
 
 from common.cluster.process_group import Node
-from common.core.settings import Settings
 from common.core.world import World
 from common.run import save_clock
 from common.run.run_log import RunLog
 from common.run.save_clock import LOOK_EVERY, SaveClock
+from common.settings.settings import Settings
 from tests.small import small_model, small_run
 
 

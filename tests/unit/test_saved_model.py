@@ -16,12 +16,12 @@ from torch import nn
 from common.cluster.process_group import Node
 from common.core.failures import CheckpointError, DataError, UsageError
 from common.core.progress import Position
-from common.core.settings import Settings
 from common.core.world import World
 from common.data.dataset import form_of
 from common.options import workloads
-from common.run import checkpoint
+from common.run import checkpoint_file
 from common.saved_model import load_saved_model
+from common.settings.settings import Settings
 from tests.small import SmallNet, small_dataset
 
 NODE = Node(World(), torch.device("cpu"), threads=1)
@@ -49,7 +49,7 @@ def trained() -> SmallNet:
 
 def save(path: Path, model: nn.Module, **more) -> Path:
     settings = Settings(workload="small", precision="float64", seed=7)
-    checkpoint.write(path, checkpoint.pack(
+    checkpoint_file.write(path, checkpoint_file.pack(
         model, torch.optim.SGD(model.parameters(), 0.1), Position(2), 0.5, **{
             "settings": settings.as_json(), "samples": form_of(small_dataset()), **more}))
     return path

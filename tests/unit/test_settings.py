@@ -14,14 +14,14 @@ from common.banner import announce
 from common.cluster.process_group import Node
 from common.cluster.rank_info import RankInfo, require_one_run
 from common.core.failures import RanksDisagree, UsageError
-from common.core.learning_settings import LEARN
-from common.core.setting_row import setting
-from common.core.setting_types import Validation, whole
-from common.core.settings import GROUPS, Settings
 from common.core.world import World
 from common.options import command_line
 from common.options.command_line import PARTS
-from common.run.resume import _check_settings
+from common.run.opening import _check_settings
+from common.settings.learning import LEARN
+from common.settings.row import setting
+from common.settings.settings import GROUPS, Settings
+from common.settings.types import Validation, whole
 from tests.ranks import ROOT
 
 TEXT = "darken each image by N percent"
@@ -108,7 +108,7 @@ def test_what_the_augmentation_uses_stands_in_two_files():
             if any(token.type == tokenize.NAME and token.string == "cutout"
                    for token in tokenize.generate_tokens(file.readline)):
                 files.add(str(path.relative_to(ROOT)))
-    assert files == {"common/core/learning_settings.py", "common/data/augment.py"}
+    assert files == {"common/settings/learning.py", "common/data/augment.py"}
 
 
 def test_every_row_is_in_a_group_and_nodes_choose_only_what_is_not_learned():

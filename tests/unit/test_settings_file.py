@@ -15,13 +15,13 @@ import torch
 
 from common.cluster.process_group import Node
 from common.core.failures import UsageError
-from common.core.setting_types import SyncChoice
-from common.core.settings import Settings
 from common.core.world import World
 from common.options.command_line import parse_command_line
 from common.options.settings_file import RAN_ON
 from common.options.workloads import WORKLOADS
 from common.run.run_folder import keep_settings
+from common.settings.settings import Settings
+from common.settings.types import SyncChoice
 
 TOML = """
 # a comment

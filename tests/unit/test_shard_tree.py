@@ -13,10 +13,10 @@ from torch import nn
 
 from common.core.failures import UsageError
 from common.core.progress import Position
-from common.core.settings import Settings
 from common.data.epoch_plan import EpochPlan, share_of
 from common.options.command_line import parse_command_line
-from common.run.resume import _check_settings
+from common.run.opening import _check_settings
+from common.settings.settings import Settings
 from common.step.accumulation import Part
 from common.step.shard_scope import ShardScope
 from common.step.virtual_nodes import ROOT, ShardTree

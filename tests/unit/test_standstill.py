@@ -19,8 +19,9 @@ from torch.distributed import HashStore
 from common.cluster import connections
 from common.cluster.connections import holds_bytes
 from common.core.world import World
-from common.run import standstill as module
-from common.run.standstill import (
+from common.run.waits import Mark, Whereabouts, noted
+from common.witness import standstill as module
+from common.witness.standstill import (
     CONFIRMED,
     QUIET_SECONDS,
     Place,
@@ -28,7 +29,6 @@ from common.run.standstill import (
     is_running,
     standstill,
 )
-from common.run.waits import Mark, Whereabouts, noted
 from tests.ranks import ROOT
 from tests.unit.test_structure import SOURCES
 

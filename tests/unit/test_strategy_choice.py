@@ -14,8 +14,10 @@ from statistics import fmean
 
 import pytest
 
-from benchmarks.strategy_choice.paying import Paying, paying, paying_in_words
-from benchmarks.strategy_choice.ranking import (
+from common.core.spread import half_interval
+from common.options.command_line import parse_command_line
+from studies.choosing.paying import Paying, paying, paying_in_words
+from studies.choosing.ranking import (
     CANDIDATES,
     command,
     ranking,
@@ -23,8 +25,6 @@ from benchmarks.strategy_choice.ranking import (
     verdict,
     whether_hosts_pay,
 )
-from common.core.spread import half_interval
-from common.options.command_line import parse_command_line
 from studies.prediction.calibration import Calibration
 from studies.prediction.fitting import calibrate
 from studies.prediction.forms import payload_rate

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from benchmarks import sync
-from benchmarks.sync_benchmark import worker
-from benchmarks.sync_benchmark.counters import Counters, read_counters
-from benchmarks.sync_benchmark.tables import bound, bytes_table, cell_table, largest_gap
+from benchmarks.sync_tables import bound, bytes_table, cell_table, largest_gap
 from common.cluster.process_group import Node
 from common.core.failures import DataError, UsageError
 from common.options.command_line import parse_command_line
+from studies.choosing import worker
+from studies.choosing.counters import Counters, read_counters
 from studies.prediction.grid import (
     COMPUTE_ONLY,
     cell,

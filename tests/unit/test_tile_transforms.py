@@ -12,11 +12,11 @@ import os
 import pytest
 import torch
 
-from common.model import compiled as compiling
-from common.model import kernels
-from common.model.bilinear import ALGORITHMS, fits
-from common.model.compiled import Compiled, compiled
-from common.model.tile_transforms import gather, spread
+from common.arithmetic import compiled as compiling
+from common.arithmetic import kernels
+from common.arithmetic.bilinear import ALGORITHMS, fits
+from common.arithmetic.compiled import Compiled, compiled
+from common.arithmetic.tile_transforms import gather, spread
 
 FLOAT, BF16 = torch.float32, torch.bfloat16
 SOURCE = 'extern "C" int answer() { return 42; }\n'

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 
-from common.core import torch_private
+from common.arithmetic import torch_private
 from tests.unit.test_structure import PARTS, SOURCES, name_of
 
 EPS = 1e-5
-HOME = "common/core/torch_private.py"
+HOME = "common/arithmetic/torch_private.py"
 USERS = ("common", *PARTS, "studies")
 UNPROMISED = {"ops", "_C", "batch_norm_update_stats", "native_batch_norm_backward"}
 # Python's own: of named tuples, os and sys (the caller, in its own thread), and argparse's, which

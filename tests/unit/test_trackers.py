@@ -25,15 +25,15 @@ import torch
 
 from common.cluster.process_group import Node
 from common.core.failures import UsageError
+from common.core.metrics import Totals
 from common.core.progress import Position
-from common.core.settings import Settings
 from common.core.world import World
 from common.options.command_line import parse_command_line
 from common.reporting.recorded_run import find_runs
 from common.run import trackers
-from common.run.choices import prepare_runs
+from common.run.kept_convolutions import prepare_runs
 from common.run.run_log import RunLog
-from common.run.state import Totals
+from common.settings.settings import Settings
 from tests.cluster.box import wait_until
 from tests.ranks import ROOT
 from tests.unit.test_records import log_in, step

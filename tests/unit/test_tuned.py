@@ -17,16 +17,16 @@ import pytest
 import torch
 from torch import nn
 
+from common.arithmetic import tuned
+from common.arithmetic.choice import Shape, algorithms, use_fast_convolutions
+from common.arithmetic.tuned import Tuned, choose_tuned, fastest, is_quiet, measure, read_tuned
 from common.banner import announce
 from common.cluster.process_group import Node
 from common.core.failures import UsageError
 from common.core.precision import Precision
 from common.core.world import World
-from common.model import tuned
-from common.model.convolutions import Shape, algorithms, use_fast_convolutions
-from common.model.tuned import Tuned, choose_tuned, fastest, is_quiet, measure, read_tuned
 from common.options.command_line import parse_command_line
-from common.run.choices import prepare_runs
+from common.run.kept_convolutions import prepare_runs
 from scripts import tune
 from tests.ranks import ROOT
 

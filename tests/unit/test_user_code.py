@@ -13,7 +13,7 @@ from torch import nn
 
 from common.core.failures import PeerLost, UsageError
 from common.core.progress import Progress
-from common.core.user_code import Place, UserCodeError, own_errors
+from common.settings.user_code import Place, UserCodeError, own_errors
 
 FILE = """import helper_of_mine
 def fine(gradients):
@@ -112,7 +112,7 @@ ENDINGS = {"sys.exit(0)": "SystemExit: 0", "sys.exit('bye')": "SystemExit: bye",
 @pytest.mark.parametrize("code, words", ENDINGS.items(), ids=list(ENDINGS))
 def test_user_code_that_ends_the_process_is_told_of_with_its_place(code, words, tmp_path,
                                                                    monkeypatch):
-    monkeypatch.setattr("common.core.user_code.process_progress", Progress)  # other tests move it
+    monkeypatch.setattr("common.settings.user_code.process_progress", Progress)  # others move it
     mine = place(tmp_path, "import os, sys\nclass Odd(BaseException):\n    pass\n"
                  f"def fine(_):\n    {code}\n", "fine").load()
     sentence = f"rank 3: mine.py, line 5, ended the process during start: {words}"

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from common import get_model_parameters
-from common.model.pooling import PooledBatchNorm2d
+from common.arithmetic.pooling import PooledBatchNorm2d
 from common.model.vgg11 import VGG11
 
 

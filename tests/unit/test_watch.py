@@ -22,8 +22,8 @@ from common.cluster.stopping import Stop
 from common.cluster.watch import Watch
 from common.core.failures import Failure, PeerLost, Verdict
 from common.core.progress import CONNECTING, FINISHED, PHASES, PHASES_AFTER_A_STEP, Progress
-from common.core.settings import Settings
 from common.core.world import World
+from common.settings.settings import Settings
 
 PATIENCE = 60
 

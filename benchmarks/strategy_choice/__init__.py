@@ -1,1 +1,0 @@
-"""Behind scripts/choose_strategy.py. Read measuring.py first."""

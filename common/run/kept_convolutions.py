@@ -1,0 +1,48 @@
+"""What a run chooses at its start and then keeps: its convolutions.
+
+They decide in which order numbers are added, so a resumed run goes on as its checkpoint says, on
+another processor too. What was asked for stays in the settings; what ran stands under `ran_on`.
+
+    python3 PartOne/main.py --convolutions auto --resume auto
+"""
+
+from pathlib import Path
+
+from common.arithmetic.choice import AUTO
+from common.arithmetic.tuned import is_tuned, read_tuned
+from common.cluster.process_group import Node
+from common.core.collectives import broadcast_bytes
+from common.run import checkpoint_folder
+from common.run.checkpoint_file import peek
+from common.run.other_runs import refuse_other_runs, run_name
+from common.run.trackers import find_tracker
+from common.settings.settings import Settings
+
+
+def prepare_runs(part: str, settings: Settings, node: Node) -> str:
+    """The convolutions to use: as `settings` say, or those of the run to be resumed for "auto".
+
+    `part` is the main's name. For a fresh run "auto" stays "auto": the rule needs the model.
+    Every rank must call; all get the same. Raises UsageError where a folder of `part` holds another
+    run and, on the leader, for a tracker or a file of convolutions that cannot be used.
+    """
+    refuse_other_runs(part, settings, node.world)
+    if node.world.is_leader:
+        find_tracker(settings.tracker)
+    if is_tuned(settings.convolutions) and node.world.is_leader:
+        read_tuned(Path(settings.convolutions))
+    before = _convolutions_of_the_run_to_resume(part, settings, node)
+    return before if settings.convolutions == AUTO and before else settings.convolutions
+
+
+def _convolutions_of_the_run_to_resume(part: str, settings: Settings, node: Node) -> str:
+    """Those of its newest readable checkpoint, as the leader sees it; "" for a fresh run."""
+    found: object = ""
+    if node.world.is_leader:
+        told = (peek(path).get("ran_on")
+                for strategy in settings.sync
+                for path in checkpoint_folder.to_resume(
+                    settings.output_dir / run_name(part, strategy.label), settings.resume_from))
+        found = next((each for each in told if isinstance(each, dict)), {}).get("convolutions")
+    mine = found if isinstance(found, str) else ""
+    return broadcast_bytes(mine.encode(), node.device).decode()

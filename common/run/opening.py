@@ -1,0 +1,249 @@
+"""How a run begins: fresh, or as its checkpoint says, bit for bit where that can be.
+
+    python3 PartOne/main.py --workload digits-vgg11 --resume auto
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from common.cluster.ending import resume_command
+from common.cluster.process_group import Node
+from common.core.collectives import broadcast_bytes, gather_bytes
+from common.core.failures import CheckpointError, UsageError, writing
+from common.core.metrics import Totals
+from common.core.progress import Position
+from common.data.dataset import form_of
+from common.data.epoch_plan import EpochPlan
+from common.data.loaders import InMemoryLoader, WorkerLoader
+from common.model.batch_norm import has_batch_norm
+from common.options.workloads import find_workload
+from common.run import checkpoint_file, checkpoint_folder, checkpoint_plain
+from common.run.folder_lock import FolderLock
+from common.run.other_runs import log_paths, refuse_other_run, run_name
+from common.run.run import Run, ran_on
+from common.run.run_folder import hold_folder, keep_settings, prepare_folder, write_anew
+from common.run.run_log import RunLog
+from common.run.save_clock import SaveClock
+from common.run.saving import Checkpoints
+from common.run.state import State
+from common.run.tracing import create_tracer
+from common.run.trackers import create_tracker
+from common.settings.row import differences
+from common.settings.settings import Settings, begun_with
+from common.step.gradient_check import located
+from common.step.gradient_sync import GradientSync
+
+
+@contextmanager
+def open_run(part: str, strategy: str, settings: Settings, node: Node,
+             loader: InMemoryLoader | WorkerLoader, model: nn.Module, optimizer: Optimizer,
+             gradient_sync: GradientSync) -> Iterator[Run]:
+    """Opens the folder of a part's run, as --resume says: fresh, resumed, or replaced.
+
+    Resuming restores `model`, `optimizer` and the state of `gradient_sync`, in place. Every rank
+    must enter. Raises UsageError when the folder holds a run and must not be touched, or when
+    settings or data have changed; CheckpointError when nothing sound is left to resume from;
+    NonFiniteLoss for a NotFinite within. A dry run does all this in a temporary folder, after it
+    has looked at the real one.
+    """
+    name = run_name(part, strategy)
+    refuse_other_run(settings.output_dir / name, settings, node.world)
+    with ExitStack() as stack:
+        if settings.dry_run:
+            passing = stack.enter_context(tempfile.TemporaryDirectory(prefix="dry-run-"))
+            settings = replace(settings, output_dir=Path(passing), resume="no")
+        folder, every = settings.output_dir / name, settings.checkpoint_every
+        log = RunLog(*log_paths(folder, node.world), node.world, log_every=settings.log_every,
+                     distributed=node.world.size > 1,
+                     metric=find_workload(settings.workload).metric)
+        constants = {"settings": settings.as_json(), "data": loader.dataset.digest,
+                     "samples": form_of(loader.dataset),
+                     "ran_on": (conditions := ran_on(name, node, settings, model))}
+        lock = stack.enter_context(FolderLock(folder, node.world.rank, node.whose))
+        warnings = hold_folder(folder, lock, node, conditions["code"])
+        refuse_other_run(folder, settings, node.world)  # one that ended while this one waited
+        checkpoints = Checkpoints(folder / "checkpoints", node, log, constants, every.iterations,
+                                  SaveClock(name, every.minutes, node))
+        run = Run(name, settings, node, model, optimizer, gradient_sync, log, checkpoints,
+                  loader.plan.iterations, loader.plan)
+        log.when_lost = partial(write_anew, run, lock)
+        remarks = warnings + _begin(run) + _remarks_on(loader.plan)
+        stack.enter_context(_logged(run, remarks))
+        with located(model, lambda: f"rank {node.world.rank} at {run.position}",
+                     run.state.loss_scale.is_attached):
+            yield run
+        log.event("end")
+        node.progress.log = None
+
+
+def _begin(run: Run) -> list[str]:
+    """Makes the folder ready, and restores what is to be resumed, in place; remarks on that."""
+    run.node.progress.saved = None
+    run.node.progress.run += 1
+    prepare_folder(run.folder, run.settings, run.node, run.model)
+    source, contents = _find_checkpoint(run.folder, run.settings, run.node)
+    if contents is None and run.settings.resume_from == "auto":
+        _refuse_anothers_folder(run.folder, run.node)
+    if contents is None:  # logs of a run that was lost before its first checkpoint
+        for path in log_paths(run.folder, run.node.world):
+            with writing(path):
+                path.unlink(missing_ok=True)
+    remarks = [] if contents is None else _restore(run, contents, source)
+    if run.node.world.is_leader:
+        run.checkpoints.leave_other_line(run.state, run.settings)
+        keep_settings(run)
+    return remarks
+
+
+def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
+    settings, constants = run.settings, run.checkpoints.constants
+    remarks = checkpoint_plain.remarks_on(contents, source)
+    if "position" in contents:
+        remarks += _check_settings(contents, settings, constants)
+    else:
+        contents = {**contents, "position": checkpoint_plain.position_after(
+            contents, source, run.iterations_per_epoch)}
+    checkpoint_file.restore(contents, source, run.model, run.optimizer)
+    remarks += _restore_ranks(contents.get("rank_state", []), run.gradient_sync.state(), run.node)
+    validated = contents.get("validation_losses", []) if settings.validation.fraction else []
+    totals = contents.get("totals")
+    run.state = State(Position(*contents["position"]),  # on the leader, for all ranks
+                      Totals.from_json(totals) if totals and run.node.world.is_leader else Totals(),
+                      validated, run.state.loss_scale)
+    run.state.loss_scale.restore(contents.get("loss_scale", {}))
+    run.checkpoints.last = source
+    remarks.append(f"resumed at {run.position} from {source} (bit-exact: "
+                   f"{_exactness(contents.get('ran_on', {}), constants['ran_on'])})")
+    return remarks
+
+
+@contextmanager
+def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
+    """Around the run: opens its log, its tracker and its tracer."""
+    node, settings, log = run.node, run.settings, run.log
+    node.note_saved(str(run.checkpoints.last or ""))
+    log.start = run.position
+    log.tracker = create_tracker(settings.tracker, run.folder,
+                                 node.world.is_leader and not settings.dry_run)
+    with log:
+        node.progress.log = log.metrics_path
+        log.begin(world_size=node.world.size, settings=settings.as_json(), position=run.position,
+                  iterations_per_epoch=run.iterations_per_epoch,
+                  ran_on=run.checkpoints.constants["ran_on"],
+                  has_batch_norm=has_batch_norm(run.model),
+                  resume=resume_command(sys.argv, os.environ))
+        for remark in remarks:
+            log.note(remark)
+        if run.checkpoints.last is not None:
+            run.checkpoints.finish_save(run.checkpoints.last, run.position)
+        run.tracer = create_tracer(settings, run.iterations_per_epoch, run.folder, node, log)
+        yield
+
+
+def _remarks_on(plan: EpochPlan) -> list[str]:
+    """A remark on samples that no epoch uses, and on a batch that is larger than an epoch."""
+    if plan.batch_size > plan.samples:
+        return [f"--batch-size {plan.batch_size} is more than the {plan.samples} training samples, "
+                "so every step takes all of them"]
+    if not plan.dropped:
+        return []
+    return [f"each epoch drops a last batch of {plan.dropped} samples, fewer than "
+            f"{plan.smallest_batch}"]
+
+
+def _find_checkpoint(folder: Path, settings: Settings,
+                     node: Node) -> tuple[Path, dict[str, Any] | None]:
+    """Where the leader found a sound checkpoint, and its contents; on every rank."""
+    path, data = Path(), b""
+    if node.world.is_leader:
+        path, data = _leaders_checkpoint(folder, settings.resume_from)
+    source = Path(os.fsdecode(broadcast_bytes(os.fsencode(path), node.device)))
+    data = broadcast_bytes(data, node.device)
+    return source, checkpoint_file.parse(data, source) if data else None
+
+
+def _leaders_checkpoint(folder: Path, resume: str) -> tuple[Path, bytes]:
+    complaint: CheckpointError | None = None
+    for path in checkpoint_folder.to_resume(folder, resume):
+        try:
+            data = checkpoint_file.read_bytes(path)
+            if not checkpoint_file.parse(data, path)["sealed"] and path != Path(begun_with(resume)):
+                raise CheckpointError(f"{path} carries no seal, so no run wrote it here: --resume "
+                                      "auto leaves it alone, and --resume FILE takes it")
+            return path, data
+        except CheckpointError as error:
+            print(f"warning: {error}", flush=True)
+            complaint = error
+    if complaint is not None:
+        raise complaint
+    return Path(), b""
+
+
+def _refuse_anothers_folder(folder: Path, node: Node) -> None:
+    """Raises UsageError where another rank's disk has checkpoints, and the leader's has none.
+
+    Then nodes have changed their ranks since the run began, or a disk its node.
+    """
+    newest = next((path.name for path in checkpoint_folder.newest(folder / "checkpoints")), "")
+    found = gather_bytes(newest.encode(), node.device)
+    for other, name in enumerate(found):
+        if name:
+            raise UsageError(
+                f"{node.ranks[0]} has nothing to resume in {folder}, but {node.ranks[other]} has "
+                f"{name.decode()} in its own: give each node the rank that it had, copy the "
+                "checkpoints to rank 0, or choose another --output-dir")
+
+
+def _check_settings(contents: dict[str, Any], settings: Settings,
+                    now: dict[str, Any]) -> list[str]:
+    """Remarks on accepted changes. Raises UsageError for changes that were not accepted.
+
+    On virtual nodes other versions or convolutions are changes too. Another processor or other
+    code only draws a remark: a lost node may have no like, and most changes of code change no bit.
+    """
+    changed = settings.changes_since(contents.get("settings", {}))
+    if contents.get("data") != now["data"]:
+        changed.append(f"data was {contents.get('data')} and is {now['data']}")
+    if settings.virtual_nodes:
+        changed += _changes(contents.get("ran_on", {}), now["ran_on"],
+                            but=("threads", "instructions", "products", "code"))
+    if changed and not settings.accepts_changes:
+        raise UsageError("the run to resume had other settings: " + "; ".join(changed) +
+                         f". Give the old ones, or --resume {settings.resume}:changed")
+    return [f"continuing with changed settings: {change}" for change in changed]
+
+
+def _restore_ranks(saved: list[list[Tensor]], state: list[Tensor], node: Node) -> list[str]:
+    """Gives the strategy back its state on this rank, in place; a remark where it cannot be."""
+    forms = [[(each.shape, each.dtype)] * node.world.size for each in state]
+    if [[(row.shape, row.dtype) for row in rows] for rows in saved] != forms:
+        return ["the strategy's state is lost: the number of ranks, the strategy, its buckets or "
+                "its precision changed"]
+    for tensor, rows in zip(state, saved, strict=True):
+        tensor.copy_(rows[node.world.rank])
+    return []
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any], but: Sequence[str] = ()) -> list[str]:
+    return [f"{name} was {before.get(name)} and is {now.get(name)}"
+            for name in differences(before, now) if name not in but]
+
+
+def _exactness(before: dict[str, Any], now: dict[str, Any]) -> str:
+    if not before:
+        return "no, because the file does not say what it was trained with"
+    if changed := _changes(before, now, but=("code",)):
+        return "no, because " + ", ".join(changed)
+    if changed := _changes(before, now):
+        return f"unknown, because {changed[0]}"
+    return "yes" if now["device"] == "cpu" else "not promised on a GPU"

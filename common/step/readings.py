@@ -1,0 +1,56 @@
+"""What a step's passes tell: the loss and the metric of their samples.
+
+    readings = Readings(metric)
+    readings.add(loss, outputs, targets)
+    totals = readings.totals()
+"""
+
+import math
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from common.core.metrics import Metric, Totals
+from common.step.gradient_check import NotFinite, is_queued
+
+
+class Readings:
+    """One step's, on this rank. What a GPU has yet to compute is read by `totals`, not before.
+
+    To read a number is to wait for all that the GPU has queued; so all are read at once, when
+    backward is queued too.
+    """
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric, self._totals = metric, Totals()
+        self._queued: list[tuple[Tensor, Tensor, int]] = []
+
+    def add(self, loss: Tensor, outputs: Tensor, targets: Tensor) -> None:
+        """One pass: `loss` is the mean over its samples. Raises NotFinite, or `totals` does."""
+        if not is_queued(loss):
+            _require_finite(loss.item())  # before a metric sees what it may not be made for
+        sum_of_metric = self._metric.unread_sum(outputs.detach(), targets)
+        self._queued.append((loss.detach(), sum_of_metric, len(targets)))
+        if not is_queued(loss):
+            self._read()
+
+    def totals(self) -> Totals:
+        """The sums over the samples of all passes so far. Raises NotFinite."""
+        self._read()
+        return self._totals
+
+    def _read(self) -> None:
+        queued, self._queued = self._queued, []
+        if not queued:
+            return
+        numbers = torch.stack([torch.stack([loss.double(), of_metric.to(loss.device).double()])
+                               for loss, of_metric, _ in queued]).tolist()
+        for (mean, of_metric), (_, _, samples) in zip(numbers, queued, strict=True):
+            _require_finite(mean)
+            self._totals.add(Totals(Fraction(mean) * samples, Fraction(of_metric), samples))
+
+
+def _require_finite(mean: float) -> None:
+    if not math.isfinite(mean):
+        raise NotFinite("the loss")
