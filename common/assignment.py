@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Optimizer
 
 from common import training
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.collectives import world_size
 from common.core.console import console
 from common.core.failures import UsageError

@@ -8,7 +8,7 @@ from common.arithmetic.choice import AUTO, rule_in_words
 from common.arithmetic.tuned import is_tuned, read_tuned
 from common.cluster.all_reduce_speed import measure_all_reduce, speed_table
 from common.cluster.devices import count_gpus
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.cluster.rank_info import own_gpus
 from common.core.console import console
 from common.data.epoch_plan import shard_bounds

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.collectives import share_leaders_buffers, sum_over_ranks
 from common.core.console import counted
 from common.core.failures import NonFiniteLoss

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.collectives import broadcast_bytes
 from common.core.console import console
 from common.core.failures import CheckpointError, DataError, UsageError, first_line

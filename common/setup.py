@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from common.arithmetic.choice import AUTO, by_rule, use_fast_convolutions
 from common.arithmetic.tuned import choose_tuned, is_tuned
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.console import console
 from common.core.failures import DataError, UsageError
 from common.core.metrics import ACCURACY

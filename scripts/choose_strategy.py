@@ -42,7 +42,7 @@ from studies.choosing.ranking import (
 from studies.prediction.grid import COMPUTE_ONLY, Cell, save_grid
 
 if TYPE_CHECKING:
-    from common.cluster.process_group import Node
+    from common.cluster.node import Node
     from common.preflight.findings import Findings
 
 NAME = "strategies.json"

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.data.augment import Augment
 from common.data.dataset import ArrayDataset
 from common.data.epoch_plan import EpochPlan, share_of

@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 
 from common.cluster import master_port, rank_info, rendezvous
-from common.cluster.process_group import Node, joined
+from common.cluster.node import Node
+from common.cluster.process_group import joined
 from common.cluster.stopping import Stop
 from common.cluster.watch import Watch
 from common.core.failures import Failure

@@ -9,85 +9,29 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
-import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store
+from torch.distributed import PrefixStore
 
 from common.cluster import addresses, devices, rendezvous
 from common.cluster.board import Board, is_broken_collective
 from common.cluster.devices import keep_freed_memory, use_threads
 from common.cluster.fate import fate_of_rank
+from common.cluster.node import Node
 from common.cluster.pairs import exchange_greetings
 from common.cluster.rank_info import RankInfo, require_one_run
 from common.cluster.stopping import Stop, process_stop
 from common.cluster.watch import Watch
 from common.core.console import console
-from common.core.failures import PeerLost, RanksDisagree, first_line
+from common.core.failures import PeerLost, first_line
 from common.core.progress import CONNECTING, FINISHED, Progress, process_progress
 from common.core.world import BY_HAND, World
 from common.settings.settings import Settings
 from common.settings.user_code import own_errors
 
 START_FACTOR = 2.0
-
-
-@dataclass(frozen=True)
-class Node:
-    """This process, ready to train: where it computes, and the RankInfo of every rank.
-
-    `ranks_here` is the number of ranks on this machine, this one counted; `agreed` the topics of
-    all calls of `agree`.
-    """
-
-    world: World
-    device: torch.device
-    threads: int
-    backend: str = "none"
-    ranks: Sequence[RankInfo] = ()
-    progress: Progress = field(default_factory=Progress)
-    stop: Stop = field(default_factory=Stop)
-    store: Store | None = None
-    ranks_here: int = 1
-    agreed: list[str] = field(default_factory=list)
-
-    @property
-    def whose(self) -> str:
-        """What begins a sentence on this rank's own disk, which the other ranks print too."""
-        return f"{self.ranks[self.world.rank]}: " if len(self.ranks) > 1 else ""
-
-    def wait_for_device(self) -> None:
-        """Returns when the GPU has finished its queued work; at once on a CPU."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
-    def note_saved(self, path: str) -> None:
-        """Notes the last good checkpoint, "" for none; the leader publishes it."""
-        self.progress.saved = path
-        if self.store is not None and self.world.is_leader:
-            self.store.set("saved", path)
-
-    def agree(self, topic: str, value: str) -> None:
-        """Returns when every rank has passed the same `value`. Every rank must call.
-
-        Waits without limit: the watch ends the wait for a lost rank. Raises RanksDisagree naming
-        the first rank that differs from the leader, and both values.
-        """
-        if self.store is None:
-            return
-
-        def compare(values: list[str]) -> None:
-            for rank, other in zip(self.ranks, values, strict=True):
-                if other != values[0]:
-                    raise RanksDisagree(f"{rank} has other {topic} ({other}) than {self.ranks[0]} "
-                                        f"({values[0]})")
-
-        topic_once = topic + " again" * self.agreed.count(topic)
-        self.agreed.append(topic)
-        Board(self.store, self.world, console(self.world)).collect(topic_once, value, compare)
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from dataclasses import asdict
 from common.cluster import addresses
 from common.cluster.all_reduce_speed import measure_all_reduce
 from common.cluster.board import JOINED, Board
-from common.cluster.process_group import Node, form_group
+from common.cluster.node import Node
+from common.cluster.process_group import form_group
 from common.cluster.rank_info import RankInfo, require_one_run
 from common.cluster.rendezvous import exchange, join
 from common.core.failures import DataError, Failure, PeerLost, RanksDisagree, Verdict

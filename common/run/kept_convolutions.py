@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common.arithmetic.choice import AUTO
 from common.arithmetic.tuned import is_tuned, read_tuned
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.collectives import broadcast_bytes
 from common.run import checkpoint_folder
 from common.run.checkpoint_file import peek

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from common.cluster.ending import resume_command
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.collectives import broadcast_bytes, gather_bytes
 from common.core.failures import CheckpointError, UsageError, writing
 from common.core.metrics import Totals

@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from common.arithmetic.choice import algorithms, products
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.collectives import gather_rows
 from common.core.metrics import Totals
 from common.core.precision import Precision

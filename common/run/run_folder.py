@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import nn
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.failures import UsageError, writing
 from common.options.settings_file import RAN_ON
 from common.run import checkpoint_folder

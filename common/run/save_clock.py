@@ -7,7 +7,7 @@ ended the step finds the decision.
 
 import time
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 
 LOOK_EVERY = 10
 

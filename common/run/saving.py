@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.collectives import gather_to_leader, share_leaders_buffers
 from common.core.events import read_events
 from common.core.failures import CheckpointError

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.collectives import gather_rows
 from common.core.failures import RanksDisagree
 from common.core.progress import Position

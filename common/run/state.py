@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.collectives import broadcast_bytes, gather_bytes_to_leader
 from common.core.metrics import Totals, summed
 from common.core.progress import Position

@@ -14,7 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from common.arithmetic import torch_private
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.collectives import gather_bytes_to_leader
 from common.core.failures import UsageError
 from common.core.progress import PHASES

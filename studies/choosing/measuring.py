@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.collectives import gather_rows, total_bytes
 from common.core.world import World
 from common.data.dataset import Dataset

@@ -28,7 +28,8 @@ from torch import nn
 from torch.optim import SGD
 
 from common.arithmetic.choice import AUTO, use_fast_convolutions
-from common.cluster.process_group import Node, process_group
+from common.cluster.node import Node
+from common.cluster.process_group import process_group
 from common.cluster.program import run_program
 from common.core.collectives import total_bytes
 from common.core.metrics import ACCURACY

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.world import World
 from common.setup import create_training
 from studies.proof.ranks import run_ranks

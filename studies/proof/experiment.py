@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.world import World
 from common.setup import create_training
 from studies.proof.by_step import Compared, Kept

@@ -17,7 +17,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from common.cluster.devices import choose_device
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.collectives import gather_bytes, world_size
 from common.core.events import read_events
 from common.core.world import World

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from common.arithmetic.choice import algorithms, use_fast_convolutions
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.events import read_events
 from common.core.precision import Precision
 from common.core.progress import Position

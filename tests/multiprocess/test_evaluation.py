@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from common import evaluation
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.failures import PeerLost
 from common.core.metrics import Totals
 from common.core.world import World

@@ -19,7 +19,7 @@ from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.world import World
 from common.run.run_log import RunLog
 from common.settings.settings import SYNC_NAMES, Settings

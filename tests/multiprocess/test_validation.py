@@ -19,7 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.events import read_events
 from common.core.failures import DataError
 from common.core.progress import Position

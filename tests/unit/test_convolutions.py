@@ -23,7 +23,7 @@ from common.arithmetic.choice import (
     use_fast_convolutions,
 )
 from common.arithmetic.compiled import Compiled
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.precision import Precision
 from common.core.world import World
 from common.data.dataset import ArrayDataset

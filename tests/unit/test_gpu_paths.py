@@ -26,7 +26,8 @@ from torch.distributed import HashStore
 from common import banner
 from common.cluster import devices, process_group
 from common.cluster.board import Board
-from common.cluster.process_group import Node, form_group
+from common.cluster.node import Node
+from common.cluster.process_group import form_group
 from common.cluster.rank_info import RankInfo
 from common.cluster.rendezvous import exchange
 from common.core.failures import UsageError

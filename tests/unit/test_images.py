@@ -17,7 +17,7 @@ import torch
 from PIL import Image, features
 from torchvision.datasets import ImageFolder
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.failures import DataError, UsageError
 from common.core.world import World
 from common.data.datasets import load_cifar10, load_image_folder

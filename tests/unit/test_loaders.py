@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.failures import UsageError
 from common.core.world import World
 from common.data.augment import Augment

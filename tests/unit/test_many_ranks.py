@@ -18,7 +18,7 @@ from torch.distributed import HashStore
 
 from common.cluster import board
 from common.cluster.board import Board
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.cluster.rank_info import RankInfo
 from common.cluster.rendezvous import exchange, open_store
 from common.cluster.stopping import Stop

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.metrics import ACCURACY
 from common.core.precision import HALVES, Precision
 from common.core.progress import Progress

@@ -8,7 +8,7 @@ of a batch that is larger than the data.
 import pytest
 import torch
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.failures import UsageError
 from common.core.world import World
 from common.data.epoch_plan import EpochPlan

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.failures import CheckpointError, UsageError
 from common.core.world import World
 from common.run.folder_lock import FolderLock

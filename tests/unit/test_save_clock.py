@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.world import World
 from common.run import save_clock
 from common.run.run_log import RunLog

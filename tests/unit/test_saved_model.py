@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.failures import CheckpointError, DataError, UsageError
 from common.core.progress import Position
 from common.core.world import World

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from common.banner import announce
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.cluster.rank_info import RankInfo, require_one_run
 from common.core.failures import RanksDisagree, UsageError
 from common.core.world import World

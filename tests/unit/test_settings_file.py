@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.failures import UsageError
 from common.core.world import World
 from common.options.command_line import parse_command_line

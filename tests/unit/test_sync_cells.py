@@ -14,7 +14,7 @@ import torch
 
 from benchmarks import sync
 from benchmarks.sync_tables import bound, bytes_table, cell_table, largest_gap
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.failures import DataError, UsageError
 from common.options.command_line import parse_command_line
 from studies.choosing import worker

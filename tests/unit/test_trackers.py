@@ -23,7 +23,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.failures import UsageError
 from common.core.metrics import Totals
 from common.core.progress import Position

@@ -21,7 +21,7 @@ from common.arithmetic import tuned
 from common.arithmetic.choice import Shape, algorithms, use_fast_convolutions
 from common.arithmetic.tuned import Tuned, choose_tuned, fastest, is_quiet, measure, read_tuned
 from common.banner import announce
-from common.cluster.process_group import Node
+from common.cluster.node import Node
 from common.core.failures import UsageError
 from common.core.precision import Precision
 from common.core.world import World
