@@ -2,7 +2,7 @@
 
 Transforms and pooled batch norm have a form in torch of the same bits, in the modules that call
 them. Products and what is computed as one round otherwise than torch: `products` and `algorithms`
-of convolutions.py, in each checkpoint, say what ran.
+of choice.py, in each checkpoint, say what ran.
 
     python3 -c "from common.arithmetic.kernels import why_not; print(why_not() or 'compiled')"
 """
