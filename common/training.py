@@ -5,8 +5,6 @@ in one pass or more, give local gradients; `gradient_sync` turns them into means
 batch; the optimizer takes its step; the run writes it down.
 """
 
-from contextlib import nullcontext
-
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -14,10 +12,8 @@ from common.data.dataset import Dataset
 from common.data.loaders import Loader
 from common.evaluation import evaluate
 from common.run.run import Run
-from common.step.accumulation import Part, micro_batches
+from common.step.accumulation import Part
 from common.step.gradient_sync import GradientSync
-from common.step.readings import Readings
-from common.step.shard_scope import ShardScope
 
 
 def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: Loader,
@@ -29,47 +25,46 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
     `criterion` must be the mean over the samples of a batch. After each epoch all ranks evaluate
     `validation_set`, if any, together. Raises NonFiniteLoss where a loss or gradient is not finite.
     """
-    timer, scope = run.timer, ShardScope(model, run.settings)
+    timer = run.timer
     for epoch in run.epochs():
         model.train()
         batches = loader.batches(epoch, run.position.iteration)
         for _ in run.iterations():
-            readings = Readings(run.metric)
             with timer("data"):
                 batch = next(batches)
             optimizer.zero_grad()
-            for part, is_last in micro_batches(batch, run.settings.accumulate):
-                with (scope.of(run.position, part),
-                      nullcontext() if is_last else gradient_sync.no_sync()):
-                    with timer("forward"):
-                        loss = forward(model, criterion, part, run, readings)
-                    with timer("backward"):
-                        (loss * part.weight).backward()
-            trained = readings.totals()
+            for part in run.passes(batch):
+                with timer("forward"):
+                    loss = forward(model, criterion, part, run)
+                with timer("backward"):
+                    (loss * part.weight).backward()
             with timer("sync"):
                 gradient_sync.average([p.grad for p in model.parameters() if p.grad is not None])
             with timer("update"):
                 run.schedule.apply(optimizer, run.position.step)
                 optimizer.step()
-            run.finish_step(trained, batch.indices)
+            run.finish_step(batch.indices)
         run.finish_epoch(epoch)
         if validation_set is not None and run.position.epoch > epoch:
-            found = evaluate(run, criterion, validation_set)
-            run.note_validation(epoch, found.loss, found.score,
-                                mirrored_accuracy=found.mirrored_accuracy)
+            validate(run, criterion, validation_set, epoch)
         run.save()
         run.stop_if_asked()
     return model
 
 
-def forward(model: nn.Module, criterion: nn.Module, part: Part, run: Run,
-            readings: Readings) -> Tensor:
-    """The mean loss over the part's samples, a scalar; `readings` are told of it. In fp16, scaled.
+def forward(model: nn.Module, criterion: nn.Module, part: Part, run: Run) -> Tensor:
+    """The mean loss over the part's samples, a scalar, which `run` notes too. In fp16, scaled.
 
-    Raises NotFinite where the loss is not finite; where a GPU computes it, `readings` does later.
+    Raises NotFinite where the loss is not finite; where a GPU computes it, `run.passes` does later.
     """
     with run.precision.autocast(part.inputs.device):
         outputs = model(part.inputs)
     loss = criterion(run.precision.widen(outputs), part.targets)
-    readings.add(loss, outputs, part.targets)
+    run.readings.add(loss, outputs, part.targets)
     return run.state.loss_scale.scaled(loss)
+
+
+def validate(run: Run, criterion: nn.Module, validation_set: Dataset, epoch: int) -> None:
+    """Evaluates the model after `epoch`, and notes it. Every rank must call it."""
+    found = evaluate(run, criterion, validation_set)
+    run.note_validation(epoch, found.loss, found.score, mirrored_accuracy=found.mirrored_accuracy)

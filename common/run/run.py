@@ -1,10 +1,12 @@
 """A run while it goes on: where it stands, what it logs, when it checks, saves and stops.
 
     for epoch in run.epochs():
-        for _ in run.iterations(): ...      # see common/training.py
+        for _ in run.iterations():
+            for part in run.passes(batch): ...      # see common/training.py
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,6 +24,7 @@ from common.core.precision import Precision
 from common.core.progress import Position
 from common.core.provenance import code_digest, instruction_sets, versions
 from common.data.epoch_plan import EpochPlan, mix
+from common.data.loaders import Batch
 from common.run.ending import best_in_words, is_over, last_step, should_stop
 from common.run.run_log import RunLog, Step
 from common.run.saving import Checkpoints
@@ -30,9 +33,12 @@ from common.run.state import State
 from common.run.tracing import Tracer
 from common.settings.settings import Settings
 from common.settings.user_code import loaded
+from common.step.accumulation import Part, micro_batches
 from common.step.gradient_sync import GradientSync
 from common.step.phase_timer import PhaseTimer, moments_of
+from common.step.readings import Readings
 from common.step.schedules import create_schedule
+from common.step.shard_scope import ShardScope
 
 
 @dataclass
@@ -65,6 +71,7 @@ class Run:
                                  self.settings.check_every if self.plan else 0,
                                  self.settings.virtual_nodes)
         self.tracer = Tracer(range(0), self.folder, "", self.node, self.log)
+        self._scope = ShardScope(self.model, self.settings)
         self.timer = PhaseTimer(self.node.progress, moments_of(self.node.device),
                                 lambda phase: self.tracer.mark(phase))
         self.gradient_sync.waiting = partial(self.timer, "sync")
@@ -97,15 +104,28 @@ class Run:
             yield here.iteration
             progress.has_stepped = True
 
+    def passes(self, batch: Batch) -> Iterator[Part]:
+        """The parts of `batch`, each within what surrounds its forward and backward pass.
+
+        That is the scope of its shard, and for all but the last the strategy's `no_sync`. Raises
+        NotFinite at the end, where a GPU has computed a loss that is not finite.
+        """
+        self.readings = Readings(self.metric)
+        for part, is_last in micro_batches(batch, self.settings.accumulate):
+            with (self._scope.of(self.position, part),
+                  nullcontext() if is_last else self.gradient_sync.no_sync()):
+                yield part
+        self._trained = self.readings.totals()
+
     def _is_over(self, position: Position) -> bool:
         return is_over(self.settings, position, self.state.validation_losses)
 
-    def finish_step(self, trained: Totals, indices: np.ndarray | None = None) -> None:
+    def finish_step(self, indices: np.ndarray | None = None) -> None:
         """Logs the step, moves on to the next; checks and saves when that is due.
 
-        `trained` are the sums over this rank's samples, `indices` their numbers in the training
-        set. Every rank must call it. Replicas are compared, and the clock is read, only after steps
-        at whose end all weights are equal.
+        `indices` are the numbers of this rank's samples in the training set. Every rank must call
+        it. Replicas are compared, and the clock is read, only after steps at whose end all weights
+        are equal.
         """
         at, done = self.position, self.position.after_one_more(self.iterations_per_epoch)
         self.sentinel.note(at, indices)
@@ -115,12 +135,12 @@ class Run:
         if is_check or is_look or done.iteration == 0 or self._is_over(done):
             with self.timer("sync"):
                 self.gradient_sync.settle()
-        self.log.step(Step(at, trained, *self.timer.take(),
+        self.log.step(Step(at, self._trained, *self.timer.take(),
                            self.gradient_sync.bytes_sent - self._sent_before,
                            self.optimizer.param_groups[0]["lr"]))
         if skipped := self.state.loss_scale.skipped():
             self.log.note(f"skipped the update of {at}: {skipped}")
-        self.state.totals.add(trained)
+        self.state.totals.add(self._trained)
         self.state.position = done
         self.node.progress.phase = "checking"
         if is_check:

@@ -40,8 +40,10 @@ from common.model.vgg11 import VGG11
 from common.options.command_line import parse_command_line
 from common.run.state import State
 from common.settings.settings import Settings
+from common.step.accumulation import Part, micro_batches
 from common.step.gradient_sync import GradientSync
 from common.step.phase_timer import PhaseTimer
+from common.step.readings import Readings
 from common.step.schedules import create_schedule
 from common.training import train
 from studies.choosing.counters import read_counters
@@ -74,6 +76,12 @@ class Turn:
     def iterations(self) -> Iterator[int]:
         """As many as there are steps to time."""
         yield from range(self._steps)
+
+    def passes(self, batch: Batch) -> Iterator[Part]:
+        """The whole batch at once."""
+        self.readings = Readings(self.metric)
+        for part, _ in micro_batches(batch, 1):
+            yield part
 
     def finish_step(self, *_: Any) -> None:
         """Keeps when backward had each gradient ready, if anyone asked for it."""

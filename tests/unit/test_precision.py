@@ -52,7 +52,8 @@ def test_the_loss_of_a_training_step_is_not_rounded_to_half_precision(name):
     precision, seen = Precision(name), Seen()
     model, inputs, targets = model_and_batch(precision)
     loss = forward(model, seen, Part(inputs, targets, 1.0, None, 0),
-                   SimpleNamespace(precision=precision, state=State()), Readings(ACCURACY))
+                   SimpleNamespace(precision=precision, state=State(),
+                                   readings=Readings(ACCURACY)))
     outputs = returned(model, inputs, precision)
     assert outputs.dtype == HALVES.get(name, NAMES[name])
     assert loss.dtype == seen.outputs.dtype == NAMES[name]
