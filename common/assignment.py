@@ -36,8 +36,8 @@ from common.run.state import State
 from common.settings.settings import Settings
 from common.step.gradient_check import located
 from common.step.gradient_sync import GradientSync
-from common.witness.script_run import AtEpochEnds, metrics_path, recorded
-from common.witness.witness import witness
+from common.witnessing.script_run import AtEpochEnds, metrics_path, recorded
+from common.witnessing.witness import witness
 from PartThree.ddp import OWN_BUFFERS
 from PartTwo.strategies import create_strategy
 
@@ -118,7 +118,7 @@ def train_model(
     its number where there are several or `rank` is given, and as JSON lines where `metrics_path`
     says; the leader writes every `checkpoint_dir/Epoch_N.pt`. Every rank of a process group must
     call it. A strict witness watches over it, with `timeout` seconds for a rank that is stuck: see
-    common/witness/witness.py.
+    common/witnessing/witness.py.
     """
     seam = gradient_sync or _seam(distribute_flag, task_flag)
     node = Node(_world(), torch.device(device), torch.get_num_threads())

@@ -162,7 +162,7 @@ class Disturbed:
 
 def hurry() -> None:
     """Has the witness of this process look ten times as often, and judge as much sooner."""
-    from common.witness import standstill
+    from common.witnessing import standstill
 
     standstill.BEAT_SECONDS, standstill.QUIET_SECONDS = 0.1, QUIET
 

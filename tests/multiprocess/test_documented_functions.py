@@ -20,7 +20,7 @@ from common.reporting.merged_steps import by_place, logs_of_runs
 from common.reporting.page import Page
 from common.reporting.recorded_run import find_runs
 from common.reporting.run_state import describe
-from common.witness.script_run import metrics_path
+from common.witnessing.script_run import metrics_path
 from tests.ranks import run_ranks
 from tests.small import small_model
 

@@ -20,8 +20,8 @@ from common.cluster import connections
 from common.cluster.connections import holds_bytes
 from common.core.world import World
 from common.run.waits import Mark, Whereabouts, noted
-from common.witness import standstill as module
-from common.witness.standstill import (
+from common.witnessing import standstill as module
+from common.witnessing.standstill import (
     CONFIRMED,
     QUIET_SECONDS,
     Place,

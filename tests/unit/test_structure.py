@@ -22,7 +22,7 @@ from tests.ranks import ROOT
 
 # A module imports only from its own room and from those before it. "" is the files of common/.
 ROOMS = ("core", "settings", "arithmetic", "cluster", "data", "model", "options", "step", "run",
-         "preflight", "witness", "reporting", "", "Parts", "studies", "benchmarks", "scripts")
+         "preflight", "witnessing", "reporting", "", "Parts", "studies", "benchmarks", "scripts")
 NEED_ALONE = {"settings": ["core"], "arithmetic": ["core"], "reporting": ["core", "settings"],
               "cluster": ["core", "settings"], "data": ["core", "settings"]}
 PARTS = ("PartOne", "PartTwo", "PartThree")

@@ -13,10 +13,10 @@ from torch.distributed import HashStore
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from common.core.world import World
-from common.witness import observer
-from common.witness.observer import Observer
-from common.witness.rows import Comparison, Row, odd_one, uneven
-from common.witness.seen_samples import SKETCH_SIZE, SeenSamples, fingerprints
+from common.witnessing import observer
+from common.witnessing.observer import Observer
+from common.witnessing.rows import Comparison, Row, odd_one, uneven
+from common.witnessing.seen_samples import SKETCH_SIZE, SeenSamples, fingerprints
 
 NAMES = ("first.weight", "second.weight")
 

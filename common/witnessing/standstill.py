@@ -19,7 +19,7 @@ from common.cluster.connections import holds_bytes
 from common.core.failures import RanksDisagree
 from common.core.world import World
 from common.run.waits import Mark, Whereabouts
-from common.witness.rows import uneven
+from common.witnessing.rows import uneven
 
 BEAT_SECONDS = 1.0
 QUIET_SECONDS = 3.0

@@ -15,7 +15,7 @@ from common.core.progress import Position, process_progress
 from common.model.batch_norm import has_batch_norm
 from common.run.run import Run, ran_on
 from common.run.sentinel import Sentinel
-from common.witness.observer import Observer
+from common.witnessing.observer import Observer
 
 
 class AtEpochEnds(Sentinel):

@@ -34,9 +34,9 @@ from common.core.failures import Failure, RanksDisagree, UsageError
 from common.core.progress import FINISHED, Progress, process_progress
 from common.core.uncaught import told_alone
 from common.core.world import World
-from common.witness.observer import Found, Observer
-from common.witness.rows import uneven
-from common.witness.standstill import Standstill
+from common.witnessing.observer import Found, Observer
+from common.witnessing.rows import uneven
+from common.witnessing.standstill import Standstill
 
 EVERY = 20
 TIMEOUT = 300.0

@@ -21,8 +21,8 @@ from common.core.progress import FINISHED
 from common.core.world import World
 from common.run.checksums import checksums
 from common.run.waits import Whereabouts, noted
-from common.witness.rows import Answer, Comparison, Row
-from common.witness.seen_samples import SeenSamples
+from common.witnessing.rows import Answer, Comparison, Row
+from common.witnessing.seen_samples import SeenSamples
 
 ANSWER_SECONDS = 5.0
 FIRST_LOOK = 0.0005  # seconds until a rank looks for an answer again, doubled at each look
