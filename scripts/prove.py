@@ -31,6 +31,7 @@ from common.cluster.program import run_program
 from common.core.failures import UsageError
 from common.options.command_line import parse_command_line
 from common.options.flag_parser import SentenceParser
+from common.settings.resume import Resume
 from common.settings.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
 from common.settings.strategies import ON_VIRTUAL_NODES
 from common.settings.types import Interval, count
@@ -111,7 +112,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Settings]:
     _require_virtual_nodes_for(options, settings.virtual_nodes)
     batch_norm = "local" if options.bits else options.batch_norm
     return options, replace(settings, epochs=options.steps, max_iterations=options.steps,
-                            batch_norm=batch_norm, resume="no",
+                            batch_norm=batch_norm, resume=Resume(),
                             device="cuda" if settings.device == "cuda" else "cpu",
                             checkpoint_every=Interval())
 

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from common.core.events import append_event
 from common.core.progress import process_progress
-from common.settings.settings import going_on
+from common.settings.resume import AUTO, Resume
 
 RESUMABLE = (75, 130, 143)
 NOT_FINITE = 5
@@ -67,10 +67,10 @@ def resume_command(arguments: Sequence[str], environment: Mapping[str, str]) -> 
     Our launchers leave theirs, quoted for the shell, in RUN_COMMAND; see scripts/run_command.sh.
     """
     if launcher := environment.get("RUN_COMMAND"):
-        return (f"{QUOTED_RESUME.sub('', launcher).strip()} "
-                + _resume_flag(QUOTED_RESUME.findall(launcher)))
+        quoted = " ".join(QUOTED_RESUME.findall(launcher))
+        return f"{QUOTED_RESUME.sub('', launcher).strip()} {_resume_flag(shlex.split(quoted))}"
     pairs = list(zip(["", *arguments], arguments, strict=False))
-    flag = _resume_flag([shlex.quote(word.removeprefix("--resume=")) for before, word in pairs
+    flag = _resume_flag([word.removeprefix("--resume=") for before, word in pairs
                          if before == "--resume" or word.startswith("--resume=")])
     for variable, launcher in LAUNCHERS:
         if variable in environment and "--rank" not in arguments and "-R" not in arguments:
@@ -80,6 +80,7 @@ def resume_command(arguments: Sequence[str], environment: Mapping[str, str]) -> 
     return f"python3 {shlex.join(kept)} {flag}"
 
 
-def _resume_flag(said: Sequence[str]) -> str:
-    """What goes on with a run whose command says so of --resume, each quoted for the shell."""
-    return f"--resume {going_on(reduce(going_on, said, 'no'))}"
+def _resume_flag(values: Sequence[str]) -> str:
+    """The flag that continues a run started with these --resume values, quoted for the shell."""
+    started = reduce(Resume.then, map(Resume.read, values), Resume())
+    return f"--resume {shlex.quote(str(started.then(AUTO)))}"

@@ -14,8 +14,9 @@ from common.options.checks import check
 from common.options.flag_parser import FlagParser, ShowAll
 from common.options.settings_file import read_settings
 from common.options.workloads import TABLES, WORKLOADS, Workload, find_row, find_workload
+from common.settings.resume import AUTO
 from common.settings.row import Row
-from common.settings.settings import GROUPS, Launch, Settings, SyncChoice, going_on
+from common.settings.settings import GROUPS, Launch, Settings, SyncChoice
 from common.settings.strategies import SEAMS
 from common.settings.user_code import Place
 
@@ -43,7 +44,7 @@ def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tup
     flags = _given(part, arguments)
     world, settings = launched(flags), complete(flags, part)
     if world.attempt:  # a launcher's restart goes on by itself
-        settings = replace(settings, resume=going_on(settings.resume))
+        settings = replace(settings, resume=settings.resume.then(AUTO))
     check(part, settings, world)
     return settings, world
 

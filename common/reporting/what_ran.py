@@ -4,6 +4,7 @@
 """
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -15,9 +16,9 @@ from common.reporting.recorded_run import RecordedRun
 from common.reporting.run_findings import MEGABYTE
 from common.reporting.tables import Table
 from common.settings.causes import join
+from common.settings.resume import Resume
 
 NODE_SETTINGS = ("data_dir", "output_dir", "resume", "dry_run")
-RESUME = " --resume auto(?::changed)?$|(?<= --resume )auto:"  # of auto:FILE, FILE stays
 AGAIN = " --output-dir outputs/again"
 OUTPUT_DIR = r" --output-dir[ =](?:'[^']*'|\S+)"
 UNKNOWN = "-"
@@ -97,7 +98,10 @@ class Commands(NamedTuple):
 
 def _again(resume: str) -> str:
     """The command that goes on with a run, as one that starts it anew in another folder."""
-    return re.sub(f"{OUTPUT_DIR}|{RESUME}", "", resume) + AGAIN
+    command, _, value = resume.rpartition(" --resume ")
+    file = Resume.read("".join(shlex.split(value))).at_first.file
+    started = f" --resume {shlex.quote(file)}" if file else ""
+    return re.sub(OUTPUT_DIR, "", command) + started + AGAIN
 
 
 def commands(runs: Runs) -> list[Commands]:

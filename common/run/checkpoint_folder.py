@@ -16,7 +16,7 @@ from common.core.failures import CheckpointError
 from common.core.progress import Position
 from common.core.world import World
 from common.run.other_runs import log_paths
-from common.settings.settings import ACCEPTS_CHANGES, AUTO_OR, begun_with
+from common.settings.resume import Resume
 
 BEST = "best.pt"
 # As file_name writes them: \d would also be a digit of another script, and 03 is a user's own name.
@@ -38,15 +38,11 @@ def newest(folder: Path) -> list[Path]:
     return sorted(ours, key=_trained_to, reverse=True)
 
 
-def to_resume(folder: Path, resume: str) -> list[Path]:
+def to_resume(folder: Path, resume: Resume) -> list[Path]:
     """The checkpoints that --resume means for the run in `folder`, first choice first."""
-    if resume in ("no", "replace"):
-        return []
-    if resume == "auto":
-        return newest(folder / "checkpoints")
-    file = Path(begun_with(resume))
-    is_going_on = resume.startswith(AUTO_OR) and _has_begun(folder, file)
-    return [*(newest(folder / "checkpoints") if is_going_on else []), file]
+    files = [Path(resume.file)] if resume.file else []
+    continues = resume.is_auto and all(_has_begun(folder, file) for file in files)
+    return [*(newest(folder / "checkpoints") if continues else []), *files]
 
 
 def _has_begun(folder: Path, file: Path) -> bool:
@@ -58,8 +54,7 @@ def _has_begun(folder: Path, file: Path) -> bool:
     if folder.resolve() not in file.resolve().parents:
         return True
     starts = read_events(log_paths(folder, World())[1], "start")
-    return any(Path(begun_with(start["settings"]["resume"]).removesuffix(ACCEPTS_CHANGES)) == file
-               for start in starts)
+    return any(Path(Resume.read(start["settings"]["resume"]).file) == file for start in starts)
 
 
 def _trained_to(path: Path) -> tuple[int, float]:
@@ -108,7 +103,7 @@ def remove_partial_files(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def up_to_resumed(folder: Path, resume: str) -> list[Path]:
+def up_to_resumed(folder: Path, resume: Resume) -> list[Path]:
     """The checkpoints of the run in `folder`, without those ahead of where --resume goes on."""
     every = [path.resolve() for path in newest(folder / "checkpoints")]
     first = next(iter(to_resume(folder, resume)), folder).resolve()

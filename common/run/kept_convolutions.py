@@ -42,7 +42,7 @@ def _convolutions_of_the_run_to_resume(part: str, settings: Settings, node: Node
         told = (peek(path).get("ran_on")
                 for strategy in settings.sync
                 for path in checkpoint_folder.to_resume(
-                    settings.output_dir / run_name(part, strategy.label), settings.resume_from))
+                    settings.output_dir / run_name(part, strategy.label), settings.resume))
         found = next((each for each in told if isinstance(each, dict)), {}).get("convolutions")
     mine = found if isinstance(found, str) else ""
     return broadcast_bytes(mine.encode(), node.device).decode()

@@ -38,8 +38,9 @@ from common.run.saving import Checkpoints
 from common.run.state import State
 from common.run.tracing import create_tracer
 from common.run.trackers import create_tracker
+from common.settings.resume import Resume
 from common.settings.row import differences
-from common.settings.settings import Settings, begun_with
+from common.settings.settings import Settings
 from common.step.gradient_check import located
 from common.step.gradient_sync import GradientSync
 
@@ -61,7 +62,7 @@ def open_run(part: str, strategy: str, settings: Settings, node: Node,
     with ExitStack() as stack:
         if settings.dry_run:
             passing = stack.enter_context(tempfile.TemporaryDirectory(prefix="dry-run-"))
-            settings = replace(settings, output_dir=Path(passing), resume="no")
+            settings = replace(settings, output_dir=Path(passing), resume=Resume())
         folder, every = settings.output_dir / name, settings.checkpoint_every
         log = RunLog(*log_paths(folder, node.world), node.world, log_every=settings.log_every,
                      distributed=node.world.size > 1,
@@ -92,7 +93,7 @@ def _begin(run: Run) -> list[str]:
     run.node.progress.run += 1
     prepare_folder(run.folder, run.settings, run.node, run.model)
     source, contents = _find_checkpoint(run.folder, run.settings, run.node)
-    if contents is None and run.settings.resume_from == "auto":
+    if contents is None and run.settings.resume.is_auto:
         _refuse_anothers_folder(run.folder, run.node)
     if contents is None:  # logs of a run that was lost before its first checkpoint
         for path in log_paths(run.folder, run.node.world):
@@ -166,18 +167,18 @@ def _find_checkpoint(folder: Path, settings: Settings,
     """Where the leader found a sound checkpoint, and its contents; on every rank."""
     path, data = Path(), b""
     if node.world.is_leader:
-        path, data = _leaders_checkpoint(folder, settings.resume_from)
+        path, data = _leaders_checkpoint(folder, settings.resume)
     source = Path(os.fsdecode(broadcast_bytes(os.fsencode(path), node.device)))
     data = broadcast_bytes(data, node.device)
     return source, checkpoint_file.parse(data, source) if data else None
 
 
-def _leaders_checkpoint(folder: Path, resume: str) -> tuple[Path, bytes]:
+def _leaders_checkpoint(folder: Path, resume: Resume) -> tuple[Path, bytes]:
     complaint: CheckpointError | None = None
     for path in checkpoint_folder.to_resume(folder, resume):
         try:
             data = checkpoint_file.read_bytes(path)
-            if not checkpoint_file.parse(data, path)["sealed"] and path != Path(begun_with(resume)):
+            if not checkpoint_file.parse(data, path)["sealed"] and path != Path(resume.file):
                 raise CheckpointError(f"{path} carries no seal, so no run wrote it here: --resume "
                                       "auto leaves it alone, and --resume FILE takes it")
             return path, data
@@ -217,9 +218,10 @@ def _check_settings(contents: dict[str, Any], settings: Settings,
     if settings.virtual_nodes:
         changed += _changes(contents.get("ran_on", {}), now["ran_on"],
                             but=("threads", "instructions", "products", "code"))
-    if changed and not settings.accepts_changes:
+    if changed and not settings.resume.accepts_changes:
+        accepting = replace(settings.resume, accepts_changes=True)
         raise UsageError("the run to resume had other settings: " + "; ".join(changed) +
-                         f". Give the old ones, or --resume {settings.resume}:changed")
+                         f". Give the old ones, or --resume {accepting}")
     return [f"continuing with changed settings: {change}" for change in changed]
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from common.core.failures import UsageError
 from common.core.world import World
-from common.settings.settings import AUTO_OR, Settings
+from common.settings.resume import Resume
+from common.settings.settings import Settings
 
 
 def run_name(part: str, strategy: str) -> str:
@@ -24,17 +25,17 @@ def refuse_other_runs(part: str, settings: Settings, world: World) -> None:
 
 def refuse_other_run(folder: Path, settings: Settings, world: World) -> None:
     """Raises UsageError when `folder` holds another run's logs of this rank."""
-    if _is_another_run(folder, settings.resume_from) and any(
+    if _is_another_run(folder, settings.resume) and any(
             os.path.exists(path) for path in log_paths(folder, world)):
         raise UsageError(f"{folder} already holds a run: continue it with --resume auto, start "
                          "over with --resume replace, or choose another --output-dir")
 
 
-def _is_another_run(folder: Path, resume: str) -> bool:
+def _is_another_run(folder: Path, resume: Resume) -> bool:
     """Whether what is about to start must not be mixed with what the folder holds."""
-    if resume in ("auto", "replace") or resume.startswith(AUTO_OR):
+    if resume.is_auto or resume.replaces:
         return False
-    return resume == "no" or folder.resolve() not in Path(resume).resolve().parents
+    return not resume.file or folder.resolve() not in Path(resume.file).resolve().parents
 
 
 def log_paths(folder: Path, world: World) -> tuple[Path, Path]:

@@ -19,7 +19,7 @@ from common.run.folder_lock import FolderLock
 from common.run.other_runs import log_paths
 from common.run.run import Run
 from common.run.saving import KEPT_CHECKPOINTS
-from common.settings.settings import Settings, begun_with
+from common.settings.settings import Settings
 
 LEADERS_FILES = ("settings.json", "summary.json", "report.txt", "report.json")
 
@@ -60,14 +60,14 @@ def prepare_folder(folder: Path, settings: Settings, node: Node, model: nn.Modul
     """
     checkpoints = folder / "checkpoints"
     try:
-        if settings.resume_from == "replace":
+        if settings.resume.replaces:
             _remove_run(folder, node)
         _require_files(folder, node)
         if node.world.is_leader:
             checkpoints.mkdir(exist_ok=True)
             checkpoint_folder.remove_partial_files(checkpoints)
             best = [checkpoints / checkpoint_folder.BEST] * bool(settings.validation.fraction)
-            held = checkpoint_folder.up_to_resumed(folder, settings.resume_from)
+            held = checkpoint_folder.up_to_resumed(folder, settings.resume)
             checkpoint_folder.require_space(checkpoints, model, KEPT_CHECKPOINTS + 1 + len(best),
                                             [*held, *best] if held else [])
     except OSError as error:
@@ -93,7 +93,7 @@ def keep_settings(run: Run) -> None:
     rows = run.settings.rows()
     told = {name: value for name, value in run.settings.as_json().items()
             if part in rows[name].parts}
-    told["resume"] = begun_with(run.settings.resume)
+    told["resume"] = str(run.settings.resume.at_first)
     if strategy:
         told["sync"] = [str(each) for each in run.settings.sync if each.label == strategy]
     constants = run.checkpoints.constants

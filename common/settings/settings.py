@@ -10,13 +10,11 @@ from pathlib import Path
 
 from common.settings import types
 from common.settings.learning import DATA, LEARN, LearningSettings, is_local, local_choices
+from common.settings.resume import RESUMES, Resume
 from common.settings.row import CLUSTER, Rows, setting
 from common.settings.types import (
-    ACCEPTS_CHANGES,
-    AUTO_OR,
     LOADERS,
     LOCAL_SYNC_NAMES,
-    RESUMES,
     SYNC_NAMES,
     Interval,
     SyncChoice,
@@ -30,26 +28,6 @@ NODE = "this machine"
 RUN = "the run"
 SEAM = "gradient synchronisation"
 GROUPS = (DATA, LEARN, SEAM, JOIN, NODE, RUN)
-
-
-def going_on(resume: str, then: str = "auto") -> str:
-    """What two --resume of a command mean: the last, but `auto` goes on with what the first began.
-
-    So `auto` behind FILE is auto:FILE, and behind HOW:changed it accepts changes too.
-    """
-    if then.removesuffix(ACCEPTS_CHANGES) != "auto":
-        return then
-    how = resume.removesuffix(ACCEPTS_CHANGES)
-    accepts = ACCEPTS_CHANGES if ACCEPTS_CHANGES in resume[len(how):] + then else ""
-    if how in RESUMES:
-        return f"auto{accepts}"
-    return f"{AUTO_OR}{how.removeprefix(AUTO_OR)}{accepts}"
-
-
-def begun_with(resume: str) -> str:
-    """What --resume said when the run began: FILE where it says auto:FILE by now."""
-    is_auto = resume.removesuffix(ACCEPTS_CHANGES) == "auto"
-    return resume if is_auto else resume.removeprefix(AUTO_OR)
 
 
 @dataclass(frozen=True)
@@ -102,14 +80,14 @@ class Settings(LearningSettings):
         60.0, "seconds without progress after which a rank counts as stuck; twice as many for "
         "joining, five times for the first step (default: 60)", JOIN, parse=types.seconds,
         metavar="SECONDS", parts=CLUSTER)
-    resume: str = setting(
-        "no", "run in the output folder: no (default: refuse), auto (continue) or replace; or "
+    resume: Resume = setting(
+        Resume(), "run in the output folder: no (default: refuse), auto (continue) or replace; or "
         "start from a checkpoint FILE", RUN, details="; auto:FILE continues the run that began "
         "with FILE, from FILE if it has saved nothing yet, and so does auto behind --resume FILE; "
         "auto:changed and FILE:changed continue although settings have changed", metavar="HOW",
-        parse=types.resume, choices=RESUMES, combine=going_on, common=True,
+        parse=Resume.parse, choices=RESUMES, combine=Resume.then, common=True,
         # a checkpoint to start from is a part of what is repeated
-        repeated=lambda how: how.removesuffix(ACCEPTS_CHANGES) not in RESUMES)
+        repeated=lambda plain: bool(Resume.read(plain).file))
     checkpoint_every: Interval = setting(
         Interval(minutes=10.0), "checkpoint every N iterations (N) or minutes (Nmin) besides an "
         "epoch's end, 0: none (default: 10min)", RUN, parse=Interval.parse,
@@ -163,12 +141,3 @@ class Settings(LearningSettings):
     @property
     def local_sync(self) -> tuple[SyncChoice, ...]:
         return tuple(choice for choice in self.sync if choice.name in LOCAL_SYNC_NAMES)
-
-    @property
-    def resume_from(self) -> str:
-        """no, auto, replace, FILE or auto:FILE: what --resume says without :changed."""
-        return self.resume.removesuffix(ACCEPTS_CHANGES)
-
-    @property
-    def accepts_changes(self) -> bool:
-        return self.resume.endswith(ACCEPTS_CHANGES)

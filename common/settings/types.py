@@ -8,8 +8,6 @@ themselves as they are written on the command line.
 
 import argparse
 import math
-import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +21,6 @@ SCHEDULES = ("constant", "step", "one-cycle", "cosine", "linear")
 ENDING_SCHEDULES = ("one-cycle", "cosine", "linear")
 LOADERS = ("memory", "workers")
 TRACKERS = ("none", "page", "tensorboard", "mlflow", "wandb")
-RESUMES = ("no", "auto", "replace")
-ACCEPTS_CHANGES = ":changed"
-AUTO_OR = "auto:"  # a FILE behind it is for a run that has saved nothing yet
 LARGEST = 2**62
 MOST_SECONDS = 1_000_000  # 11 days; the timers of torch and of the system overflow later
 MOST_THREADS = 1024  # with many thousands the library that starts them crashes
@@ -216,15 +211,6 @@ def tracker(text: str) -> str:
         raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from "
                                          f"{', '.join(TRACKERS)}; or FILE.py:NAME, a tracker of "
                                          "your own)")
-    return text
-
-
-def resume(text: str) -> str:
-    """A word of RESUMES, or a checkpoint's FILE: as a bare word only where there is that file."""
-    how = text.removesuffix(ACCEPTS_CHANGES).removeprefix(AUTO_OR)
-    if how not in RESUMES and re.fullmatch(r"[\w-]*", how) and not os.path.exists(how):
-        raise argparse.ArgumentTypeError(f"{how!r} is none of {', '.join(RESUMES)}, and there is "
-                                         "no such file here")
     return text
 
 

@@ -295,7 +295,7 @@ def test_nohup_is_obeyed():
     (["PartOne/main.py", "--resume=no", "--data-dir", "my data"], {},
      "python3 PartOne/main.py --data-dir 'my data' --resume auto"),
     (["PartOne/main.py", "--resume", "my file.pt:changed"], {},
-     "python3 PartOne/main.py --resume auto:'my file.pt:changed'"),
+     "python3 PartOne/main.py --resume 'auto:my file.pt:changed'"),
     (["PartOne/main.py", "--resume=a.pt", "--resume", "auto"], {},
      "python3 PartOne/main.py --resume auto:a.pt"),
     (["PartOne/main.py", "--resume", "auto:changed"], {},
@@ -308,7 +308,7 @@ def test_nohup_is_obeyed():
      "the same mpirun command with --resume auto"),
     (["PartTwo/main.py", "-R", "1"],
      {"RUN_COMMAND": "scripts/a.sh 4 --resume=no --resume my\\ file.pt --data-dir my\\ data "},
-     "scripts/a.sh 4 --data-dir my\\ data --resume auto:my\\ file.pt"),
+     "scripts/a.sh 4 --data-dir my\\ data --resume 'auto:my file.pt'"),
 ])
 def test_the_resume_command_is_this_ranks_own(arguments, environment, expected):
     told = advice(75, "c/Epoch_1.pt", arguments, environment)

@@ -22,6 +22,7 @@ from common.core.world import World
 from common.model.vgg11 import VGG11
 from common.run import checkpoint_file
 from common.run.kept_convolutions import prepare_runs
+from common.settings.resume import AUTO, Resume
 from common.settings.settings import Settings
 from tests.runs import FOLDERS, Case, end_of, launch, same_bits
 from tests.workload import plant
@@ -61,7 +62,7 @@ def save(path: Path, ran_on: object) -> None:
 @pytest.mark.parametrize("ran_on", [None, [], "x", {}, {"convolutions": 3}])
 def test_a_strange_checkpoint_decides_nothing(ran_on, tmp_path):
     save(tmp_path / "PartOne" / "checkpoints" / "Epoch_1.pt", ran_on)
-    open_settings = replace(SETTINGS, output_dir=tmp_path, resume="auto")
+    open_settings = replace(SETTINGS, output_dir=tmp_path, resume=AUTO)
     assert prepare_runs("PartOne", open_settings, node()) == "auto"
 
 
@@ -71,10 +72,10 @@ def test_the_newest_checkpoint_that_can_be_read_decides(tmp_path):
     save(folder / "Epoch_2.pt", {"convolutions": "two"})
     (folder / "Epoch_3.pt").write_bytes(b"cut short")
     left_open = replace(SETTINGS, output_dir=tmp_path)
-    found = [prepare_runs("PartTwo", replace(left_open, resume=resume), node())
+    found = [prepare_runs("PartTwo", replace(left_open, resume=Resume.read(resume)), node())
              for resume in ("auto", str(folder / "Epoch_1.pt"), "no", "replace")]
     assert found == ["two", "one", "auto", "auto"]
-    told = replace(left_open, resume="auto", convolutions="library")
+    told = replace(left_open, resume=AUTO, convolutions="library")
     assert prepare_runs("PartTwo", told, node()) == "library"
 
 

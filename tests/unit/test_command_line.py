@@ -1,8 +1,8 @@
 """Flags: every mistake is one sentence and exit code 2, before anything heavy is imported.
 
 Mutations that turn this red: leave world.attempt out of parse_command_line; drop `combine` from the
-row of --resume, from FlagParser, or from what a file says; drop ":changed" in going_on; take any
-word for a checkpoint in setting_types.resume; look at LARGEST before `accept` in _number.
+row of --resume, from FlagParser, or from what a file says; drop `accepts` in Resume.then; take any
+word for a checkpoint in Resume.parse; look at LARGEST before `accept` in _number.
 """
 
 import json
@@ -17,6 +17,7 @@ from common.core.failures import UsageError
 from common.options.command_line import PARTS, _parser, parse_command_line
 from common.options.workloads import WORKLOADS
 from common.settings.learning import OPTIMIZERS
+from common.settings.resume import Resume
 from common.settings.settings import Launch, Settings
 from common.settings.types import (
     SCHEDULES,
@@ -95,7 +96,7 @@ def test_a_restart_goes_on_with_the_run_that_the_command_began(launcher, before,
     if launcher == "settings":
         (tmp_path / "run.json").write_text(json.dumps({"resume": before}))
         flags = ["--settings", str(tmp_path / "run.json"), "--resume", "auto"]
-    assert parse_command_line("PartTwo", flags)[0].resume == after
+    assert parse_command_line("PartTwo", flags)[0].resume == Resume.read(after)
 
 
 @pytest.mark.parametrize("said, meant", [
@@ -103,7 +104,7 @@ def test_a_restart_goes_on_with_the_run_that_the_command_began(launcher, before,
     (["A.pt", "auto:changed"], "auto:A.pt:changed"), (["A.pt", "auto:B.pt"], "auto:B.pt")])
 def test_of_two_resumes_the_last_counts_but_auto_goes_on(said, meant):
     flags = [word for how in said for word in ("--resume", how)]
-    assert parse_command_line("PartTwo", flags)[0].resume == meant
+    assert parse_command_line("PartTwo", flags)[0].resume == Resume.read(meant)
 
 
 def test_every_row_fits_its_names():

@@ -13,6 +13,7 @@ from common.core.failures import UsageError
 from common.core.world import World
 from common.data.epoch_plan import EpochPlan
 from common.run.opening import _check_settings, _exactness, _remarks_on, _restore_ranks
+from common.settings.resume import Resume
 from common.settings.settings import Settings
 
 NODE = Node(World(1, 2), torch.device("cpu"), threads=1)
@@ -21,11 +22,11 @@ RAN_ON = {"code": "abc", "threads": 1, "device": "cpu"}
 
 @pytest.mark.parametrize("resume", ["auto", "auto:changed"])
 def test_other_data_is_refused_unless_changes_are_accepted(resume):
-    settings = Settings(resume=resume)
+    settings = Settings(resume=Resume.read(resume))
     before = {"settings": settings.as_json(), "data": "old", "ran_on": RAN_ON}
     now = {"data": "new", "ran_on": RAN_ON}
     assert _check_settings({**before, "data": "new"}, settings, now) == []
-    if settings.accepts_changes:
+    if settings.resume.accepts_changes:
         assert _check_settings(before, settings, now) == [
             "continuing with changed settings: data was old and is new"]
     else:

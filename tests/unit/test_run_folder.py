@@ -19,6 +19,7 @@ from common.core.failures import CheckpointError, UsageError
 from common.core.world import World
 from common.run.folder_lock import FolderLock
 from common.run.run_folder import hold_folder, prepare_folder
+from common.settings.resume import Resume
 from common.settings.settings import Settings
 from common.settings.types import Validation
 from tests.small import small_model
@@ -59,7 +60,7 @@ def test_what_a_resumed_run_holds_counts_as_room(free, resume, fits, tmp_path, m
     for name in ("Epoch_1.pt", "Epoch_2.pt", "Epoch_3.pt", "best.pt"):
         (checkpoints / name).write_bytes(bytes(size + 1))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free * size))
-    settings = Settings(resume=resume.format(checkpoints), validation=Validation(0.1))
+    settings = Settings(resume=Resume.read(resume.format(checkpoints)), validation=Validation(0.1))
     with nullcontext() if fits else pytest.raises(CheckpointError, match="MB free, too little for"):
         prepare_folder(tmp_path, settings, NODE, model)
 

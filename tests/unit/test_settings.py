@@ -19,6 +19,7 @@ from common.options import command_line
 from common.options.command_line import PARTS
 from common.run.opening import _check_settings
 from common.settings.learning import LEARN
+from common.settings.resume import Resume
 from common.settings.row import setting
 from common.settings.settings import GROUPS, Settings
 from common.settings.types import Validation, whole
@@ -80,7 +81,7 @@ def test_a_resumed_run_must_not_change_it(told):
     before = {"settings": replace(told, darkness=1, threads=7).as_json(), "data": "d"}
     with pytest.raises(UsageError, match="settings: darkness was 1 and is 3. Give"):
         _check_settings(before, told, {"data": "d"})
-    accepting = replace(told, resume="auto:changed")
+    accepting = replace(told, resume=Resume.read("auto:changed"))
     assert _check_settings(before, accepting, {"data": "d"}) == [
         "continuing with changed settings: darkness was 1 and is 3"]
 

@@ -20,6 +20,7 @@ from common.options.command_line import parse_command_line
 from common.options.settings_file import RAN_ON
 from common.options.workloads import WORKLOADS
 from common.run.run_folder import keep_settings
+from common.settings.resume import Resume
 from common.settings.settings import Settings
 from common.settings.types import SyncChoice
 
@@ -156,8 +157,9 @@ def test_what_is_of_one_start_is_left_to_the_next(tmp_path):
 
 def test_a_run_that_was_restarted_is_repeated_from_the_file_it_began_with(tmp_path):
     path = record(tmp_path, "PartThree", "", "--resume", "auto:my.pt:changed")
-    assert told("PartThree", path).resume == "my.pt:changed"
-    assert told("PartThree", path, "--resume", "auto").resume == "auto:my.pt:changed"
+    assert told("PartThree", path).resume == Resume.read("my.pt:changed")
+    resumed = told("PartThree", path, "--resume", "auto").resume
+    assert resumed == Resume.read("auto:my.pt:changed")
 
 
 def test_a_strategy_is_repeated_by_itself_and_by_other_parts(tmp_path):
