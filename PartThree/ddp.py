@@ -17,7 +17,7 @@ from common.step.virtual_nodes import VirtualNodes
 from PartThree.comm_hooks import in_tree, register_comm_hook
 from PartThree.data_parallel import DataParallel
 from PartTwo.on_virtual_nodes import Lane
-from PartTwo.strategies import SyncOptions
+from PartTwo.sync_options import SyncOptions
 
 # Every rank keeps its own running statistics while training; see share_leaders_buffers. torch 2.15
 # gave the flag another name.

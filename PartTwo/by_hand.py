@@ -2,12 +2,11 @@
 
     python3 PartTwo/main.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0 --sync all-reduce
 
-What replaces one row of numbers by its mean over all ranks is a function of its own, of which a
-strategy makes a way to average a model's gradients: PerTensor or Flat.
+A task is a function that replaces one row of numbers by its mean over all ranks. PerTensor and
+Flat are strategies that average a model's gradients with it.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -17,8 +16,7 @@ from torch.optim import Optimizer
 from common.core.collectives import LEADER, ring_bytes, total_bytes, world_size
 from common.step.gradient_sync import GradientSync
 from common.step.shared_gradients import completed, trained_alike
-from common.step.virtual_nodes import mean_of_ranks
-from PartTwo.strategies import DEFAULTS, SyncOptions
+from PartTwo.sync_options import DEFAULTS, SyncOptions
 from PartTwo.wire import Wire
 
 RowMean = Callable[[Tensor], int]
@@ -29,12 +27,15 @@ def gather_scatter(row: Tensor) -> int:
     """Task one: rank 0 gathers every rank's row, averages, and scatters the mean.
 
     Everything passes through the root's link: with 4 ranks it receives 3 times the row's bytes and
-    sends as many. It adds in pairs, (0 + 1) + (2 + 3), as common/step/virtual_nodes.py says.
+    sends as many.
     """
     if dist.get_rank() == LEADER:
         received = [torch.empty_like(row) for _ in range(world_size())]
         dist.gather(row, received, dst=LEADER)
-        mean = mean_of_ranks(received)
+        mean = received[0]
+        for other in received[1:]:
+            mean += other
+        mean /= world_size()
         dist.scatter(row, [mean] * world_size(), src=LEADER)
         return (world_size() - 1) * total_bytes([row])
     dist.gather(row, dst=LEADER)
@@ -109,10 +110,3 @@ class Flat(GradientSync):
         means = flat.split([tensor.numel() for tensor in tensors])
         for tensor, mean in zip(tensors, means, strict=True):
             tensor.copy_(mean.view_as(tensor))
-
-
-# As they are first written, and as they should be; each is called with the SyncOptions.
-gather_scatter_per_tensor = partial(PerTensor, gather_scatter)
-all_reduce_per_tensor = partial(PerTensor, all_reduce)
-flat_gather_scatter = partial(Flat, gather_scatter)
-flat_all_reduce = partial(Flat, all_reduce)

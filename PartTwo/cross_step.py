@@ -24,7 +24,7 @@ from common.core.failures import UsageError
 from PartTwo.buckets import Bucket
 from PartTwo.lanes import first_of_express
 from PartTwo.overlapped import InFlight, OverlappedAllReduce
-from PartTwo.strategies import SyncOptions
+from PartTwo.sync_options import SyncOptions
 
 
 class CrossStepAllReduce(OverlappedAllReduce):

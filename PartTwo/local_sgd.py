@@ -17,7 +17,7 @@ from common.step.gradient_sync import GradientSync
 from common.step.shared_gradients import require_known, trained_alike
 from PartTwo.by_hand import Flat, all_reduce
 from PartTwo.quantised import BITS, QuantisedFlat
-from PartTwo.strategies import SyncOptions
+from PartTwo.sync_options import SyncOptions
 
 
 class LocalSGD(GradientSync):

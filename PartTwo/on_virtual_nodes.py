@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
@@ -32,13 +31,12 @@ from PartTwo.lanes import PIECE_BYTES
 from PartTwo.overlapped import InFlight, OverlappedAllReduce
 from PartTwo.pipelined import (
     TreeMean,
-    pipelined_gather_scatter,
     receive_from,
     reduce_scatter_all_gather,
     reduce_scatter_bytes,
     wait,
 )
-from PartTwo.strategies import SyncOptions
+from PartTwo.sync_options import SyncOptions
 
 IN_FLIGHT = 2
 
@@ -160,11 +158,6 @@ class OverlappedVirtual(OverlappedAllReduce):
 
 class CrossStepVirtual(CrossStepAllReduce, OverlappedVirtual):
     """Its means arrive behind the next forward, as CrossStepAllReduce's do."""
-
-
-flat_gather_scatter = partial(FlatVirtual, gather_scatter)
-flat_pipelined = partial(FlatVirtual, pipelined_gather_scatter)
-flat_reduce_scatter = partial(FlatVirtual, reduce_scatter_all_gather)
 
 
 def flat_all_reduce(options: SyncOptions) -> FlatVirtual:

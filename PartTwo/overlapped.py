@@ -24,7 +24,7 @@ from common.step.gradient_check import LateCheck
 from common.step.gradient_sync import GradientSync
 from common.step.shared_gradients import Used, require_known, trained_alike
 from PartTwo.buckets import Bucket, fill_buckets, windows
-from PartTwo.strategies import SyncOptions
+from PartTwo.sync_options import SyncOptions
 from PartTwo.wire import Wire
 
 

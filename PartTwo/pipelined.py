@@ -3,12 +3,11 @@ the links require.
 
     python3 PartTwo/main.py ... --sync gather-scatter-pipelined,reduce-scatter
 
-Whoever adds, adds in the order of one tree (common/step/virtual_nodes.py): both give gather/
-scatter's mean, bit for bit.
+Both add in the order of one tree (common/step/virtual_nodes.py), and so give the same mean, bit for
+bit.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import chain
 
 import torch
@@ -18,7 +17,7 @@ from torch.nn.functional import pad
 
 from common.core.collectives import LEADER, total_bytes, world_size
 from common.step.virtual_nodes import ShardTree
-from PartTwo.by_hand import Flat, RowMean
+from PartTwo.by_hand import RowMean
 from PartTwo.lanes import CHUNK_BYTES
 
 AHEAD = 8  # chunks that the root is ready to receive while it averages one
@@ -122,7 +121,3 @@ def reduce_scatter_bytes(rows: Sequence[Tensor], ranks: int) -> int:
     """What a rank with these rows sends: a slice of each to all others, and one of the mean."""
     size = -(-len(rows[0]) // ranks) * rows[0].element_size()
     return (ranks - 1) * (len(rows) + 1) * size
-
-
-flat_gather_scatter = partial(Flat, by_ranks(pipelined_gather_scatter))
-flat_reduce_scatter = partial(Flat, by_ranks(reduce_scatter_all_gather))

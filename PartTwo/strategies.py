@@ -5,59 +5,60 @@ the messages behind backward, and cross_step.py behind the next forward too: eac
 the one before. Every strategy works in place on a list of tensors and does not know the training
 loop. Last local_sgd.py, which averages weights now and then: another algorithm; and
 own_strategy.py, which lets a user's own class stand in their place.
+
+A new strategy has a row here, and its name in common/settings/strategies.py, from which the command
+line knows it without torch.
 """
 
-from datetime import timedelta
-from importlib import import_module
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
 
 from common.core.failures import UsageError
-from common.settings.settings import Settings
-from common.settings.strategies import LOCAL_STRATEGIES, ON_VIRTUAL_NODES, STRATEGIES
-from common.settings.types import SyncChoice
 from common.settings.user_code import Place
 from common.step.gradient_sync import GradientSync
+from PartTwo import on_virtual_nodes
+from PartTwo.by_hand import Flat, PerTensor, all_reduce, gather_scatter
+from PartTwo.cross_step import CrossStepAllReduce
+from PartTwo.local_sgd import DiLoCo, local_sgd
+from PartTwo.on_virtual_nodes import CrossStepVirtual, FlatVirtual, OverlappedVirtual
+from PartTwo.overlapped import OverlappedAllReduce
+from PartTwo.own_strategy import own_strategy
+from PartTwo.pipelined import by_ranks, pipelined_gather_scatter, reduce_scatter_all_gather
+from PartTwo.sync_options import DEFAULTS, SyncOptions
 
+Maker = Callable[[SyncOptions], GradientSync]
 
-class SyncOptions(NamedTuple):
-    """What a strategy is made with: see --bucket-mb, --wire and --sync.
-
-    `every` is the least number of steps between synchronisation rounds, which are spread over the
-    `iterations` of an epoch; `rate` and `momentum` are the outer optimizer's; `timeout` is torch's
-    for a collective; `virtual_nodes` is None where each rank is one node.
-    """
-
-    bucket_mb: float = 1.0
-    wire: str = "float32"
-    every: int = 50
-    rate: float = 0.7
-    momentum: float = 0.9
-    timeout: timedelta = timedelta(minutes=30)
-    iterations: int = 1
-    virtual_nodes: int | None = None
-
-    @classmethod
-    def of(cls, settings: Settings, choice: SyncChoice, iterations: int) -> "SyncOptions":
-        """What the command line says of a strategy, for epochs of `iterations` steps."""
-        return cls(settings.bucket_mb, settings.wire, choice.every, choice.rate, choice.momentum,
-                   timedelta(seconds=settings.collective_timeout), iterations,
-                   settings.virtual_nodes)
-
-
-DEFAULTS = SyncOptions()
+STRATEGIES: dict[str, Maker] = {
+    "gather-scatter": partial(Flat, gather_scatter),
+    "all-reduce": partial(Flat, all_reduce),
+    "gather-scatter-per-tensor": partial(PerTensor, gather_scatter),
+    "all-reduce-per-tensor": partial(PerTensor, all_reduce),
+    "gather-scatter-pipelined": partial(Flat, by_ranks(pipelined_gather_scatter)),
+    "reduce-scatter": partial(Flat, by_ranks(reduce_scatter_all_gather)),
+    "overlapped-all-reduce": OverlappedAllReduce,
+    "cross-step-all-reduce": CrossStepAllReduce,
+    "local-sgd": local_sgd,
+    "diloco": DiLoCo,
+}
+# With --virtual-nodes; the others cannot add in a given order.
+ON_VIRTUAL_NODES: dict[str, Maker] = {
+    "gather-scatter": partial(FlatVirtual, on_virtual_nodes.gather_scatter),
+    "all-reduce": on_virtual_nodes.flat_all_reduce,
+    "gather-scatter-pipelined": partial(FlatVirtual, pipelined_gather_scatter),
+    "reduce-scatter": partial(FlatVirtual, reduce_scatter_all_gather),
+    "overlapped-all-reduce": OverlappedVirtual,
+    "cross-step-all-reduce": CrossStepVirtual,
+}
 
 
 def create_strategy(name: str, options: SyncOptions = DEFAULTS) -> GradientSync:
     """A new strategy by its name on the command line, or by its place in a user's file.
 
-    An unknown name is a UsageError.
+    Raises UsageError for an unknown name.
     """
     if place := Place.parse(name):
-        from PartTwo.own_strategy import own_strategy
-
         return own_strategy(place)
-    known = ON_VIRTUAL_NODES if options.virtual_nodes else STRATEGIES | LOCAL_STRATEGIES
+    known = ON_VIRTUAL_NODES if options.virtual_nodes else STRATEGIES
     if name not in known:
         raise UsageError(f"no strategy is called {name!r}; there are: {', '.join(known)}")
-    module, _, maker = known[name].partition(":")
-    return getattr(import_module(module), maker)(options)
+    return known[name](options)

@@ -33,7 +33,7 @@ from common.options.command_line import parse_command_line
 from common.options.flag_parser import SentenceParser
 from common.settings.resume import Resume
 from common.settings.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
-from common.settings.strategies import ON_VIRTUAL_NODES
+from common.settings.strategies import VIRTUAL_SYNC_NAMES
 from common.settings.types import Interval, count
 from common.settings.user_code import Place
 
@@ -120,9 +120,9 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Settings]:
 def _require_virtual_nodes_for(options: argparse.Namespace, nodes: int | None) -> None:
     if nodes is None:
         return
-    if not {*options.strategies} & {*ON_VIRTUAL_NODES, "ddp"}:
+    if not {*options.strategies} & {*VIRTUAL_SYNC_NAMES, "ddp"}:
         raise UsageError("none of the --strategies allows --virtual-nodes; these do: "
-                         f"{', '.join((*ON_VIRTUAL_NODES, 'ddp'))}")
+                         f"{', '.join((*VIRTUAL_SYNC_NAMES, 'ddp'))}")
     if max(options.sizes) > nodes:
         raise UsageError(f"--sizes: {max(options.sizes)} ranks need --virtual-nodes "
                          f"{max(options.sizes)} or more")

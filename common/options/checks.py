@@ -7,7 +7,7 @@ from common.core.failures import UsageError
 from common.core.world import BY_HAND, WITHOUT_SRUN, World
 from common.options.workloads import workload_of
 from common.settings.settings import LOCAL_SYNC_NAMES, LOCAL_WIRES, Settings
-from common.settings.strategies import ON_VIRTUAL_NODES, SEAMS
+from common.settings.strategies import SEAMS, VIRTUAL_SYNC_NAMES
 from common.settings.user_code import Place
 
 SMOOTHED = "cross-entropy"
@@ -103,11 +103,11 @@ def _check_virtual_nodes(settings: Settings) -> None:
         return
     flag = f"--virtual-nodes {settings.virtual_nodes}"
     cannot = [choice.name for choice in settings.sync
-              if choice.name not in (*ON_VIRTUAL_NODES, *SEAMS.values())]
+              if choice.name not in (*VIRTUAL_SYNC_NAMES, *SEAMS.values())]
     if cannot:
         raise UsageError(f"{flag} requires that gradients are added in one fixed order, and "
                          f"--sync {cannot[0]} does not do that: choose from "
-                         f"{', '.join(ON_VIRTUAL_NODES)}")
+                         f"{', '.join(VIRTUAL_SYNC_NAMES)}")
     if settings.wire != "float32":
         raise UsageError(f"{flag} requires --wire float32: {settings.wire} rounds what each rank "
                          "sends, and what it sends depends on the number of ranks")

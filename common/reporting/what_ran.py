@@ -99,9 +99,9 @@ class Commands(NamedTuple):
 def _again(resume: str) -> str:
     """The command that goes on with a run, as one that starts it anew in another folder."""
     command, _, value = resume.rpartition(" --resume ")
-    file = Resume.read("".join(shlex.split(value))).at_first.file
-    started = f" --resume {shlex.quote(file)}" if file else ""
-    return re.sub(OUTPUT_DIR, "", command) + started + AGAIN
+    started = Resume.read("".join(shlex.split(value))).at_first
+    flag = f" --resume {shlex.quote(str(started))}" if started.file else ""
+    return re.sub(OUTPUT_DIR, "", command) + flag + AGAIN
 
 
 def commands(runs: Runs) -> list[Commands]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from common.settings import types
 from common.settings.row import Rows, setting
+from common.settings.strategies import LOCAL_SYNC_NAMES
 from common.settings.user_code import label
 
 PRECISIONS = ("float32", "bf16", "fp16", "float64")
@@ -18,7 +19,7 @@ LEARN = "what is learned (defaults depend on --workload and --recipe)"
 
 def local_choices(choices: list[str]) -> list[str]:
     """The strategies that let each rank train alone for a while, with their numbers."""
-    return [choice for choice in choices if choice.split(":")[0] in types.LOCAL_SYNC_NAMES]
+    return [choice for choice in choices if choice.split(":")[0] in LOCAL_SYNC_NAMES]
 
 
 def is_local(settings: Mapping[str, Any]) -> bool:

@@ -12,13 +12,8 @@ from common.settings import types
 from common.settings.learning import DATA, LEARN, LearningSettings, is_local, local_choices
 from common.settings.resume import RESUMES, Resume
 from common.settings.row import CLUSTER, Rows, setting
-from common.settings.types import (
-    LOADERS,
-    LOCAL_SYNC_NAMES,
-    SYNC_NAMES,
-    Interval,
-    SyncChoice,
-)
+from common.settings.strategies import LOCAL_SYNC_NAMES, SYNC_NAMES
+from common.settings.types import LOADERS, Interval, SyncChoice
 
 LOCAL_WIRES = ("int8", "int4")  # formats of the strategies that average weights, not gradients
 WIRES = ("float32", "bf16", "fp16", *LOCAL_WIRES, "powersgd")

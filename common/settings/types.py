@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from common.settings.strategies import LOCAL_STRATEGIES, STRATEGIES
+from common.settings.strategies import SYNC_NAMES
 from common.settings.user_code import Place, label
 
-SYNC_NAMES, LOCAL_SYNC_NAMES = tuple(STRATEGIES), tuple(LOCAL_STRATEGIES)
 SCHEDULES = ("constant", "step", "one-cycle", "cosine", "linear")
 ENDING_SCHEDULES = ("one-cycle", "cosine", "linear")
 LOADERS = ("memory", "workers")

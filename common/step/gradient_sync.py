@@ -1,7 +1,7 @@
 """The seam between loss.backward() and optimizer.step(): what every strategy promises.
 
 The strategies that average by hand are the lesson of Part Two and live in PartTwo/. A new one is a
-subclass with its own `average`, and a row in common/settings/strategies.py.
+subclass with its own `average`, and a row in PartTwo/strategies.py.
 """
 
 from collections.abc import Callable, Sequence

@@ -91,11 +91,6 @@ def _halves(subtree: Subtree) -> list[Subtree]:
     return [Subtree(subtree.depth + 1, 2 * subtree.number + side) for side in range(2)]
 
 
-def mean_of_ranks(values: Sequence[Tensor]) -> Tensor:
-    """The mean of one value a rank, in the tree's order; written to the first of them."""
-    return ShardTree(len(values), len(values)).mean(values)
-
-
 class VirtualNodes(GradientSync):
     """The mean over `shards` shards; this one is for one rank, which computes them all.
 

@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from common.core.collectives import world_size
 from common.settings.settings import SYNC_NAMES
-from common.settings.strategies import ON_VIRTUAL_NODES
+from common.settings.strategies import VIRTUAL_SYNC_NAMES
 from common.settings.user_code import Place
 from common.step.gradient_sync import GradientSync
 from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, AveragedOnVirtualNodes, buckets
@@ -71,7 +71,7 @@ VARIANTS: dict[str, Wiring] = {
     f"{PART_THREE}, bf16 hook": by_ddp("bf16", **buckets(1.0)),
     f"{PART_THREE}, powersgd": by_ddp("powersgd", **buckets(1.0)),
     **{f"{name}, virtual nodes": on_virtual_nodes(name)
-       for name in (*ON_VIRTUAL_NODES, PART_THREE)},
+       for name in (*VIRTUAL_SYNC_NAMES, PART_THREE)},
 }
 
 

@@ -14,8 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from common.data.loaders import Batch, Loader
 from common.settings.settings import Settings
-from common.settings.strategies import LOCAL_STRATEGIES, ON_VIRTUAL_NODES
-from common.settings.strategies import STRATEGIES as BY_HAND
+from common.settings.strategies import LOCAL_SYNC_NAMES, SYNC_NAMES, VIRTUAL_SYNC_NAMES
 from common.settings.user_code import Place, label
 from common.step.gradient_sync import GradientSync
 from common.step.virtual_nodes import sync_of_one_rank
@@ -52,7 +51,7 @@ def by_ddp(model: nn.Module, loader: Loader) -> Wiring:
 
 
 STRATEGIES: Mapping[str, Strategy] = {
-    **{name: partial(by_hand, name) for name in BY_HAND}, "ddp": by_ddp}
+    **{name: partial(by_hand, name) for name in SYNC_NAMES}, "ddp": by_ddp}
 
 
 def chosen(names: Sequence[str]) -> Mapping[str, Strategy]:
@@ -73,7 +72,7 @@ def _alone_on(shards: int | None, model: nn.Module, loader: Loader) -> Wiring:
 def on_virtual_nodes(settings: Settings) -> Mapping[str, Strategy]:
     """Those of Parts Two and Three that can add in the order of --virtual-nodes."""
     options = SyncOptions(settings.bucket_mb, virtual_nodes=settings.virtual_nodes)
-    return {**{name: partial(by_hand, name, options=options) for name in ON_VIRTUAL_NODES},
+    return {**{name: partial(by_hand, name, options=options) for name in VIRTUAL_SYNC_NAMES},
             "ddp": partial(_ddp_on_virtual_nodes, options)}
 
 
@@ -85,7 +84,7 @@ def _ddp_on_virtual_nodes(options: SyncOptions, model: nn.Module, loader: Loader
 def local_strategies(every: int) -> Mapping[str, Strategy]:
     """Those that are other algorithms, with a round after every `every` steps."""
     return {name: partial(by_hand, name, options=SyncOptions(every=every))
-            for name in LOCAL_STRATEGIES}
+            for name in LOCAL_SYNC_NAMES}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from common.run import checkpoint_file
-from common.settings.strategies import ON_VIRTUAL_NODES, STRATEGIES
+from common.settings.strategies import SYNC_NAMES, VIRTUAL_SYNC_NAMES
 from common.settings.types import SyncChoice
 from common.settings.user_code import label
 from tests.ranks import ROOT, cluster, error_lines, program, run_programs
@@ -40,8 +40,8 @@ def train(folder, ranks: int, strategies: list[str], *more: str) -> None:
 @pytest.mark.parametrize("more", [(), ("--accumulate", "2")], ids=["one pass", "two"])
 def test_every_strategy_learns_what_one_rank_learns(more, tmp_path):
     expected = alone(tmp_path)
-    train(tmp_path, 3, [*STRATEGIES, *OWN], *more)
-    for name in [*STRATEGIES, *map(label, OWN)]:
+    train(tmp_path, 3, [*SYNC_NAMES, *OWN], *more)
+    for name in [*SYNC_NAMES, *map(label, OWN)]:
         found = weights(tmp_path / "PartTwo" / name)
         for key, value in expected.items():
             assert torch.allclose(found[key], value, rtol=0, atol=1e-12), (name, key)
@@ -51,8 +51,8 @@ def test_every_strategy_learns_what_one_rank_learns(more, tmp_path):
 def test_on_virtual_nodes_the_bits_are_those_of_one_rank(tmp_path):
     nodes = ("--virtual-nodes", "5")
     expected = alone(tmp_path, *nodes)
-    train(tmp_path, 3, [*ON_VIRTUAL_NODES], *nodes)
-    for name in ON_VIRTUAL_NODES:
+    train(tmp_path, 3, [*VIRTUAL_SYNC_NAMES], *nodes)
+    for name in VIRTUAL_SYNC_NAMES:
         found = weights(tmp_path / "PartTwo" / name)
         assert all(torch.equal(found[key], value) for key, value in expected.items())
     torch.manual_seed(0)

@@ -21,7 +21,7 @@ from common.core.collectives import total_bytes
 from common.core.events import read_events
 from common.core.failures import NonFiniteLoss
 from common.run import checkpoint_file, checkpoint_folder
-from common.settings.strategies import LOCAL_STRATEGIES
+from common.settings.strategies import LOCAL_SYNC_NAMES
 from common.step.gradient_check import located
 from PartTwo.strategies import SyncOptions, create_strategy
 from tests.faults.disturbed import joined, running
@@ -45,7 +45,7 @@ def test_a_round_after_every_step_is_averaging_gradients(world_size, one_rank): 
 
 
 @pytest.mark.parametrize("every, rounds_after", [(2, (2, 4)), (3, (4,)), (50, (4,))])
-@pytest.mark.parametrize("strategy", LOCAL_STRATEGIES)
+@pytest.mark.parametrize("strategy", LOCAL_SYNC_NAMES)
 def test_does_what_the_paper_says(strategy, every, rounds_after):
     """In epochs of five iterations, one of them short."""
     expected = as_in_the_paper(3, rounds_after, 1.0 if strategy == "local-sgd" else 0.7,
@@ -103,7 +103,7 @@ def bytes_of(strategy: str, iterations: int) -> int:
 @pytest.mark.parametrize("iterations, rounds", [(196, 3), (200, 4)])
 def test_sends_a_fiftieth_at_most(iterations, rounds):
     counted = [run_ranks(4, bytes_of, name, iterations)[1]
-               for name in ("all-reduce", *LOCAL_STRATEGIES)]
+               for name in ("all-reduce", *LOCAL_SYNC_NAMES)]
     once, used = 4 * 1000 * 3 // 2, 2 * 3 // 2  # a byte of each parameter, of gradients alone
     assert counted == [iterations * (once + used), rounds * once, rounds * once]
     assert 50 * counted[1] <= counted[0]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from common.core.failures import PeerLost, Verdict
-from common.settings.strategies import LOCAL_STRATEGIES, ON_VIRTUAL_NODES, STRATEGIES
+from common.settings.strategies import LOCAL_SYNC_NAMES, SYNC_NAMES, VIRTUAL_SYNC_NAMES
 from PartTwo.strategies import SyncOptions
 from tests.multiprocess.missing_cases import TOLERANCES, Case, Reference, learned
 from tests.ranks import run_ranks
@@ -23,12 +23,12 @@ IN_HOOKS = "tests/exercises/solutions.py:OverlappedAllReduce"  # which has no no
 OWN = ("examples/own_sync.py:MyAllReduce", "examples/own_sync.py:by_broadcast",
        "tests/exercises/solutions.py:GatherScatter", "tests/exercises/solutions.py:RingAllReduce",
        IN_HOOKS)
-ROUNDING = [name for name in STRATEGIES if "per-tensor" not in name]
+ROUNDING = [name for name in SYNC_NAMES if "per-tensor" not in name]
 # name, on virtual nodes, wire
-WAYS = [*((name, False, "float32") for name in (*STRATEGIES, *OWN)),
-        *((name, True, "float32") for name in ON_VIRTUAL_NODES),
+WAYS = [*((name, False, "float32") for name in (*SYNC_NAMES, *OWN)),
+        *((name, True, "float32") for name in VIRTUAL_SYNC_NAMES),
         *((name, False, wire) for name in ROUNDING for wire in ("bf16", "fp16")),
-        *((name, False, wire) for name in LOCAL_STRATEGIES
+        *((name, False, wire) for name in LOCAL_SYNC_NAMES
           for wire in ("float32", "bf16", "int8", "int4"))]
 DDP = [("ddp", False, "float32"), ("ddp", True, "float32")]
 ROUNDINGS = {"float32": 0.0, "fp16": 0.005, "bf16": 0.03, "int8": 0.05, "int4": 0.3}
@@ -61,7 +61,7 @@ def faults(case: Case, ways: list[tuple[str, bool, str]]) -> list[str]:
 def differences(case: Case, way: tuple[str, bool, str], by_rank) -> list[str]:
     name, virtual, wire = way
     found = []
-    for number, wanted in enumerate(expected(case, virtual, name in LOCAL_STRATEGIES)):
+    for number, wanted in enumerate(expected(case, virtual, name in LOCAL_SYNC_NAMES)):
         ours = [weights[number] for weights in by_rank]
         error = float((ours[0].double() - wanted).abs().max()) if wanted.numel() else 0.0
         if not error <= TOLERANCES[ours[0].dtype] + ROUNDINGS[wire]:
@@ -104,6 +104,6 @@ def test_what_ranks_freeze_otherwise_is_averaged_or_told(seed):
     case = Case(seed, is_uneven=True)
     for way in ways_of(case)[seed % 6::6]:
         wrong, _ = faults_or_sentence(case, way)
-        if way[0] in LOCAL_STRATEGIES:  # where a rank trains more than others, its steps count
+        if way[0] in LOCAL_SYNC_NAMES:  # where a rank trains more than others, its steps count
             wrong = [each for each in wrong if "is off by" not in each]
         assert wrong == []

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from common.reporting.recorded_run import find_runs
-from common.settings.strategies import STRATEGIES
+from common.settings.strategies import SYNC_NAMES
 from tests.ranks import ROOT, free_port
 
 EXAMPLE = str(ROOT / "examples" / "own_loop.py")
@@ -38,7 +38,7 @@ def alone():
 
 @pytest.mark.parametrize("strategy, ranks", [
     ("gather-scatter", 2), ("cross-step-all-reduce", 3),
-    *(pytest.param(name, 4, marks=pytest.mark.slow) for name in STRATEGIES)])
+    *(pytest.param(name, 4, marks=pytest.mark.slow) for name in SYNC_NAMES)])
 def test_it_learns_what_one_rank_learns(strategy, ranks, alone):
     assert loss_of(strategy, ranks) == pytest.approx(alone, abs=2e-9)
 

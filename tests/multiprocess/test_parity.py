@@ -2,7 +2,7 @@
 
 Mutations that turn this red: make every weight of loaders.shards 1; drop `.div_` in
 all_reduce; scatter `row` instead of `mean`; skip the last tensor in Flat; sum(received) for
-mean_of_ranks(received), which begins with 0.
+a sum in gather_scatter that begins with 0.
 """
 
 import subprocess
@@ -22,12 +22,13 @@ from torch.optim import Optimizer
 from common.cluster.node import Node
 from common.core.world import World
 from common.run.run_log import RunLog
-from common.settings.settings import SYNC_NAMES, Settings
-from common.settings.strategies import STRATEGIES
+from common.settings.settings import Settings
+from common.settings.strategies import LOCAL_SYNC_NAMES, SYNC_NAMES, VIRTUAL_SYNC_NAMES
 from common.step.gradient_sync import GradientSync
 from common.training import train
 from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, buckets
-from PartTwo.strategies import DEFAULTS, SyncOptions, create_strategy
+from PartTwo.strategies import ON_VIRTUAL_NODES, STRATEGIES, create_strategy
+from PartTwo.sync_options import DEFAULTS, SyncOptions
 from studies.proof.trajectory import Recorder
 from tests.ranks import ROOT, run_ranks
 from tests.small import small_loader, small_model, small_run
@@ -98,7 +99,7 @@ def compare(world_size: int, strategy: str, one_rank) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-@pytest.mark.parametrize("strategy", [*STRATEGIES, "ddp"])
+@pytest.mark.parametrize("strategy", [*SYNC_NAMES, "ddp"])
 def test_trains_the_same_model_as_one_rank(strategy, world_size, one_rank):
     gradients, weights = compare(world_size, strategy, one_rank)
     assert gradients < TOLERANCE
@@ -114,15 +115,21 @@ def test_without_synchronisation_the_same_comparison_fails(world_size, one_rank)
 
 ADDED = """
 from common.settings import strategies
-strategies.STRATEGIES["mine"] = "PartTwo.by_hand:flat_all_reduce"
+strategies.SYNC_NAMES += ("mine",)
 from common.options.command_line import parse_command_line
-from PartTwo.strategies import create_strategy
+from PartTwo.strategies import STRATEGIES, create_strategy
+STRATEGIES["mine"] = STRATEGIES["all-reduce"]
 settings, _ = parse_command_line("PartTwo", ["--num-nodes", "1", "--sync", "mine"])
 print(settings.sync[0], type(create_strategy("mine")).__name__)
 """
 
 
-def test_a_row_is_all_that_a_new_strategy_needs():
+def test_the_command_line_knows_the_strategies_that_there_are():
+    assert {*SYNC_NAMES, *LOCAL_SYNC_NAMES} == set(STRATEGIES)
+    assert set(VIRTUAL_SYNC_NAMES) == set(ON_VIRTUAL_NODES)
+
+
+def test_a_name_and_a_row_are_all_that_a_new_strategy_needs():
     done = subprocess.run([sys.executable, "-c", ADDED], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "mine Flat\n", done.stderr
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from common.settings.settings import LOCAL_WIRES
-from common.settings.strategies import LOCAL_STRATEGIES
+from common.settings.strategies import LOCAL_SYNC_NAMES
 from common.step.gradient_check import NotFinite
 from PartTwo.quantised import BITS, BLOCK, QuantisedFlat, decode, encode
 from PartTwo.strategies import SyncOptions, create_strategy
@@ -206,7 +206,7 @@ def test_from_the_state_in_a_checkpoint_it_goes_on_bit_for_bit(wire):
 
 
 @pytest.mark.parametrize("wire, tolerance", [("bf16", 0.2), ("int8", 0.2), ("int4", 0.3)])
-@pytest.mark.parametrize("strategy", LOCAL_STRATEGIES)
+@pytest.mark.parametrize("strategy", LOCAL_SYNC_NAMES)
 def test_rounded_progress_ends_near_where_exact_progress_does(strategy, wire, tolerance):
     """As a part of the way there; batch norm over three samples makes much of little."""
     exact = in_a_row(run_ranks(3, trained, strategy, SyncOptions(

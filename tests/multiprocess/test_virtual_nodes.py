@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from common.data.loaders import Loader
-from common.settings.strategies import ON_VIRTUAL_NODES
+from common.settings.strategies import VIRTUAL_SYNC_NAMES
 from common.step.shard_scope import ShardScope
 from common.step.virtual_nodes import ShardTree
 from PartTwo.strategies import SyncOptions, create_strategy
@@ -56,7 +56,7 @@ def references(tmp_path_factory):
 def test_every_strategy_has_the_bits_of_one_rank(case, ranks, references):
     reference = references[case]
     strategies = on_virtual_nodes(reference.problem.settings)
-    assert set(strategies) == {*ON_VIRTUAL_NODES, "ddp"}
+    assert set(strategies) == {*VIRTUAL_SYNC_NAMES, "ddp"}
     found = list(bits.compared(reference, strategies, [ranks]))
     assert [case.why for case in found] == [""] * len(strategies)
     assert {case.digest for case in found} == {reference.digest}

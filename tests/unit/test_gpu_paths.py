@@ -39,7 +39,7 @@ from common.data.loaders import InMemoryLoader
 from common.data.resident import on_device
 from common.data.rows_on_disk import RowsOnDisk, state_of
 from common.settings.settings import Settings
-from common.settings.strategies import LOCAL_STRATEGIES
+from common.settings.strategies import LOCAL_SYNC_NAMES
 from common.setup import create_loader
 from common.step import gradient_check, readings
 from common.step.gradient_check import LateCheck, NotFinite
@@ -235,7 +235,7 @@ def test_a_bad_gradient_of_a_gpu_is_found_before_the_update(name):
     assert run_ranks(1, found_in_the_seam, name) == [["backward has ended", "found"]]
 
 
-@pytest.mark.parametrize("name", LOCAL_STRATEGIES)
+@pytest.mark.parametrize("name", LOCAL_SYNC_NAMES)
 @pytest.mark.parametrize("wire", ["float32", "bf16", "int8"])
 def test_what_a_save_gathers_lies_where_the_weights_do(name, wire):
     """NCCL gathers from GPUs alone."""

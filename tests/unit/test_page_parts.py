@@ -238,7 +238,7 @@ def test_one_command_is_told_once_for_all_its_runs(tmp_path):
 
 
 @pytest.mark.parametrize("how, again", [("auto:changed", ""), ("auto:a.pt", " --resume a.pt"),
-                                        ("auto:'my.pt:changed'", " --resume 'my.pt:changed'")])
+                                        ("auto:'my.pt:changed'", " --resume my.pt:changed")])
 def test_to_run_it_again_starts_from_the_same_file(how, again, tmp_path):
     log = write_run(tmp_path / "PartOne") / "metrics_rank0.jsonl"
     log.write_text(log.read_text().replace("--resume auto", f"--resume {how}"))
