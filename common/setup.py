@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from common.arithmetic.choice import AUTO, by_rule, use_fast_convolutions
+from common.arithmetic.choice import AUTO, LIBRARY, by_rule, use_fast_convolutions
+from common.arithmetic.pooling import pool_last
 from common.arithmetic.tuned import choose_tuned, is_tuned
 from common.cluster.node import Node
 from common.core.console import console
@@ -151,6 +152,8 @@ def create_model(settings: Settings, dataset: Dataset, node: Node,
     model = model.to(node.device, Precision(settings.precision).dtype,
                      memory_format=torch.channels_last)
     node.agree("initial weights", digest_of(model))
+    if settings.convolutions == LIBRARY:
+        pool_last(model)
     how = convolutions or settings.convolutions
     example = create_augment(settings).normalise(dataset.take([0])[0])
     if example.ndim == 4:

@@ -158,10 +158,12 @@ class PooledBatchNorm2d(nn.BatchNorm2d):
     """nn.BatchNorm2d and then nn.MaxPool2d: (N, C, H, W) to (N, C, H // size, W // size).
 
     Parameters, buffers and what happens to them are nn.BatchNorm2d's. A window that holds its
-    maximum twice may send its gradient to the other place than they do, once rounded.
+    maximum twice may send its gradient to the other place than they do, once rounded. Without
+    `pools_first` it computes as they do, to the bit.
     """
 
     momentum: float
+    pools_first = True
 
     def __init__(self, features: int, size: int = 2) -> None:
         super().__init__(features)
@@ -171,8 +173,23 @@ class PooledBatchNorm2d(nn.BatchNorm2d):
         return f"{super().extra_repr()}, pooled by {self.size}"
 
     def forward(self, input: Tensor) -> Tensor:
-        if not self.training or input.numel() == 0 or input.device.type != "cpu":
+        if not (self.training and self.pools_first and input.numel()
+                and input.device.type == "cpu"):
             return max_pool(super().forward(input), self.size)
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
         return _NormalizedMaxima.apply(input, self.weight, self.bias, self)
+
+
+def pool_last(model: nn.Module) -> None:
+    """Lets every PooledBatchNorm2d of `model` compute as torch's two layers do, to the bit."""
+    for layer in model.modules():
+        if isinstance(layer, PooledBatchNorm2d):
+            layer.pools_first = False
+
+
+def pooling(model: nn.Module) -> str:
+    """"first" where some layer of `model` pools before it normalises, else "last"."""
+    first = any(isinstance(layer, PooledBatchNorm2d) and layer.pools_first
+                for layer in model.modules())
+    return "first" if first else "last"

@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from common.arithmetic.choice import algorithms, products
+from common.arithmetic.pooling import pooling
 from common.cluster.node import Node
 from common.core.collectives import gather_rows
 from common.core.metrics import Totals
@@ -199,4 +200,5 @@ def ran_on(name: str, node: Node, settings: Settings, model: nn.Module) -> dict[
     return {**ranks, "code": " ".join(code), "threads": node.threads,
             "device": node.device.type, "instructions": instruction_sets(),
             "convolutions": algorithms(model),
-            "products": products(model, Precision(settings.precision)), **versions()}
+            "products": products(model, Precision(settings.precision)),
+            "pooling": pooling(model), **versions()}
