@@ -32,7 +32,6 @@ SEED = 1
 
 class Task(NamedTuple):
     """A data set in memory and how to train on it; mean and std are per channel, of 0 to 1."""
-
     images: Tensor  # uint8 (n, height, width, 3)
     labels: Tensor  # int64 (n,)
     mean: tuple[float, ...]
@@ -58,10 +57,10 @@ def digits() -> Task:
     with gzip.open(package / "datasets/data/digits.csv.gz", "rt") as file:
         rows = torch.tensor([list(map(float, line.split(","))) for line in file])
     rows = rows[epoch_order(len(rows), seed=0, epoch=1)[len(rows) // 5:]]
-    grey = (rows[:, :-1].view(-1, 8, 8).double() * (255 / 16)).round().to(torch.uint8)
+    grey = (rows[:, :-1].view(-1, 8, 8) * (255 / 16)).round().to(torch.uint8)
     large = grey.repeat_interleave(4, dim=1).repeat_interleave(4, dim=2)
-    return Task(large[..., None].expand(-1, -1, -1, 3), rows[:, -1].long(), (0.305,) * 3,
-                (0.376,) * 3, 64, 0.01, 1, False, 1.0)
+    images = large[..., None].expand(-1, -1, -1, 3)
+    return Task(images, rows[:, -1].long(), (0.305,) * 3, (0.376,) * 3, 64, 0.01, 1, False, 1.0)
 
 
 def splitmix64(number: int) -> int:
@@ -73,10 +72,7 @@ def splitmix64(number: int) -> int:
 
 
 def random_of(sample: int, purpose: int, seed: int, epoch: int) -> int:
-    """A random number that depends on its arguments alone: not on ranks, nor on earlier draws.
-
-    The purposes are 0, the order of an epoch, and 1, 2 and 3: an image's crop and its flip.
-    """
+    """A random number that depends on its arguments alone: not on ranks, nor on earlier draws."""
     key = 0
     for number in (seed, epoch, purpose):
         key = splitmix64(key ^ number)
@@ -93,7 +89,7 @@ def augmented(task: Task, samples: list[int], epoch: int) -> Tensor:
     height, width = task.images.shape[1:3]
     padded, crops = pad(task.images[samples], (0, 0, *[task.padding] * 4)), []
     for image, sample in zip(padded, samples, strict=True):
-        top, left, flip = (random_of(sample, purpose, SEED, epoch) for purpose in range(1, 4))
+        top, left, flip = (random_of(sample, purpose, SEED, epoch) for purpose in (1, 2, 3))
         top, left = (number % (2 * task.padding + 1) for number in (top, left))
         crop = image[top:top + height, left:left + width]
         crops.append(crop.flip(1) if task.may_flip and flip % 2 else crop)
@@ -138,10 +134,9 @@ class VGG11(nn.Module):
             channels = width
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Linear(512, classes)
-        for layer in [*layers, self.classifier]:
-            if isinstance(layer, nn.Conv2d):
-                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-                nn.init.zeros_(layer.bias)
+        for convolution in layers[::3]:
+            nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+            nn.init.zeros_(convolution.bias)
         nn.init.normal_(self.classifier.weight, std=0.01)
         nn.init.zeros_(self.classifier.bias)
         layers[-2].weight.data.fill_(last_scale)
@@ -196,7 +191,8 @@ def ddp(model: nn.Module) -> nn.Module:
     return replica
 
 
-AVERAGES = {"gather-scatter": averaging(gather_scatter), "all-reduce": averaging(all_reduce)}
+AVERAGES = {"gather-scatter": averaging(gather_scatter), "all-reduce": averaging(all_reduce),
+            "ddp": lambda model: None}  # it has averaged in backward
 
 
 def train(task: Task, options: argparse.Namespace) -> nn.Module:
@@ -205,8 +201,7 @@ def train(task: Task, options: argparse.Namespace) -> nn.Module:
     model = VGG11(int(task.labels.max()) + 1, task.last_scale)
     model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), task.rate, 0.9, weight_decay=1e-4)
-    sync = options.sync if options.num_nodes > 1 else "none"
-    replica, average = (ddp(model) if sync == "ddp" else model), AVERAGES.get(sync)
+    replica = ddp(model) if options.sync == "ddp" else model
     replica.train()
     steps = (part for epoch in range(1, options.epochs + 1)
              for part in parts(task, epoch, options.rank, options.num_nodes))
@@ -214,8 +209,7 @@ def train(task: Task, options: argparse.Namespace) -> nn.Module:
         optimizer.zero_grad()
         loss = cross_entropy(replica(images), labels)
         (loss * weight).backward()
-        if average:
-            average(model)
+        AVERAGES[options.sync](model)
         optimizer.step()
         if step % 10 == 0:
             print(f"step {step}: loss {loss:.3f}", flush=True)
@@ -237,22 +231,19 @@ def main() -> None:
     parser.add_argument("--master-port", type=int, default=29500, help="a free port there")
     parser.add_argument("--num-nodes", type=int, default=1, help="number of ranks")
     parser.add_argument("--rank", type=int, default=0, help="number of this rank, from 0")
-    parser.add_argument("--sync", default="all-reduce", choices=[*AVERAGES, "ddp"],
-                        help="how gradients are averaged")
+    parser.add_argument("--sync", default="all-reduce", choices=AVERAGES, help="how to average")
     parser.add_argument("--data-dir", type=Path, help="images as train/<class>/*; else digits")
     parser.add_argument("--epochs", type=int, default=1, help="number of epochs")
     parser.add_argument("--max-iterations", type=int, help="number of steps to end after")
     parser.add_argument("--threads", type=int, default=1, help="intra-op threads of this rank")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    if options.num_nodes > 1:
-        dist.init_process_group("gloo", f"tcp://{options.master_ip}:{options.master_port}",
-                                rank=options.rank, world_size=options.num_nodes)
+    dist.init_process_group("gloo", f"tcp://{options.master_ip}:{options.master_port}",
+                            rank=options.rank, world_size=options.num_nodes)
     model = train(cifar10(options.data_dir) if options.data_dir else digits(), options)
     print(f"rank {options.rank}: digest {digest_of(model)}")
-    if options.num_nodes > 1:
-        dist.barrier()
-        dist.destroy_process_group()
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

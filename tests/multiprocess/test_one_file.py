@@ -12,7 +12,7 @@ import pytest
 
 from tests.ranks import cluster, free_port, program, run_programs
 
-SETTINGS = ["--max-iterations", "3", "--threads", "1"]
+SETTINGS = ["--max-iterations", "2", "--threads", "1"]
 HOUSE = [*SETTINGS, "--workload", "digits-vgg11", "--convolutions", "library"]
 
 
