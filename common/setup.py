@@ -18,7 +18,7 @@ from common.core.console import console
 from common.core.failures import DataError, UsageError
 from common.core.metrics import ACCURACY
 from common.core.precision import Precision
-from common.data.dataset import Dataset, as_dataset
+from common.data.dataset import Dataset, as_dataset, require_labels
 from common.data.epoch_plan import EpochPlan, share_of, validation_split
 from common.data.loaders import InMemoryLoader, WorkerLoader
 from common.data.resident import on_device
@@ -45,6 +45,9 @@ def load_datasets(settings: Settings, node: Node) -> tuple[Dataset, Dataset | No
     try:
         train_set, test_set = (as_dataset(row.load(split, settings.data_dir))
                                for split in ("train", "test"))
+        if row.metric is ACCURACY:
+            require_labels(train_set, "training")
+            require_labels(test_set, "test")
     except DataError as error:
         raise DataError(f"{node.whose}{error}") from error
     if row.metric is ACCURACY and not train_set.class_names:

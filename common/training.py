@@ -60,7 +60,7 @@ def forward(model: nn.Module, criterion: nn.Module, part: Part, run: Run) -> Ten
     with run.precision.autocast(part.inputs.device):
         outputs = model(part.inputs)
     loss = criterion(run.precision.widen(outputs), part.targets)
-    run.readings.add(loss, outputs, part.targets)
+    run.readings.add(loss, outputs, part)
     return run.state.loss_scale.scaled(loss)
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from common.core.failures import UsageError
+
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -33,5 +35,11 @@ class Precision:
         return nullcontext()
 
     def widen(self, outputs: Tensor) -> Tensor:
-        """The model's outputs as the loss wants them: never in half precision."""
+        """The model's outputs as the loss wants them: never in half precision.
+
+        Raises UsageError where a model has returned anything but a tensor.
+        """
+        if not isinstance(outputs, Tensor):
+            raise UsageError(f"the model returned a value of type {type(outputs).__name__}: its "
+                             "forward must return one tensor, a row for each sample")
         return outputs.to(self.dtype)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from common.core.failures import DataError, first_line
+from common.settings.user_code import own_frames
 
 if TYPE_CHECKING:
     from common.data.rows_on_disk import RowsOnDisk
@@ -161,7 +162,34 @@ def as_dataset(found: Any) -> Dataset:
         raise DataError(f"a workload's load returned {type(found).__name__}: it must be (inputs, "
                         "targets), or a torch Dataset with __getitem__ and __len__")
     numbers, names = np.arange(len(found)), tuple(getattr(found, "classes", ()))
-    whole = ItemDataset(found, numbers, names, "")
-    looked_at = whole.take(numbers[:: max(1, len(numbers) // LOOKED_AT)])
-    digest = digest_of_arrays([numbers[-1:], *(each.numpy() for each in looked_at)], names)
-    return ItemDataset(found, numbers, names, digest)
+    looked_at = _looked_at(ItemDataset(found, numbers, names, ""))
+    return ItemDataset(found, numbers, names, digest_of_arrays([numbers[-1:], *looked_at], names))
+
+
+def _looked_at(whole: ItemDataset) -> list[np.ndarray]:
+    """Inputs and targets of some samples. Raises DataError where they are not pairs of tensors."""
+    try:
+        samples = whole.take(whole.numbers[:: max(1, len(whole) // LOOKED_AT)])
+        return [each.numpy() for each in samples]
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        if own_frames(error):
+            raise
+        first = whole.items[0]
+        kinds = [type(each).__name__ for each in first] if isinstance(first, tuple | list) else []
+        raise DataError(
+            "each sample of a workload's data set must be an (input, target), tensors, arrays or "
+            f"numbers of one shape, and its first is a {type(first).__name__}"
+            + (f" of {' and '.join(kinds)}" if kinds else "")
+            + f" ({type(error).__name__}: {first_line(error)})") from error
+
+
+def require_labels(dataset: Dataset, split: str) -> None:
+    """Raises DataError for a label of an ArrayDataset that none of its classes has."""
+    if not isinstance(dataset, ArrayDataset) or dataset.targets.dtype.kind not in "iu":
+        return
+    classes = len(dataset.class_names)
+    wrong = np.flatnonzero((dataset.targets < 0) | (dataset.targets >= classes))
+    if classes and dataset.targets.ndim == 1 and len(wrong):
+        raise DataError(f"sample {wrong[0]} of the {split} set has the label "
+                        f"{dataset.targets[wrong[0]]}, and its {classes} classes are 0 to "
+                        f"{classes - 1}; {len(wrong)} of {len(dataset)} labels are outside")

@@ -17,11 +17,15 @@ _is_scaled = False  # while a loss scale skips the steps in which gradients over
 
 
 class NotFinite(Exception):
-    """`what` is infinite or not a number; `tensor`, if any, is a parameter or its gradient."""
+    """`what` is infinite or not a number; `tensor`, if any, is a parameter or its gradient.
 
-    def __init__(self, what: str, tensor: Tensor | None = None) -> None:
+    `advice` says what to do about it, or why it is so.
+    """
+
+    def __init__(self, what: str, tensor: Tensor | None = None, advice: str = "") -> None:
         super().__init__(f"{what} is not finite")
         self.what, self.tensor = what, tensor
+        self.advice = advice or "try a smaller --learning-rate"
 
 
 def require_finite(tensors: Sequence[Tensor], what: str = "the gradient of",
@@ -85,7 +89,7 @@ def located(model: nn.Module, where: Callable[[], str], is_scaled: bool = False)
         names = [name for name, parameter in model.named_parameters()
                  if _is_of(found.tensor, parameter)]
         raise NonFiniteLoss(f"{' '.join([found.what, *names[:1]])} became infinite or not a number "
-                            f"on {where()}; try a smaller --learning-rate") from found
+                            f"on {where()}; {found.advice}") from found
     finally:
         _is_scaled = False
 

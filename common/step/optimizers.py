@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import SGD, Adadelta, Adam, Optimizer
 
 from common.arithmetic.torch_private import AnyBatchNorm
+from common.core.failures import UsageError
 from common.core.precision import Precision
 from common.settings.settings import Settings
 from common.step.muon import Muon
@@ -22,11 +23,14 @@ CRITERIA: dict[str, Callable[[], nn.Module]] = {
 def create_criterion(settings: Settings, name: str | nn.Module) -> nn.Module:
     """The criterion called `name`, smoothed as `settings` say, which requires cross-entropy.
 
-    One that is a module already stays as it is.
+    One that is a module already stays as it is. Raises UsageError for one that is not a mean.
 
     Smoothing s gives every class s / classes of the target (Szegedy and others, arXiv:1512.00567).
     """
     if isinstance(name, nn.Module):
+        if (reduction := getattr(name, "reduction", "mean")) != "mean":
+            raise UsageError(f"the criterion {name} has reduction={reduction!r}: it must be the "
+                             "mean over the samples of a batch, reduction='mean'")
         return name
     if not settings.label_smoothing:
         return CRITERIA[name]()

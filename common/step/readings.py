@@ -1,7 +1,7 @@
 """What a step's passes tell: the loss and the metric of their samples.
 
     readings = Readings(metric)
-    readings.add(loss, outputs, targets)
+    readings.add(loss, outputs, part)
     totals = readings.totals()
 """
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from common.core.metrics import Metric, Totals
+from common.step.accumulation import Part
 from common.step.gradient_check import NotFinite, is_queued
 
 
@@ -24,14 +25,14 @@ class Readings:
 
     def __init__(self, metric: Metric) -> None:
         self._metric, self._totals = metric, Totals()
-        self._queued: list[tuple[Tensor, Tensor, int]] = []
+        self._queued: list[tuple[Tensor, Tensor, Part]] = []
 
-    def add(self, loss: Tensor, outputs: Tensor, targets: Tensor) -> None:
+    def add(self, loss: Tensor, outputs: Tensor, part: Part) -> None:
         """One pass: `loss` is the mean over its samples. Raises NotFinite, or `totals` does."""
         if not is_queued(loss):
-            _require_finite(loss.item())  # before a metric sees what it may not be made for
-        sum_of_metric = self._metric.unread_sum(outputs.detach(), targets)
-        self._queued.append((loss.detach(), sum_of_metric, len(targets)))
+            _require_finite(loss.item(), part)  # before a metric sees what it may not be made for
+        sum_of_metric = self._metric.unread_sum(outputs.detach(), part.targets)
+        self._queued.append((loss.detach(), sum_of_metric, part))
         if not is_queued(loss):
             self._read()
 
@@ -46,11 +47,24 @@ class Readings:
             return
         numbers = torch.stack([torch.stack([loss.double(), of_metric.to(loss.device).double()])
                                for loss, of_metric, _ in queued]).tolist()
-        for (mean, of_metric), (_, _, samples) in zip(numbers, queued, strict=True):
-            _require_finite(mean)
+        for (mean, of_metric), (_, _, part) in zip(numbers, queued, strict=True):
+            _require_finite(mean, part)
+            samples = len(part.targets)
             self._totals.add(Totals(Fraction(mean) * samples, Fraction(of_metric), samples))
 
 
-def _require_finite(mean: float) -> None:
+def _require_finite(mean: float, part: Part) -> None:
     if not math.isfinite(mean):
-        raise NotFinite("the loss")
+        raise NotFinite("the loss", advice=_samples_not_finite(part))
+
+
+def _samples_not_finite(part: Part) -> str:
+    """A clause on the samples of `part` whose own numbers are not finite, or ""."""
+    wrong = [number for number, sample in enumerate(zip(part.inputs, part.targets, strict=True))
+             if not all(bool(each.isfinite().all()) for each in sample)]
+    if not wrong:
+        return ""
+    if part.indices is None:
+        return f"{len(wrong)} of its samples hold a number that is not finite"
+    return (f"sample {part.indices[wrong[0]]} of the training set holds a number that is not "
+            "finite" + f", and so do {len(wrong) - 1} more of this batch" * (len(wrong) > 1))

@@ -4,6 +4,7 @@ import hashlib
 import os
 import tarfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from PIL import Image
 
 from common.core.failures import DataError
 from common.data import datasets, images
-from common.data.dataset import as_dataset
+from common.data.dataset import as_dataset, require_labels
 from common.data.datasets import load_cifar10, load_digits, load_image_folder, load_spirals
 from studies.proof.ranks import CONTEXT
 
@@ -263,6 +264,21 @@ def test_digits_are_those_of_scikit_learn(has_file, monkeypatch):
 def test_what_is_no_data_set_is_refused_in_a_sentence(found, words):
     with pytest.raises(DataError, match=words):
         as_dataset(found)
+
+
+@pytest.mark.parametrize("items, words", [
+    ([("text", 1)] * 3, "tuple of str and int"), ([{"x": 1.0, "y": 1}] * 3, "is a dict"),
+    ([(torch.ones(2), 0), (torch.ones(3), 0)], "tuple of Tensor and int")])
+def test_samples_that_are_no_pairs_of_numbers_are_refused_in_a_sentence(items, words):
+    with pytest.raises(DataError, match=words):
+        as_dataset(items)
+
+
+@pytest.mark.parametrize("label, wrong", [(1, False), (2, True), (-1, True)])
+def test_a_label_that_no_class_has_is_named_before_training(label, wrong):
+    dataset = as_dataset((torch.ones(4, 2), torch.tensor([0, 1, label, 0]), ["no", "yes"]))
+    with pytest.raises(DataError, match="sample 2 of the test set") if wrong else nullcontext():
+        require_labels(dataset, "test")
 
 
 @pytest.mark.parametrize("as_items", [False, True])

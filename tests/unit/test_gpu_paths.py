@@ -10,6 +10,7 @@ alone on a device, or rows on disk of any size; copy their first piece only.
 """
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
@@ -42,6 +43,7 @@ from common.settings.settings import Settings
 from common.settings.strategies import LOCAL_SYNC_NAMES
 from common.setup import create_loader
 from common.step import gradient_check, readings
+from common.step.accumulation import Part
 from common.step.gradient_check import LateCheck, NotFinite
 from common.step.phase_timer import GpuMoment, HostMoment, PhaseTimer, moments_of
 from PartTwo.strategies import SyncOptions, create_strategy
@@ -246,10 +248,25 @@ def test_what_a_save_gathers_lies_where_the_weights_do(name, wire):
     assert {each.device.type for each in seam.state()} == {"meta"}
 
 
+def part(targets: list[int], inputs: Sequence[float] = (), indices: object = None) -> Part:
+    inputs = torch.tensor(inputs) if inputs else torch.zeros(len(targets))
+    return Part(inputs, torch.tensor(targets), 1.0, indices, 0)
+
+
 def test_a_metric_never_sees_what_gave_a_bad_loss():
     metric = Metric("mine", Mock(side_effect=AssertionError("cannot be of these")))
     with pytest.raises(NotFinite, match="the loss"):
-        readings.Readings(metric).add(torch.tensor(float("nan")), torch.eye(3), torch.zeros(3))
+        readings.Readings(metric).add(torch.tensor(float("nan")), torch.eye(3), part([0, 0, 0]))
+
+
+def test_a_sample_that_is_not_finite_is_named_with_the_loss():
+    taken = part([0, 1, 1], [1.0, float("nan"), float("inf")], np.array([4, 37, 6]))
+    with pytest.raises(NotFinite) as raised:
+        readings.Readings(ACCURACY).add(torch.tensor(float("nan")), torch.eye(3), taken)
+    assert "sample 37 " in raised.value.advice and "1 more" in raised.value.advice
+    with pytest.raises(NotFinite) as raised:
+        readings.Readings(ACCURACY).add(torch.tensor(float("nan")), torch.eye(3), part([0, 1, 1]))
+    assert "--learning-rate" in raised.value.advice
 
 
 def test_the_loss_on_a_gpu_is_read_after_backward(monkeypatch):
@@ -257,12 +274,12 @@ def test_the_loss_on_a_gpu_is_read_after_backward(monkeypatch):
     for reads in ("item", "tolist", "__int__", "__bool__"):
         monkeypatch.setattr(torch.Tensor, reads, Mock(side_effect=AssertionError("waits")))
     looks = readings.Readings(ACCURACY)
-    outputs, targets = torch.eye(3), torch.tensor([0, 1, 1])
-    looks.add(torch.tensor(0.5), outputs, targets)
-    looks.add(torch.tensor(float("inf")), outputs, targets)
+    outputs, taken = torch.eye(3), part([0, 1, 1])
+    looks.add(torch.tensor(0.5), outputs, taken)
+    looks.add(torch.tensor(float("inf")), outputs, taken)
     monkeypatch.undo()
     with pytest.raises(NotFinite, match="the loss"):
         looks.totals()
     looks = readings.Readings(ACCURACY)
-    looks.add(torch.tensor(0.5), outputs, targets)
+    looks.add(torch.tensor(0.5), outputs, taken)
     assert looks.totals() == looks.totals() == Totals(Fraction(3, 2), Fraction(2), 3)

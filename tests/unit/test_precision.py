@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from common.cluster.node import Node
+from common.core.failures import UsageError
 from common.core.metrics import ACCURACY
 from common.core.precision import HALVES, Precision
 from common.core.progress import Progress
@@ -81,3 +82,9 @@ def test_nor_are_the_probabilities_of_a_picture(tmp_path, monkeypatch):
     found = saved.probabilities([tmp_path])
     assert found.dtype == torch.float32
     assert float((found.sum(1) - 1).abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("outputs", [(torch.ones(2), torch.ones(2)), {"x": 1}, None])
+def test_a_model_that_returns_no_tensor_is_told_so(outputs):
+    with pytest.raises(UsageError, match=type(outputs).__name__):
+        Precision().widen(outputs)

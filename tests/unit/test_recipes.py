@@ -92,3 +92,10 @@ def test_smoothing_is_torchs_in_training_and_absent_in_evaluation():
     assert torch.equal(without_smoothing(criterion)(scores, targets), plain)
     other = create_criterion(settings(), "negative-log-likelihood")
     assert isinstance(other, nn.NLLLoss) and without_smoothing(other) is other
+
+
+def test_a_criterion_that_is_not_a_mean_is_refused():
+    mean = torch.nn.CrossEntropyLoss()
+    assert create_criterion(settings(), mean) is mean
+    with pytest.raises(UsageError, match="reduction='sum'"):
+        create_criterion(settings(), torch.nn.CrossEntropyLoss(reduction="sum"))
