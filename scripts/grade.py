@@ -34,7 +34,8 @@ from common.settings.user_code import Place
 BOUNDS = ("ring", "root", "none")
 EPILOG = """Exit code: 0 when every strategy is right, 1 when one is wrong, 2 when one cannot be
 used. A strategy that compresses gradients must declare how far it may be from the mean, as a share
-of the largest gradient of each tensor, with an attribute: tolerance = 1e-2."""
+of the largest gradient of each tensor, with an attribute: tolerance = 1e-2. It counts up to what
+--tolerance allows."""
 
 
 def main() -> None:
@@ -51,7 +52,8 @@ def main() -> None:
     preload("torch._dynamo", "studies.grading.rank_under_test")
     grades = []
     for place in places:
-        grades.append(grade_of(place, options.bytes, options.seconds, tell=_say))
+        grades.append(grade_of(place, options.bytes, options.seconds, tell=_say,
+                               tolerance=options.tolerance))
         print(report.as_text(grades[-1]), flush=True)
     if len(grades) > 1:
         print(f"\n{report.as_list(grades)}")
@@ -102,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
                         "(default: none)")
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S",
                         help="stop grading a strategy after S seconds (default: 60)")
+    parser.add_argument("--tolerance", type=float, default=0.0, metavar="X",
+                        help="the most that a strategy may declare as its tolerance (default: 0, "
+                        "for exact means)")
     parser.add_argument("--json", type=Path, metavar="FILE",
                         help="write all results to FILE, a list with one entry a strategy")
     parser.add_argument("--gradescope", type=Path, metavar="FILE",

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from common.core.failures import UsageError
 from common.settings.strategies import SYNC_NAMES
-from common.settings.user_code import Place, label
+from common.settings.user_code import Place, label, require_labels
 
 SCHEDULES = ("constant", "step", "one-cycle", "cosine", "linear")
 ENDING_SCHEDULES = ("one-cycle", "cosine", "linear")
@@ -226,6 +227,8 @@ def convolutions(text: str) -> str:
 def sync_list(text: str) -> tuple[SyncChoice, ...]:
     """Strategies with commas between them, each once."""
     choices = tuple(map(SyncChoice.parse, text.split(",")))
-    if len({choice.label for choice in choices}) < len(choices):
-        raise argparse.ArgumentTypeError(f"{text!r} names a strategy twice")
+    try:
+        require_labels([choice.name for choice in choices])
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
     return choices

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -65,6 +65,18 @@ def label(text: str) -> str:
     """A name for folders and tables: of a place its file's and its own, of other texts itself."""
     place = Place.parse(text)
     return f"{place.file.stem}.{place.name}" if place else text
+
+
+def require_labels(texts: Sequence[str]) -> None:
+    """Raises UsageError where two of `texts` have one label, which folders and tables would mix."""
+    first: dict[str, str] = {}
+    for text in texts:
+        other = first.setdefault(label(text), text)
+        if text == other and texts.count(text) > 1:
+            raise UsageError(f"{text} is named twice")
+        if text != other:
+            raise UsageError(f"{other} and {text} would both be called {label(text)}: give one "
+                             "file another name")
 
 
 def digests(texts: Iterable[str]) -> dict[str, str]:

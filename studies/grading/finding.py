@@ -21,6 +21,7 @@ WRONG_NUMBERS = {
     "another-operation": "this is no mean",
     "tensor-skipped": "a part of the gradients is skipped",
     "chunks": "chunks of the tensors are not the mean",
+    "ranks-differ": "the ranks hold different means",
     "differs": "the result differs from the mean, cause unknown",
 }
 # What is wrong, by id; what was seen follows it. The gravest come first: what cheats, what ends or

@@ -12,7 +12,6 @@ from studies.grading.hypotheses import HYPOTHESES
 from studies.grading.session import Outcome, Step
 from studies.grading.training import RATE
 
-SOME_BYTES = 64
 # These say what is wrong on whichever ranks they are seen; of others, that some have the mean.
 ON_ANY_RANK = ("weighted-again", "stale", "wrong-order", "mixed-shapes")
 
@@ -137,7 +136,7 @@ def _numbers(outcome: Outcome) -> Finding | None:
     every = list(cells(outcome))
     wrong = [cell for cell in every if cell.wrong.any()]
     if not wrong:
-        return None
+        return _unlike(outcome, every)
     id, told, first = _explanation([cell for cell in wrong if cell.is_large] or wrong)
     ranks = {cell.rank for cell in wrong}
     right = sorted(set(range(outcome.world)) - ranks)
@@ -147,7 +146,7 @@ def _numbers(outcome: Outcome) -> Finding | None:
             "has the mean" if len(right) > 1 else "alone has the mean, as after dist.reduce")
     elif id == "nothing-averaged" and _is_part(wrong, every):
         id, told = "tensor-skipped", told + _which_part(wrong, first)
-    elif id == "nothing-averaged" and _least_sent(outcome) > SOME_BYTES:
+    elif id == "nothing-averaged" and _least_sent(outcome) >= least_bytes(outcome):
         id, told = "not-in-place", f"{told}, although messages were sent"
     return Finding.of(outcome, id, f"{first.truth.told(first.tensor)} on rank {first.rank} {told}",
                       first.step, first.name, first.rank)
@@ -183,7 +182,24 @@ def _which_part(wrong: Sequence[Cell], first: Cell) -> str:
 
 
 def _least_sent(outcome: Outcome) -> int:
-    return min(each.sent for step in outcome.steps for each in step.traffic)
+    """The bytes that all steps would send, were each rank in each step the one that sent least."""
+    return len(outcome.steps) * min(each.sent for step in outcome.steps for each in step.traffic)
+
+
+def _unlike(outcome: Outcome, every: Sequence[Cell]) -> Finding | None:
+    """A tensor that a tolerance lets pass on every rank, and of which ranks hold different means.
+
+    Replicas that take different steps drift apart.
+    """
+    first: dict[tuple[int, int], Cell] = {}
+    for cell in every:
+        other = first.setdefault((cell.step, cell.tensor), cell)
+        if not np.allclose(cell.found, other.found, rtol=0, atol=EXACT * cell.scale,
+                           equal_nan=True):
+            return Finding.of(outcome, "ranks-differ", f"{cell.truth.told(cell.tensor)} on rank "
+                              f"{cell.rank} is not the one on rank {other.rank}", cell.step,
+                              cell.name, cell.rank)
+    return None
 
 
 def _nothing_sent(outcome: Outcome) -> Finding | None:

@@ -26,7 +26,7 @@ HANG_WEIGHT = 0.5
 class Grade(NamedTuple):
     """The judgement on one strategy: its mistakes, gravest first, and what they cost.
 
-    `tolerance` is what it declares: 0 for an exact one.
+    `tolerance` is what counted of the one that it declares: 0 for an exact one.
     """
 
     place: Place
@@ -77,22 +77,22 @@ class Grade(NamedTuple):
 
 
 def grade_of(place: Place, bound: str = "none", seconds: float = 60, plan: Plan = PLAN,
-             tell: Callable[[str], None] = lambda line: None) -> Grade:
+             tell: Callable[[str], None] = lambda line: None, tolerance: float = 0.0) -> Grade:
     """Runs the strategy at `place` in processes of its own, for `seconds` at most.
 
     `plan` has the scenarios by number of ranks; `bound` is "ring", "root" or "none". `tell` is
-    called with what is done next.
+    called with what is done next. `tolerance` is the most that a strategy may declare.
     """
     start = time.monotonic()
     try:
-        run, unusable = outcomes(place, seconds, plan, tell), None
+        run, unusable = outcomes(place, seconds, plan, tell, tolerance), None
     except Trouble as trouble:
         run, unusable = [], Finding("unusable", f"{HEADLINES['unusable']}: {trouble.sentence}",
                                     rank=trouble.rank, trace=trouble.trace)
     checks, found = checks_of(run, plan), costs(run)
     wrong = [unusable] if unusable else [*mistakes(checks), *too_many_bytes(found, bound)]
-    tolerance = max((each.tolerance for each in run), default=0.0)
-    return Grade(place, wrong, checks, found, bound, tolerance, time.monotonic() - start)
+    counted = max((each.tolerance for each in run), default=0.0)
+    return Grade(place, wrong, checks, found, bound, counted, time.monotonic() - start)
 
 
 def checks_of(run: Sequence[Outcome], plan: Plan = PLAN) -> list[Check]:

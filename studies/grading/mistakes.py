@@ -38,6 +38,9 @@ def mistakes(checks: Sequence[Check]) -> list[Finding]:
         for each in _news(check, checks):
             explained = _explained(each, check, checks, common)
             found.setdefault(explained.id, (check.scenario.is_special, explained))
+    if {"rank-left-waiting", "wrong-order"} <= found.keys():  # two signs of one mistake
+        is_special, waiting = found.pop("rank-left-waiting")
+        found["wrong-order"] = (is_special, waiting.because("wrong-order"))
     if "wrong-divisor" in found:  # by the number of others, which is none on two ranks
         found.pop("sum-not-divided", None)
     if not found and not all(check.was_run for check in checks):

@@ -32,7 +32,8 @@ def as_text(grade: Grade) -> str:
 
 
 def _trace(found: Finding | None) -> list[str]:
-    return [found.trace.rstrip()] if found and found.trace else []
+    """A traceback, marked line by line: its text is the strategy's, and may look like ours."""
+    return [f"  | {line}" for line in found.trace.rstrip().splitlines()] if found else []
 
 
 def _sent(cost: Cost, bound: str) -> str:
@@ -42,7 +43,7 @@ def _sent(cost: Cost, bound: str) -> str:
 
 def as_list(grades: Sequence[Grade]) -> str:
     """One line a strategy, for a whole class."""
-    found = [", ".join(each.id for each in grade.mistakes) or "right" for grade in grades]
+    found = [", ".join(each.id for each in grade.mistakes) or verdict(grade) for grade in grades]
     width = max(map(len, ("mistakes, gravest first", *found)))
     return "\n".join([f"{'points':>6}  {'mistakes, gravest first':{width}}  strategy", *(
         f"{points(grade):6.1f}  {told:{width}}  {grade.place}"
@@ -98,7 +99,7 @@ def as_gradescope(grades: Sequence[Grade]) -> dict[str, Any]:
 
 def _rows(grade: Grade, strategies: int) -> list[tuple[str, float, float, str]]:
     """Name, most points, the share of them that is given, and what the student reads."""
-    before = f"{grade.place.name}: " if strategies > 1 else ""
+    before = f"{grade.place}: " if strategies > 1 else ""
     most = (POINTS - _points_for_bytes(grade)) / len(grade.checks) / strategies
     found = [(f"{before}{ranks_in_words(check.world)}, {check.scenario.name}", most,
               check.is_passed * grade.weight, _told(check, grade.weight))

@@ -64,5 +64,5 @@ def near(cell: Cell) -> str | None:
     """Compressed, perhaps."""
     if cell.holds(cell.expected, ROUNDED):
         return (f"is right to {_error(cell):.0e} only, as after rounding (a compressed strategy "
-                "must declare a tolerance)")
+                "must declare a tolerance, and be graded with one)")
     return None

@@ -46,18 +46,20 @@ class Outcome(NamedTuple):
 
 def outcomes(place: Place, seconds: float,
              plan: Mapping[int, Sequence[Scenario]] = PLAN,
-             tell: Callable[[str], None] = lambda line: None) -> list[Outcome]:
-    """Of every scenario that was run within `seconds`; `tell` is told of each number of ranks.
+             tell: Callable[[str], None] = lambda line: None,
+             tolerance: float = 0.0) -> list[Outcome]:
+    """The outcome of every scenario that was run within `seconds`.
 
-    None follows a hang in the first scenario on several ranks. Raises Trouble where the strategy
-    cannot be used at all.
+    `tell` is called with each number of ranks. `tolerance` is the most that counts of what the
+    strategy declares. No scenario follows a hang in the first one on several ranks. Raises Trouble
+    where the strategy cannot be used at all.
     """
     deadline, found, secret = time.monotonic() + seconds, list[Outcome](), randbits(128)
     for world, scenarios in plan.items():
         left = list(scenarios)
         tell(f"{place}: {len(left)} scenarios on {ranks_in_words(world)}")
         while left and time.monotonic() < deadline:
-            run = _with_one_set_of_processes(place, world, left, secret, deadline)
+            run = _with_one_set_of_processes(place, world, left, secret, deadline, tolerance)
             found += run
             left = left[len(run):]
             if _ends_this_size(run[-1]):
@@ -78,11 +80,12 @@ def _ends_this_size(last: Outcome) -> bool:
 
 
 def _with_one_set_of_processes(place: Place, world: int, scenarios: Sequence[Scenario],
-                               secret: int, deadline: float) -> list[Outcome]:
+                               secret: int, deadline: float,
+                               tolerance: float) -> list[Outcome]:
     """The outcomes up to the first trouble, at least one."""
     found = []
     with Ranks(world, place, scenarios, secret) as ranks:
-        tolerance = ranks.tolerance()
+        tolerance = min(tolerance, ranks.tolerance())
         for number, scenario in enumerate(scenarios):
             steps, trouble = _run(ranks, world, number, scenario, deadline)
             found.append(Outcome(scenario, world, steps, tolerance, secret, trouble))

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from common.data.loaders import Batch, Loader
 from common.settings.settings import Settings
 from common.settings.strategies import LOCAL_SYNC_NAMES, SYNC_NAMES, VIRTUAL_SYNC_NAMES
-from common.settings.user_code import Place, label
+from common.settings.user_code import Place, label, require_labels
 from common.step.gradient_sync import GradientSync
 from common.step.virtual_nodes import sync_of_one_rank
 from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, AveragedOnVirtualNodes, buckets
@@ -55,7 +55,11 @@ STRATEGIES: Mapping[str, Strategy] = {
 
 
 def chosen(names: Sequence[str]) -> Mapping[str, Strategy]:
-    """Of `names` those that STRATEGIES has, and those that are places in a user's file."""
+    """The wirings of those `names` that STRATEGIES has, or that are places in a user's file.
+
+    Raises UsageError where two would have one label.
+    """
+    require_labels(names)
     return {label(name): STRATEGIES.get(name) or partial(by_hand, name) for name in names
             if name in STRATEGIES or Place.parse(name)}
 

@@ -95,6 +95,20 @@ def test_an_exception_tells_the_rank_and_the_users_lines(tmp_path):
     assert "step 3" in grade.diagnosis.sentence and "out of paper" in grade.diagnosis.trace
 
 
+def test_no_line_of_a_traceback_looks_like_the_graders(tmp_path):
+    text = "def mine(gradients):\n    raise ValueError('oops\\n 100.0  right  other.py:Mine')\n"
+    printed = report.as_text(grade_of(written(tmp_path, text), plan=TWO)).splitlines()
+    assert "  |  100.0  right  other.py:Mine" in printed
+    assert not [line for line in printed if line.startswith((" 100.0", "100.0"))]
+
+
+def test_a_declared_tolerance_counts_as_far_as_it_is_allowed():
+    found = [grade_of(Place(RIGHT, "HalfTheBytes"), plan=TWO, tolerance=allowed)
+             for allowed in (0.0, 0.1)]
+    assert [each.tolerance for each in found] == [0.0, 1e-2]
+    assert [each.diagnosis and each.diagnosis.id for each in found] == ["rounded", None]
+
+
 def test_memory_is_limited(tmp_path):
     text = "import torch\ndef mine(gradients):\n    torch.ones(6 << 30, dtype=torch.uint8)\n"
     grade = grade_of(written(tmp_path, text), plan=TWO)

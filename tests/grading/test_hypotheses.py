@@ -154,9 +154,18 @@ def test_a_sentence_says_what_and_where():
         "rank's own gradient, while rank 0 has the mean (3 ranks, equal shards, step 1)")
 
 
-def test_messages_without_effect_are_told_from_no_messages():
-    found = finding(simulated(local, sent=5000))
-    assert found is not None and found.id == "not-in-place"
+@pytest.mark.parametrize("sent, id", [(5000, "not-in-place"), (100, "nothing-averaged")])
+def test_messages_without_effect_are_told_from_no_messages(sent, id):
+    found = finding(simulated(local, sent=sent))
+    assert found is not None and found.id == id
+
+
+def test_a_tolerance_allows_no_different_means():
+    def unlike(facts, step, rank, tensor):
+        return facts.mean(step, tensor) * (1 + 0.01 * (rank == 2))
+
+    found = finding(simulated(unlike, tolerance=0.1, sent=ENOUGH))
+    assert found is not None and (found.id, found.rank) == ("ranks-differ", 2)
 
 
 def test_a_declared_tolerance_allows_rounding_and_no_sum():

@@ -53,6 +53,7 @@ def everywhere(scenarios, ids, worlds=(1, 2, 3, 4)):
      "wrong-divisor float32-arithmetic"),
     ([(2, BASIC, "rank-left-waiting sum-not-divided")], "rank-left-waiting sum-not-divided"),
     ([(2, BASIC, "sum-not-divided"), (3, BASIC, "wrong-divisor")], "wrong-divisor"),
+    ([(2, BASIC, "wrong-order"), (2, LARGE, "rank-left-waiting")], "wrong-order"),
     ([(3, NAN, "nan"), (4, LARGE, "nothing-sent"), (2, PARTLY, "raises")],
      "nothing-sent raises nan")])
 def test_every_mistake_is_told_once_and_the_gravest_first(wrong, ids):

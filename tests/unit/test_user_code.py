@@ -6,6 +6,7 @@ the user's for any.
 """
 
 import os
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 
 from common.core.failures import PeerLost, UsageError
 from common.core.progress import Progress
-from common.settings.user_code import Place, UserCodeError, own_errors
+from common.settings.user_code import Place, UserCodeError, own_errors, require_labels
 
 FILE = """import helper_of_mine
 def fine(gradients):
@@ -125,3 +126,11 @@ def test_what_user_code_has_forked_ends_as_it_likes(tmp_path):
     mine = place(tmp_path, "import os\ndef fine(_):\n    child = os.fork()\n    if child == 0:\n"
                  "        os._exit(7)\n    return os.waitpid(child, 0)[1]\n", "fine").load()
     assert os.waitstatus_to_exitcode(mine("x")) == 7
+
+
+@pytest.mark.parametrize("texts, words", [
+    (["all-reduce", "a/mine.py:Mine"], ""), (["all-reduce", "all-reduce"], "named twice"),
+    (["a/mine.py:Mine", "ddp", "b/mine.py:Mine"], "a/mine.py:Mine and b/mine.py:Mine would both")])
+def test_two_strategies_of_one_label_are_refused(texts, words):
+    with pytest.raises(UsageError, match=words) if words else nullcontext():
+        require_labels(texts)
