@@ -1,4 +1,4 @@
-"""What a run leaves to read: the classification report, a summary in JSON, and the comparison.
+"""The results of a run as files: classification report, summary in JSON, and the comparison.
 
     cat outputs/PartOne/report.txt
 """
