@@ -1,4 +1,4 @@
-"""Which test images are taken for which: one run's confusion matrix, and where others differ.
+"""Figures of confusion: one run's confusion matrix, and the cells in which other runs differ.
 
     python3 scripts/compare.py outputs
 """

@@ -117,12 +117,12 @@ def speed_up(runs: Runs) -> Figure | None:
 
 
 def _kind(run: RecordedRun) -> str:
-    """What averages: runs of one kind on several numbers of ranks make one line."""
+    """A run's strategy: runs that share it, on several numbers of ranks, make one line."""
     return short(run.name).rsplit("/", 1)[-1]
 
 
 def bytes_sent(runs: Runs) -> Figure | None:
-    """What the busiest and the other ranks send an iteration, in megabytes."""
+    """Bars of the megabytes an iteration that the busiest and the least busy rank send."""
     several = [run for run in runs if max(run.bytes_sent.values()) > 0]
     if not several:
         return None

@@ -28,13 +28,13 @@ class Spot(NamedTuple):
 def spots(figure: Figure) -> list[Spot]:
     """All values with a label, in the order drawn. Call when the figure has been laid out."""
     width, height = figure.bbox.size
-    found = []
+    shown = []
     for axes in figure.axes:
         for x, y, words in _values(axes, figure.axes[-1].get_xlabel()):
             right, up = axes.transData.transform((x, y))
             if axes.bbox.padded(1).contains(right, up):
-                found.append(Spot(round(right / width, 4), round(1 - up / height, 4), words))
-    return found
+                shown.append(Spot(round(right / width, 4), round(1 - up / height, 4), words))
+    return shown
 
 
 def _values(axes: Axes, x_label: str) -> Iterator[tuple[float, float, str]]:

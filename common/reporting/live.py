@@ -30,13 +30,13 @@ def watch(folders: Sequence[Path], draw: Callable[[list[RecordedRun], int], obje
     """
     os.nice(NICE)
     drawn: object = None
-    last, told, wait = time.monotonic(), "", pause
+    last, named, wait = time.monotonic(), "", pause
     while True:
         begun, used = time.monotonic(), time.process_time()
         runs, missing = _look(folders)
-        if missing not in ("", told):
+        if missing not in ("", named):
             say(f"waiting: {missing}")
-            told = missing
+            named = missing
         now = [(run.folder, len(run.steps), len(run.events), _goes_on(run)) for run in runs]
         if not runs or now != drawn or any(map(_goes_on, runs)):
             last = begun

@@ -45,7 +45,7 @@ class RecordedRun:
     memory: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def last(self, kind: str) -> dict[str, Any]:
-        """The last event of a kind; empty when there is none."""
+        """The last event of a kind; {} if it never occurred."""
         return next((event for event in reversed(self.events) if event["event"] == kind), {})
 
     @property
@@ -58,7 +58,7 @@ class RecordedRun:
 
     @property
     def metric(self) -> Metric:
-        """What is reported beside the loss."""
+        """The metric that is reported beside the loss."""
         return Metric(**self.start["metric"]) if "metric" in self.start else ACCURACY
 
     @property
@@ -83,7 +83,7 @@ class RecordedRun:
 
     @property
     def mean(self) -> float | None:
-        """Mean seconds an iteration; None when there are none to time."""
+        """Mean seconds an iteration; None if no iteration was timed."""
         return fmean(self.durations) if self.durations else None
 
     @property
@@ -115,7 +115,7 @@ class RecordedRun:
 
     @cached_property
     def overlaps_sync(self) -> bool:
-        """Whether averaging happens inside backward, as DDP does it."""
+        """True if averaging happens inside backward, as in DDP."""
         return self.ranks > 1 and averages_in_backward(self.steps)
 
 

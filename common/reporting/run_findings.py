@@ -1,4 +1,4 @@
-"""What a comparison of runs says: computed, never assumed, and no speed within the spread.
+"""Sentences that compare runs: computed from the logs; within the spread, speeds count as equal.
 
     python3 scripts/compare.py outputs
 """
@@ -19,7 +19,7 @@ WORK = ("workload", "model", "image_size", "batch_size")  # settings: what an it
 
 
 def learning(runs: Sequence[RecordedRun]) -> str:
-    """Whether the runs learn the same thing, and if not the gravest cause; without what to do."""
+    """Says if the runs learn the same, and if not the gravest cause; without advice."""
     return causes_of_differences(runs)[0].split("; ")[0]
 
 
@@ -59,7 +59,7 @@ def repeated(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
 
 
 def train_the_same(runs: Sequence[RecordedRun]) -> bool:
-    """Whether an iteration of all of them is the same work but for its precision and its ranks."""
+    """True if an iteration is the same work in all runs, but for precision and ranks."""
     return len({tuple(run.settings.get(name) for name in WORK) for run in runs}) < 2
 
 
@@ -143,7 +143,7 @@ def where_time_goes(runs: Sequence[RecordedRun]) -> str:
 
 
 def bytes_moved(runs: Sequence[RecordedRun]) -> str:
-    """What the busiest rank of each run sends; runs that send equally much are named together."""
+    """Says how much each run's busiest rank sends; runs that send equally much are together."""
     by_amount: dict[str, list[str]] = {}
     for run in sorted(runs, key=lambda run: -max(run.bytes_sent.values())):
         if most := max(run.bytes_sent.values()):
@@ -165,13 +165,13 @@ def amount(sent: float) -> str:
 
 
 def straggling(runs: Sequence[RecordedRun]) -> str:
-    """The first straggler of any run, or that there is none."""
+    """The first straggler of any run; or a sentence that denies one, or "" if that is unknown."""
     several = [run for run in repeated(runs) if run.ranks > 1]
-    told = [f"{short(run.name)}: {text}" for run in several
-            if not (text := straggler(run.steps)).startswith("no ")]
+    stragglers = [f"{short(run.name)}: {text}" for run in several
+                  if not (text := straggler(run.steps)).startswith("no ")]
     # of a rank whose log is missing nothing is known
     whole = all(len(run.phases) == run.ranks for run in several)
-    return told[0] if told else "no rank is a straggler" if several and whole else ""
+    return stragglers[0] if stragglers else "no rank is a straggler" if several and whole else ""
 
 
 def scores(runs: Sequence[RecordedRun]) -> str:
@@ -188,11 +188,11 @@ def scores(runs: Sequence[RecordedRun]) -> str:
 
 
 def summary(runs: Sequence[RecordedRun]) -> list[str]:
-    """What else there is to say, in plain language: one sentence each, whole, nothing empty."""
+    """The remaining findings in plain language: one whole sentence each, without empty ones."""
     return as_sentences([speed_up(runs), *strategies(runs), where_time_goes(runs),
                          bytes_moved(runs), straggling(runs), scores(runs)])
 
 
 def as_sentences(sentences: Sequence[str]) -> list[str]:
-    """Those that are not empty, with a capital and a full stop."""
+    """The sentences that are not empty, with a capital and a full stop."""
     return [capital(sentence) + "." for sentence in sentences if sentence]

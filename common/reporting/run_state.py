@@ -18,7 +18,7 @@ PATIENCE = 60.0  # seconds of silence, or ten iterations if that is longer
 
 
 class State(NamedTuple):
-    """Whether a run lives, in `words`, and the exit code for that; and how far it has come.
+    """The state of a run in `words`, with the exit code for it, and its progress.
 
     Of `last` iterations `done` are; `speed` has recent loss, speed and phase. A run that is neither
     running nor finished has failed, or fallen silent.
@@ -98,7 +98,7 @@ def _speed(run: RecordedRun, recent: list[dict], usual: float) -> str:
 
 
 def describe(run: RecordedRun, now: float) -> tuple[str, int]:
-    """What to say about a run, in three lines, and its exit code."""
+    """Describes a run's state in three lines; also returns its exit code."""
     state = state_of(run, now)
     return f"{state.title}: {state.words}\n  {state.place}\n  {state.speed}", state.code
 

@@ -66,7 +66,7 @@ def _test_score(run: RecordedRun) -> str:
 
 
 def _metric(runs: Runs) -> str:
-    """What the runs report beside the loss."""
+    """The names of the metrics that the runs report beside the loss."""
     return " or ".join(dict.fromkeys(run.metric.name for run in runs))
 
 
@@ -129,13 +129,13 @@ def by_class(runs: Runs) -> Table:
 
 
 def waiting(runs: Runs) -> Table:
-    """Who waits for whom: a row a rank of the runs whose ranks' logs are all there."""
+    """The table of waiting: one row a rank, for the runs with the logs of all ranks."""
     rows = []
     for run in runs:
-        for rank, found in waits(run).items():
+        for rank, wait_ in waits(run).items():
             host = f" ({run.hosts[rank]})" if run.hosts.get(rank) else ""
-            rows.append((f"{short(run.name)}, rank {rank}{host}", f"{1000 * found.own:.1f}",
-                         f"{1000 * found.waits:.1f}", found.whom))
+            rows.append((f"{short(run.name)}, rank {rank}{host}", f"{1000 * wait_.own:.1f}",
+                         f"{1000 * wait_.waits:.1f}", wait_.whom))
     return Table("Who waits for whom in an iteration, mean of the last ones: milliseconds of a "
                  "rank's own work, how long it waits at least because another rank's takes longer, "
                  "and the rank whose took longest most often",
@@ -143,7 +143,7 @@ def waiting(runs: Runs) -> Table:
 
 
 def travel(found: Sequence[Interval], name: str) -> Table:
-    """Which bytes travel behind which computation, in one traced step."""
+    """The table of one traced step: bytes made ready and sent during each computation."""
     unit, size = unit_of(found)
     return Table(f"{name}: what rank 0 computes in its last traced step, and the bytes that it "
                  f"sends meanwhile; {in_words(found)}",
@@ -154,7 +154,7 @@ def travel(found: Sequence[Interval], name: str) -> Table:
 
 
 class Proof(NamedTuple):
-    """What scripts/prove.py wrote: its claim, the table behind it, and all as tables."""
+    """A file of scripts/prove.py: its claim, the table behind it, and all its tables."""
 
     claim: str
     best: dict[str, Any]
@@ -162,7 +162,7 @@ class Proof(NamedTuple):
 
 
 def read_proof(path: Path) -> Proof:
-    """The proof in a file; raises DataError when it holds none."""
+    """The proof in a file. Raises DataError if it does not hold one."""
     try:
         data = read_json(path)
         best = best_table(data["tables"])

@@ -39,12 +39,12 @@ def spans(trace: Trace, rank: int, step: Span, chosen: Choice) -> list[Span]:
 
 
 def _within(step: Span, events: Iterable[Event]) -> list[Span]:
-    found = []
+    parts = []
     for event in events:
         start, end = max(event["ts"], step[0]), min(event["ts"] + event["dur"], step[1])
         if end > start:
-            found.append((MICROSECONDS * (start - step[0]), MICROSECONDS * (end - start)))
-    return found
+            parts.append((MICROSECONDS * (start - step[0]), MICROSECONDS * (end - start)))
+    return parts
 
 
 def computing(trace: Trace, rank: int) -> list[Event]:
@@ -101,7 +101,7 @@ def _joined(pieces: Iterable[Span]) -> list[Span]:
 
 
 def title(trace: Trace, counted: float) -> str:
-    """What the last step of a trace shows; `counted` are the bytes that rank 0's log has sent."""
+    """A title for the last step of a trace; `counted` are the bytes sent by rank 0's log."""
     ranks = ranks_of(trace)
     if len(ranks) == 1:
         return "one step of one rank"

@@ -1,4 +1,4 @@
-"""Which bytes travel behind which computation, layer by layer: from a merged trace.
+"""Bytes sent during each computation, layer by layer: from a merged trace.
 
     python3 scripts/compare.py outputs        # for runs with --profile, on CPUs
 
@@ -34,7 +34,7 @@ UNITS = {"MB": 1e6, "kB": 1e3, "bytes": 1.0}
 
 
 class Interval(NamedTuple):
-    """What rank 0 computes from `start` to `end`, in milliseconds of its last traced step.
+    """The computation of rank 0 from `start` to `end`, in milliseconds of its last traced step.
 
     `made` are the bytes of the gradients that are ready at its end, `travelled` those that rank 0
     sent meanwhile.
@@ -80,17 +80,17 @@ def _layers(events: Iterable[Event], backward: Event) -> list[tuple[str, float, 
     Smaller ones, biases and batch norm's, are counted with the next of these. Of several passes
     in a step the last one counts, whose `backward` is given.
     """
-    found: list[tuple[str, float, float]] = []
+    layers: list[tuple[str, float, float]] = []
     small = 0.0
     for event in events:
         if is_gradient(event) and event["ts"] >= backward["ts"] and bytes_of(event):
             small += bytes_of(event)
             shape = event["args"]["Input Dims"][0]
             if len(shape) > 1:
-                found.append(("x".join(map(str, shape)), event["ts"] + event["dur"], small))
+                layers.append(("x".join(map(str, shape)), event["ts"] + event["dur"], small))
                 small = 0.0
-    return [(f"layer {len(found) - place}: {shape}", at, size)
-            for place, (shape, at, size) in enumerate(found)]
+    return [(f"layer {len(layers) - place}: {shape}", at, size)
+            for place, (shape, at, size) in enumerate(layers)]
 
 
 def _part(event: Event, start: float, end: float) -> float:
@@ -113,7 +113,7 @@ def in_words(found: Sequence[Interval]) -> str:
 
 
 def unit_of(found: Sequence[Interval]) -> tuple[str, float]:
-    """The unit in which all that is sent is no small number: its name and its bytes."""
+    """The name and bytes of the unit in which the total sent is at least 1."""
     whole = sum(each.travelled for each in found)
     return next((each for each in UNITS.items() if whole >= each[1]), ("bytes", 1.0))
 

@@ -1,4 +1,4 @@
-"""Who waits for whom: what each rank's own work says of its recent iterations.
+"""Waiting between ranks, derived from each rank's own work in its recent iterations.
 
     python3 scripts/compare.py outputs
 

@@ -128,12 +128,12 @@ def _require_group(environment: Mapping[str, str]) -> None:
 def _meet(board: Board, watch: Watch, loader: Any) -> list[int | None]:
     """The lengths of all ranks' loaders, by rank; the watch learns the ranks' names."""
     me = [socket.gethostname(), os.getpid(), _address(), _length(loader)]
-    told = board.collect("the witness's start", me, list,
-                         hint=": every rank must enter `with witness(...)`, or call train_model")
+    ranks = board.collect("the witness's start", me, list,
+                          hint=": every rank must enter `with witness(...)`, or call train_model")
     watch.links.ranks = [RankInfo(rank, host, pid, address, "")
-                         for rank, (host, pid, address, _) in enumerate(told)]
-    watch.names = [f"rank {rank} ({host}, pid {pid})" for rank, (host, pid, *_) in enumerate(told)]
-    return [length for *_, length in told]
+                         for rank, (host, pid, address, _) in enumerate(ranks)]
+    watch.names = [f"rank {rank} ({host}, pid {pid})" for rank, (host, pid, *_) in enumerate(ranks)]
+    return [length for *_, length in ranks]
 
 
 def _address() -> str:
@@ -179,7 +179,7 @@ def _explained(lengths: Sequence[int | None]) -> Iterator[None]:
 
 @contextmanager
 def _all_or_none(board: Board) -> Iterator[None]:
-    """What ends one rank's loop ends all of them, with one sentence; the leader leaves last."""
+    """Ends the loops of all ranks, with one sentence, once one rank's has ended so; leader last."""
     try:
         yield
     except Found as failure:
