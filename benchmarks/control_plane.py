@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What joining and watching many ranks costs, and how soon a lost rank is named, without training.
+"""Measures joining and watching many ranks, and how soon a lost one is named, without training.
 
     python3 benchmarks/control_plane.py                          # 25 minutes, needs 6 GB
     python3 benchmarks/control_plane.py --sizes 16 64 --minutes 1 --runs 1
@@ -128,17 +128,17 @@ def _busy(pid: int) -> float:
 def measure(size: int, runs: int, seconds: float) -> dict[str, Any]:
     """All figures of one size."""
     print(f"{size} ranks", file=sys.stderr, flush=True)
-    found: dict[str, Any] = {"size": size, "runs": runs, "load": os.getloadavg()[0],
-                             **quiet(size, seconds)}
-    print(f"without a fault: {found}", file=sys.stderr, flush=True)
-    starts = [found["start_up"]]
+    figures: dict[str, Any] = {"size": size, "runs": runs, "load": os.getloadavg()[0],
+                               **quiet(size, seconds)}
+    print(f"without a fault: {figures}", file=sys.stderr, flush=True)
+    starts = [figures["start_up"]]
     for fault in FAULTS:
         named = [name_lost(size, fault) for _ in range(runs)]
         print(f"{fault}: {named}", file=sys.stderr, flush=True)
-        found[fault] = [each.seconds for each in named if not each.false_alarms]
+        figures[fault] = [each.seconds for each in named if not each.false_alarms]
         starts += [each.start_up for each in named]
-        found["false_alarms"] += sum(each.false_alarms for each in named)
-    return found | {"start_up": starts}
+        figures["false_alarms"] += sum(each.false_alarms for each in named)
+    return figures | {"start_up": starts}
 
 
 def table(found: list[dict[str, Any]]) -> str:
@@ -171,13 +171,13 @@ def main() -> None:
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # it tells of each name it cannot find
     preload("benchmarks.control_plane_benchmark.ranks")
-    found = []
+    rows = []
     for size in sorted(options.sizes):
         is_largest = size == max(options.sizes)
-        found.append(measure(size, options.runs, options.minutes * (60 if is_largest else 6)))
+        rows.append(measure(size, options.runs, options.minutes * (60 if is_largest else 6)))
         if options.json:
-            options.json.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"{table(found)}\n\nmedian (p95); {options.runs} runs of each fault, a start for each; "
+            options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    print(f"{table(rows)}\n\nmedian (p95); {options.runs} runs of each fault, a start for each; "
           f"a stuck rank at --timeout {SHORT_PATIENCE:.0f}; {conditions()}")
 
 

@@ -76,9 +76,9 @@ def seconds_until_all_ended(fault: str, folder: Path, chance: random.Random) -> 
             process.kill()
             process.wait()
     for rank, code in zip(others, codes, strict=True):
-        said = (folder / f"rank{rank}.txt").read_text()
-        if code != PeerLost.exit_code or f"rank {lost} (" not in said:
-            raise DataError(f"rank {rank} ended with {code} and does not name rank {lost}: {said}")
+        text = (folder / f"rank{rank}.txt").read_text()
+        if code != PeerLost.exit_code or f"rank {lost} (" not in text:
+            raise DataError(f"rank {rank} ended with {code} and does not name rank {lost}: {text}")
     return seconds
 
 
@@ -89,14 +89,14 @@ def main() -> None:
     options = parser.parse_args()
     runs, chance, rows, faults = options.runs, random.Random(0), [], {}
     for fault in FAULTS:
-        found = []
+        seconds = []
         for _ in range(runs):
             with tempfile.TemporaryDirectory() as name:
-                found.append(seconds_until_all_ended(fault, Path(name), chance))
-        p95 = quantiles(found, n=20, method="inclusive")[-1] if runs > 1 else found[0]
-        faults[fault] = {"median": median(found), "p95": p95, "longest": max(found),
-                         "seconds": found}
-        rows.append((fault, *(f"{each:.1f} s" for each in (median(found), p95, max(found)))))
+                seconds.append(seconds_until_all_ended(fault, Path(name), chance))
+        p95 = quantiles(seconds, n=20, method="inclusive")[-1] if runs > 1 else seconds[0]
+        faults[fault] = {"median": median(seconds), "p95": p95, "longest": max(seconds),
+                         "seconds": seconds}
+        rows.append((fault, *(f"{each:.1f} s" for each in (median(seconds), p95, max(seconds)))))
     print(f"{markdown_table(('fault', 'p50', 'p95', 'longest'), rows)}\n\n{RANKS} ranks, {runs} "
           f"runs each; {conditions()}")
     if options.json:

@@ -132,9 +132,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="of each run of Part One")
     parser.add_argument("--precision", default="bf16", choices=("float32", "bf16"))
     options = parser.parse_args()
-    found = {"loader": loader_speeds(options), "transforms": transform_speeds(options),
-             "runs": [train(options) for _ in range(options.repeats)]}
-    show(found, options)
+    results = {"loader": loader_speeds(options), "transforms": transform_speeds(options),
+               "runs": [train(options) for _ in range(options.repeats)]}
+    show(results, options)
 
 
 if __name__ == "__main__":

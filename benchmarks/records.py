@@ -1,4 +1,4 @@
-"""What a benchmark found, as a file that README and documents are held against.
+"""Files of benchmark results, which README and documents are tested against.
 
     python3 benchmarks/detection.py --runs 10 --json docs/results/detection.json
 """

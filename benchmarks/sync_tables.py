@@ -61,7 +61,7 @@ def largest_gap(cells: list[Cell]) -> tuple[float, str]:
     counted").
     """
     gaps = [(abs(rank["payload_sent"] / rank["counted"] - 1),
-             f"{name}, rank {number} of {found['nodes']}, {found['rate']}")
-            for found in cells for name, row in found["variants"].items()
+             f"{name}, rank {number} of {cell['nodes']}, {cell['rate']}")
+            for cell in cells for name, row in cell["variants"].items()
             for number, rank in enumerate(row["bytes"]) if rank["counted"]]
     return max(gaps, default=(0.0, "nothing counted"))

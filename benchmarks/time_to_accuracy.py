@@ -47,9 +47,9 @@ def train(seed: int, options: argparse.Namespace) -> dict[str, float]:
                    f"seed {seed}")
         launched = time.perf_counter() - begun
         run = Path(folder) / "PartOne"
-        found = figures(list(read_events(run / "metrics_rank0.jsonl")),
-                        json.loads((run / "summary.json").read_text()))
-    return found | {"launched": launched}
+        values = figures(list(read_events(run / "metrics_rank0.jsonl")),
+                         json.loads((run / "summary.json").read_text()))
+    return values | {"launched": launched}
 
 
 def figures(events: list[dict], summary: dict) -> dict[str, float]:
@@ -61,12 +61,12 @@ def figures(events: list[dict], summary: dict) -> dict[str, float]:
                                                                               "checkpoint"))
     images = sum(event["samples"] for event in events if event["event"] == "epoch")
     validated = [event for event in events if event["event"] == "validation"]
-    found = {"training": training, "images": images / training}
+    values = {"training": training, "images": images / training}
     if validated:
-        return found | {"accuracy": 100 * validated[-1]["accuracy"],
-                        "mirrored": 100 * validated[-1]["mirrored_accuracy"]}
-    return found | {"accuracy": 100 * summary["test_accuracy"],
-                    "mirrored": 100 * summary["mirrored_test_accuracy"]}
+        return values | {"accuracy": 100 * validated[-1]["accuracy"],
+                         "mirrored": 100 * validated[-1]["mirrored_accuracy"]}
+    return values | {"accuracy": 100 * summary["test_accuracy"],
+                     "mirrored": 100 * summary["mirrored_test_accuracy"]}
 
 
 def table(runs: dict[int, dict[str, float]]) -> str:

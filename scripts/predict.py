@@ -61,9 +61,9 @@ def predict(options: argparse.Namespace) -> None:
     seen, unseen = divide(source.cells, options.calibrate_on)
     model = calibrate(seen, source.machine, source.batch, source.latency)
     print(f"calibrated on {len(seen)} of {len(source.cells)} cells: {source.words}")
-    found = checks(model, unseen)
-    if found:
-        print("\n" + check_table(found))
+    compared = checks(model, unseen)
+    if compared:
+        print("\n" + check_table(compared))
     print("\n" + bars_in_words(model, seen))
     print(processors_in_words(source.machine, options.shared_processors))
     if not options.shared_processors:
@@ -73,11 +73,11 @@ def predict(options: argparse.Namespace) -> None:
         print("\n" + step_table(model, ranks, rates))
         print("\n" + "\n".join(which_strategy(model, ranks, rate) for rate in rates))
     print("\n" + scaling_table(model, rates))
-    _draw(model, found, options)
+    _draw(model, compared, options)
 
 
 def parse_flags() -> argparse.Namespace:
-    """What the command line says. Raises UsageError, in one sentence, for what cannot be meant."""
+    """Parses the command line. Raises UsageError, in one sentence, for what is not valid."""
     options = _parser().parse_args()
     for rate in options.rate:
         payload_rate(rate)

@@ -40,7 +40,7 @@ REQUESTS = {"get": 2, "multi_get": 2}
 
 @dataclass
 class Cluster:
-    """What the processes of one cluster share, with a place for each rank; times are monotonic.
+    """Memory shared by a cluster's processes, with a place for each rank; times are monotonic.
 
     `port` is the store's, `patience` the ranks' --timeout. A rank notes when it has `joined`, and
     when a verdict has `ended` it; it counts the `requests` it sends to the store, key by key.
