@@ -1,4 +1,4 @@
-"""What a host's network interfaces have carried, as the kernel counts it.
+"""Byte counters of a host's network interfaces, from the kernel.
 
     python3 -c "from studies.choosing.counters import *; print(read_counters())"
 """

@@ -66,7 +66,7 @@ class Contestant:
 
     @property
     def gradient_bytes(self) -> list[int]:
-        """Of each parameter's gradient, in the model's order."""
+        """Bytes of each parameter's gradient, in the model's order."""
         return [total_bytes([each]) for each in self._model.parameters() if each.requires_grad]
 
 
@@ -112,7 +112,7 @@ def _steps(step: float, seconds: float) -> int:
 
 def _cells(takes: list[tuple[Contestant | None, list[Taken], list[float]]],
            node: Node) -> list[Cell]:
-    """What the leader knows, as cells; `rate` is filled in by who knows the links."""
+    """The leader's measurements as cells; the caller, who knows the links, fills in `rate`."""
     (_, alone, alone_steps), (computing, own, _) = takes[:2]
     assert computing is not None
     sizes = computing.gradient_bytes

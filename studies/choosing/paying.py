@@ -41,7 +41,7 @@ class Paying(NamedTuple):
 
 
 def paying(name: str, cells: Sequence[Cell], made_on: dict[str, Any], latency: float) -> Paying:
-    """What the model says; `cells` are one host alone and all hosts, each on a machine of its own.
+    """Predicts how many hosts pay; `cells` are one host alone and all hosts, each its own machine.
 
     The interval of each bound comes from the rounds, whose turns share the machine's noise.
     """
@@ -52,10 +52,10 @@ def paying(name: str, cells: Sequence[Cell], made_on: dict[str, Any], latency: f
 
     rate, most = cells[0]["rate"], cells[-1]["nodes"]
     hosts, speed = stops_paying(model(cells), name, rate, most)
-    found = [[log(stops_paying(each, name, rate, most)[0])
-              for each in _splits(model(seen), name, seen[-1])]
-             for seen in _by_round(cells, name)]
-    lows, highs = list(map(min, found)), list(map(max, found))
+    logs = [[log(stops_paying(each, name, rate, most)[0])
+             for each in _splits(model(seen), name, seen[-1])]
+            for seen in _by_round(cells, name)]
+    lows, highs = list(map(min, logs)), list(map(max, logs))
     low = exp(fmean(lows) - half_interval(lows)) + ROUNDING
     high = exp(min(fmean(highs) + half_interval(highs), log(most))) - ROUNDING
     return Paying(hosts, speed, min(hosts, max(1, floor(low))), max(hosts, ceil(high)), most)
@@ -90,14 +90,14 @@ def _splits(model: Calibration, name: str, cell: Cell) -> Iterator[Calibration]:
 def paying_in_words(name: str, found: Paying) -> str:
     """A sentence, with its bounds, on no more hosts than were measured."""
     if found.hosts == 1:
-        said = f"a second host does not pay with {name}"
+        text = f"a second host does not pay with {name}"
     else:
-        said = (f"each host more pays with {name} up to {'all ' * (found.hosts == found.measured)}"
+        text = (f"each host more pays with {name} up to {'all ' * (found.hosts == found.measured)}"
                 f"{found.hosts} ({found.speed:.0f} samples/s)")
     bounds = (f"the last that pays is {found.low} to {found.high} hosts" if found.high > found.low
               else "the same")
     more = ("; whether more than were measured would pay is not known"
             if found.high == found.measured else "")
     return (f"By the model of scripts/predict.py, calibrated on one and on {found.measured} hosts, "
-            f"{said}. Over the spread of the rounds, and over all that one number of hosts leaves "
+            f"{text}. Over the spread of the rounds, and over all that one number of hosts leaves "
             f"open in the model: {bounds}{more}.")

@@ -1,4 +1,4 @@
-"""What is compared: every way to average gradients, wired to a model as the mains wire it."""
+"""The compared variants: each way to average gradients, wired to a model as in the mains."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -74,7 +74,7 @@ class Turn:
         yield 1
 
     def iterations(self) -> Iterator[int]:
-        """As many as there are steps to time."""
+        """Counts the steps to time."""
         yield from range(self._steps)
 
     def passes(self, batch: Batch) -> Iterator[Part]:
@@ -152,7 +152,7 @@ class Contestant:
 
     @property
     def gradient_bytes(self) -> list[int]:
-        """Of each parameter's gradient, in the model's order."""
+        """Bytes of each parameter's gradient, in the model's order."""
         return [total_bytes([parameter]) for parameter in self._model.parameters()]
 
 
@@ -193,9 +193,9 @@ def main() -> None:
     options, rest = parser.parse_known_args()
     settings, world = parse_command_line("PartTwo", rest)
     with process_group(world, settings) as node:
-        found = run(options, settings, node)
+        turns = run(options, settings, node)
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / f"rank{world.rank}.json").write_text(json.dumps(found))
+    (options.output / f"rank{world.rank}.json").write_text(json.dumps(turns))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a strategy makes of a NaN on one rank, and of the death of another."""
+"""Findings about accidents: a NaN on one rank, and the death of another."""
 
 import numpy as np
 
@@ -17,8 +17,8 @@ def of_a_nan(outcome: Outcome) -> Finding | None:
                           rank=outcome.trouble.rank) if waits else None
     facts = truth_of(outcome)
     for rank, seen in enumerate(outcome.steps[0].seen):
-        for tensor, (name, found) in enumerate(zip(facts.names, seen.gradients, strict=True)):
-            expected, is_nan = (np.isnan(_row(each)) for each in (facts.mean(0, tensor), found))
+        for tensor, (name, gradient) in enumerate(zip(facts.names, seen.gradients, strict=True)):
+            expected, is_nan = (np.isnan(_row(each)) for each in (facts.mean(0, tensor), gradient))
             if (expected & ~is_nan).any():
                 return Finding.of(outcome, "nan", f"{facts.told(tensor)} on rank {rank} has a "
                                   "number where the mean is NaN, so nobody notices", 0, name, rank)

@@ -17,7 +17,7 @@ Row = np.ndarray
 
 @dataclass(frozen=True)
 class Truth:
-    """What every rank has computed, and what averaging should make of it.
+    """The gradients of every rank, and the means that averaging should yield.
 
     `local[step][rank][tensor]` are gradients as rows; all are float64. They are already weighted,
     so that a plain mean over ranks is the gradient of one rank with the whole batch.
@@ -35,8 +35,8 @@ class Truth:
     def mean(self, step: int, tensor: int) -> Row | None:
         """None where no rank has a gradient; otherwise those that have none count with zeros."""
         rows = [rank[tensor] for rank in self.local[step]]
-        found = [row for row in rows if row is not None]
-        return np.sum(found, 0) / len(rows) if found else None
+        present = [row for row in rows if row is not None]
+        return np.sum(present, 0) / len(rows) if present else None
 
     def counts(self, step: int) -> np.ndarray:
         """The samples of each rank."""
@@ -105,12 +105,12 @@ class Cell:
         return int(self.wrong.sum()) >= ENOUGH
 
     def locals_of(self, step: int, tensor: int) -> list[Row]:
-        """A tensor's gradients on each rank; zeros where there are none."""
+        """A tensor's gradients on each rank; zeros on a rank without one."""
         rows = [rank[tensor] for rank in self.truth.local[step]]
         return [np.zeros_like(self.found) if row is None else row for row in rows]
 
     def holds(self, row: Row | None, tolerance: float = 0.0) -> bool:
-        """Whether this is what stands in the wrong elements."""
+        """True if `row` has the values that stand in the wrong elements."""
         if row is None or row.size != self.found.size:
             return False
         limit = max(self.tolerance, tolerance) * self.scale
@@ -138,8 +138,8 @@ def cells(outcome: Outcome) -> Iterator[Cell]:
     facts = truth_of(outcome)
     for step, seen in enumerate(each.seen for each in outcome.steps):
         for rank, one in enumerate(seen):
-            for tensor, found in enumerate(one.gradients):
-                row = _row(facts, step, tensor, found)
+            for tensor, gradient in enumerate(one.gradients):
+                row = _row(facts, step, tensor, gradient)
                 yield Cell(facts, step, rank, tensor, row, max(EXACT, outcome.tolerance))
 
 

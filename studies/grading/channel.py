@@ -18,7 +18,7 @@ _AT_ONCE = 1 << 20
 
 
 class Malformed(Exception):
-    """A frame is none, too long, or not what was asked for."""
+    """Raised for an answer that is not a frame, is too long, or is not the one asked for."""
 
 
 def frame(header: Mapping[str, Any], body: bytes = b"") -> bytes:
@@ -33,13 +33,13 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
-    found = bytearray()
-    while len(found) < size:
-        part = connection.recv(min(size - len(found), _AT_ONCE))
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(min(size - len(data), _AT_ONCE))
         if not part:
             raise EOFError
-        found += part
-    return bytes(found)
+        data += part
+    return bytes(data)
 
 
 class Channel:
@@ -66,7 +66,7 @@ class Channel:
 
     @property
     def events(self) -> int:
-        """What to wait for."""
+        """The events to poll for."""
         return select.POLLIN | (select.POLLOUT if self._leaving else 0)
 
     def go_on(self, most_body: int) -> tuple[dict[str, Any], bytes] | None:
@@ -105,9 +105,9 @@ class Channel:
         whole = _HEAD.size + header + body
         if len(self._arrived) < whole:
             return None
-        found, self._arrived = self._arrived, bytearray()
-        text = bytes(found[_HEAD.size:_HEAD.size + header])
-        return _parsed(text), bytes(found[_HEAD.size + header:whole])
+        data, self._arrived = self._arrived, bytearray()
+        text = bytes(data[_HEAD.size:_HEAD.size + header])
+        return _parsed(text), bytes(data[_HEAD.size + header:whole])
 
 
 def _parsed(text: bytes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a strategy has sent, beside the bound of its task; and its seconds, beside ours."""
+"""Costs of a strategy: bytes sent, beside the bound of its task; and seconds, beside ours."""
 
 from collections.abc import Sequence
 from math import log2, prod
@@ -15,7 +15,7 @@ SLACK = 1.1  # for headers, and what connections exchange
 
 
 class Cost(NamedTuple):
-    """Of one number of ranks: bytes of the gradient, of the busiest rank and of all together.
+    """The cost on `world` ranks: bytes of the gradient, of the busiest rank and of all together.
 
     Bytes are medians over steps. `slowdown` is the time of backward and averaging on the slowest
     rank, as a multiple of that with our all-reduce; the best step of each, as others may use the
@@ -29,7 +29,7 @@ class Cost(NamedTuple):
     slowdown: float
 
     def share(self, bound: str) -> float:
-        """What was sent, as a share of what `bound`, "ring" or "root", allows."""
+        """Bytes sent, as a fraction of those that `bound`, "ring" or "root", allows."""
         others = self.world - 1
         if bound == "ring":
             return self.busiest / (2 * others / self.world * self.gradient)
@@ -38,7 +38,7 @@ class Cost(NamedTuple):
 
 
 def costs(outcomes: Sequence[Outcome]) -> list[Cost]:
-    """Of each number of ranks from two on that has got so far."""
+    """The costs on each number of ranks, from two, whose timed scenario ended without trouble."""
     return [_cost(each) for each in outcomes
             if each.scenario.is_timed and each.world > 1 and each.trouble is None]
 

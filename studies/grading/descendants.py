@@ -27,12 +27,12 @@ def descendants(process: int) -> Iterator[int]:
 
 
 def _children(process: int) -> list[int]:
-    found = list[int]()
+    children = list[int]()
     with contextlib.suppress(OSError):  # it has ended meanwhile
         for thread in os.listdir(f"/proc/{process}/task"):
             with open(f"/proc/{process}/task/{thread}/children") as listed:
-                found += map(int, listed.read().split())
-    return found
+                children += map(int, listed.read().split())
+    return children
 
 
 def end_descendants() -> None:
@@ -67,7 +67,7 @@ def _signal(process: int, which: int) -> None:
 
 
 def _reap() -> bool:
-    """Whether there are children left; those that have ended are forgotten."""
+    """Forgets children that have ended; True if others are left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -1,4 +1,4 @@
-"""What may have happened to a gradient: one row each, and adding one is adding a row.
+"""Hypotheses about a wrong gradient: one row each, and adding one is adding a row.
 
 Each is asked about the cells that are wrong, and answers with what it sees there; the first that
 explains all of them is the diagnosis.
@@ -23,7 +23,7 @@ class Hypothesis(NamedTuple):
 
 
 def local(cell: Cell) -> str | None:
-    """What was there before."""
+    """Matches the gradient before averaging."""
     if cell.holds(cell.locals_of(cell.step, cell.tensor)[cell.rank]):
         return "still holds that rank's own gradient"
     return None
@@ -150,7 +150,7 @@ def in_chunks(cell: Cell) -> str | None:
 
 
 def another_operation(cell: Cell) -> str | None:
-    """What other reductions make of the ranks' numbers."""
+    """Matches another reduction of the ranks' numbers: largest, smallest or product."""
     parts = cell.locals_of(cell.step, cell.tensor)
     known: dict[str, Callable] = {"largest": np.max, "smallest": np.min, "product": np.prod}
     return next((f"holds the {name} of the ranks' numbers" for name, reduce in known.items()

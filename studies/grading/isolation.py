@@ -1,4 +1,4 @@
-"""What the kernel lets a process of any user take from itself: sight of others, and their files.
+"""Kernel limits that a process of any user can put on itself: it cannot see others, or their files.
 
 Namespaces hide all processes, networks and connections of the machine, and make its files
 read-only; Landlock forbids writing, signals and looking into processes outside of its domain. Both
@@ -47,7 +47,7 @@ def _checked(result: int) -> int:
 
 
 def is_possible() -> bool:
-    """Whether this user may make namespaces here: tried in a process that ends at once."""
+    """True if this user may make namespaces here: tried in a process that ends at once."""
     trial = CONTEXT.Process(target=_try)
     trial.start()
     trial.join()

@@ -39,5 +39,5 @@ def _at_most(which: int, limit: int) -> None:
 def _bytes_of(what: str) -> int:
     """Memory of this process by now: importing torch alone takes much of it."""
     with open("/proc/self/status") as status:
-        found = next(line for line in status if line.startswith(f"{what}:"))
-    return int(found.split()[1]) * 1024
+        entry = next(line for line in status if line.startswith(f"{what}:"))
+    return int(entry.split()[1]) * 1024

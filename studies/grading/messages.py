@@ -1,4 +1,4 @@
-"""What a rank under test tells the grader, and how it is checked: a rank may send anything."""
+"""Messages from a rank under test to the grader, and their checks: a rank may send anything."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -19,7 +19,7 @@ KINDS = ("raises", "mixed-shapes", "ends-process")
 
 
 class Order(NamedTuple):
-    """What a rank is to do next, at `start` on the machine's monotonic clock.
+    """The next step for a rank, to begin at `start` on the machine's monotonic clock.
 
     It is the step of a scenario, by their numbers; with `is_settling` the step is over on every
     rank, and the rank looks at its gradients again.
@@ -44,12 +44,12 @@ class Ready(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """One rank after `average`; gradients by parameter, None where there is none.
+    """The state of one rank after `average`; gradients by parameter, None for one without.
 
-    `returned` says what `average` has returned, "" for nothing; `replaced` whether it has put
-    other tensors into the list. Weights are those before `average`, after it, and after the
-    optimizer's step. `under_way` names a tensor that was changed while it was being summed, "" for
-    none.
+    `returned` describes the value that `average` has returned, "" for None; `replaced` says whether
+    it has put other tensors into the list. Weights are those before `average`, after it, and after
+    the optimizer's step. `under_way` names a tensor that was changed while it was being summed, or
+    is "".
     """
 
     gradients: list[np.ndarray | None]
@@ -111,10 +111,10 @@ def most_bytes(scenario: Scenario) -> int:
 def read(header: Header, body: bytes, kind: type, order: Order | None,
          scenario: Scenario | None) -> Message:
     """The `kind` of message that was asked for, or a Raised. Raises Malformed for anything else."""
-    told = header.get("message")
-    if told == "Raised":
+    name = header.get("message")
+    if name == "Raised":
         return _raised(header)
-    if told != kind.__name__ or header.get("order") != (order and list(order[:2])):
+    if name != kind.__name__ or header.get("order") != (order and list(order[:2])):
         raise Malformed("its answer is not to what it was asked")
     if kind is Started:
         return Started(int(_number(header, "process", 1 << 31)))

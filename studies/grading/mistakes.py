@@ -33,21 +33,21 @@ def mistakes(checks: Sequence[Check]) -> list[Finding]:
     """
     common = [check for check in checks if not check.scenario.is_special
               and not _is_a_sign(check, checks)]
-    found: dict[str, tuple[bool, Finding]] = {}
+    firsts: dict[str, tuple[bool, Finding]] = {}
     for check in sorted(checks, key=lambda check: check.world == 1):
         for each in _news(check, checks):
             explained = _explained(each, check, checks, common)
-            found.setdefault(explained.id, (check.scenario.is_special, explained))
-    if "wrong-divisor" in found:  # by the number of others, which is none on two ranks
-        found.pop("sum-not-divided", None)
-    if not found and not all(check.was_run for check in checks):
+            firsts.setdefault(explained.id, (check.scenario.is_special, explained))
+    if "wrong-divisor" in firsts:  # by the number of others, which is 1 on two ranks
+        firsts.pop("sum-not-divided", None)
+    if not firsts and not all(check.was_run for check in checks):
         return [Finding("time-limit", HEADLINES["time-limit"])]
-    return [each for _, each in sorted(found.values(), key=lambda each: (
+    return [each for _, each in sorted(firsts.values(), key=lambda each: (
         each[1].id not in CHEATS, each[0], GRAVITY[each[1].id]))]
 
 
 def _is_a_sign(check: Check, checks: Sequence[Check]) -> bool:
-    """Whether it fails because of what is special in it: plain training works on as many ranks."""
+    """True if it fails because of its special feature: plain training works on as many ranks."""
     return (bool(check.findings) and check.scenario.name in SIGNS
             and any(each.is_passed and each.scenario is BASIC and each.world == check.world
                     for each in checks))
@@ -65,7 +65,7 @@ def _news(check: Check, checks: Sequence[Check]) -> Iterator[Finding]:
 
 def _explained(found: Finding, check: Check, checks: Sequence[Check],
                common: Sequence[Check]) -> Finding:
-    """As the sign of another mistake, where it goes wrong in some cases alone."""
+    """The mistake that a finding is a sign of, if it fails only in some cases; else itself."""
     if found.id in (*CHEATS, "time-limit"):
         return found
     if _is_a_sign(check, checks):
@@ -76,8 +76,8 @@ def _explained(found: Finding, check: Check, checks: Sequence[Check],
     if check in common and right and wrong == {1}:
         return found.because("single-rank")
     if check in common and 2 in right:
-        told = f" (right on {_words(right - {1})}, wrong on {_words(wrong - {1})})"
-        return found.because("two-not-three", told)
+        where = f" (right on {_words(right - {1})}, wrong on {_words(wrong - {1})})"
+        return found.because("two-not-three", where)
     return found
 
 

@@ -29,10 +29,10 @@ def rounded(cell: Cell) -> str | None:
         return None
     error = float(np.abs(cell.found - cell.expected).max())
     for unit in (unit for unit in UNITS if error <= cell.world * unit):
-        for divisor, told in ((cell.world, "divided, rounded"), (1, "rounded")):
+        for divisor, verb in ((cell.world, "divided, rounded"), (1, "rounded")):
             if any(cell.holds(_sum_of_rounded(cell, how, unit, divisor), SINGLE)
                    for how in (np.trunc, np.floor, np.round)):
-                return (f"is a sum of parts that were {told} to multiples of {unit:.4g} and then "
+                return (f"is a sum of parts that were {verb} to multiples of {unit:.4g} and then "
                         "added")
         if _is_near_multiples(cell.found, unit):
             return f"was rounded to multiples of {unit:.4g}"
@@ -54,7 +54,7 @@ def _is_near_multiples(row: Row, unit: float) -> bool:
 
 
 def _has_16_bits(row: Row) -> bool:
-    """Whether float16, or bfloat16, has these numbers, up to float32 arithmetic."""
+    """True if the numbers are float16's, or bfloat16's, up to float32 arithmetic."""
     as_bfloat = torch.from_numpy(row).bfloat16().double().numpy()
     return any(np.allclose(row, coarse, rtol=SINGLE, atol=0)
                for coarse in (row.astype(np.float16).astype(float), as_bfloat))

@@ -1,4 +1,4 @@
-"""What a strategy is put through: tensors, shards and steps, the same for everyone but their data.
+"""Scenarios that a strategy is tested in: tensors, shards and steps, equal but for their data.
 
 The model of each scenario is linear in its parameters, so a gradient is a mean of known random
 numbers: other ones for every rank, step, tensor and element. Whatever a strategy has done to them
@@ -54,7 +54,7 @@ class Scenario:
 
     @property
     def is_special(self) -> bool:
-        """Whether it says nothing of how many ranks the strategy is right on."""
+        """True if it does not show on how many ranks the strategy is right."""
         return self.is_accident or self.is_zero_on_one or bool(self.unused)
 
     @property
@@ -63,7 +63,7 @@ class Scenario:
 
     @property
     def is_accident(self) -> bool:
-        """Whether something goes wrong that is not the strategy's fault."""
+        """True if something goes wrong that is not the strategy's fault."""
         return self.has_nan or self.loses_a_peer
 
     def model(self, rank: int) -> "LinearModel":

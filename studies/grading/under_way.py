@@ -18,14 +18,14 @@ OTHER_ENDS = ("get_future", "is_completed")  # by which one may learn that a sum
 
 
 class Sums:
-    """Those of this process."""
+    """Watches the asynchronous sums of this process for tensors that change before they end."""
 
     def __init__(self) -> None:
         self._under_way: dict[int, tuple[Any, list[tuple[Tensor, int]]]] = {}
         self._changed: list[Tensor] = []
 
     def watch(self) -> None:
-        """From now on, whoever starts them and however the function was imported."""
+        """Wraps the collectives from now on, whoever starts them and however they were imported."""
         for name in SUMS:
             setattr(dist.ProcessGroup, name, self._starts(getattr(dist.ProcessGroup, name)))
         for name in ("wait", *OTHER_ENDS):
@@ -60,5 +60,5 @@ class Sums:
 
 
 def _is_whole(tensor: Tensor) -> bool:
-    """Whether it is all of its memory: the parts of a tensor have one count together."""
+    """True if the tensor is all of its memory: parts of a tensor share one version count."""
     return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()

@@ -23,7 +23,7 @@ class Prediction(NamedTuple):
 
     @property
     def low(self) -> float:
-        """The bar's lower end; without a bar there is no telling, and it is 0."""
+        """The lower end of the error bar; 0 without a bar."""
         return 0.0 if self.error is None else self.seconds * max(0.0, 1 - self.error)
 
     @property
@@ -75,7 +75,7 @@ class Calibration:
         return Link(1 / bytes_per_second, self.latency)
 
     def seconds(self, name: str, ranks: int, link: Link) -> float:
-        """Of a step with the strategy `name`. Raises UsageError for one that was not measured."""
+        """Seconds of a step with the strategy `name`. Raises UsageError if it was not measured."""
         compute = self.compute(ranks)
         if name == COMPUTE_ONLY:
             return compute.seconds
@@ -97,7 +97,7 @@ def measured(cell: Cell, name: str) -> float:
 
 
 def variants(cells: Sequence[Cell]) -> list[str]:
-    """What was measured and the model knows, compute first."""
+    """The measured variants that the model knows, compute first."""
     return [name for name in (COMPUTE_ONLY, *STRATEGIES)
             if any(name in cell["variants"] for cell in cells)]
 

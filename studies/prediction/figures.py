@@ -63,7 +63,7 @@ def scaling(clusters: Sequence[Cluster], work: Work) -> Figure:
 
 
 def write(figure: Figure, path: Path) -> None:
-    """As SVG. Raises UsageError when that cannot be written."""
+    """Writes a figure as SVG. Raises UsageError if it cannot be written."""
     with writing(path):
         path.write_text(svg(figure))
     print(f"\nto look at: {path}")

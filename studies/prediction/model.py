@@ -174,7 +174,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 
 def link_seconds(strategy: Strategy, gradient: Gradient, compute: Compute, ranks: int,
                  link: Link) -> float:
-    """What the links add to a step: all they take, or what exceeds backward."""
+    """Seconds that the links add to a step: all they take, or only those that exceed backward."""
     if not strategy.limits:
         return strategy.wire(gradient, ranks, link)
     sizes, parts = gradient.buckets(strategy.limits)

@@ -86,7 +86,7 @@ class Cluster:
 
     @property
     def slowest(self) -> Link:
-        """What a ring over all ranks runs at: some of its messages take the slowest link."""
+        """The slowest link, which limits a ring over all ranks: some of its messages take it."""
         return max((level.link for level in self.levels if level.size > 1),
                    key=lambda link: link.seconds_per_byte, default=self.levels[0].link)
 
@@ -120,7 +120,7 @@ class Work:
 
 
 def step_of(model: Calibration) -> Work:
-    """What each rank of a large cluster does: a quarter of the global batch, as on four nodes.
+    """The work of each rank in a large cluster: a quarter of the global batch, as on four nodes.
 
     Each has processors of its own, and gradients leave in Part Three's buckets.
     """

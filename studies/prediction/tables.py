@@ -1,4 +1,4 @@
-"""What the model says, in lines of text: steps by strategy and rate, and what follows from them."""
+"""The model's predictions in lines of text: steps by strategy and rate, and conclusions."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -42,14 +42,14 @@ def step_table(model: Calibration, ranks: int, rates: Sequence[str | float]) -> 
 
 
 def rate_in_words(rate: str | float) -> str:
-    """As it was given; a measured one in Mbit/s."""
+    """A rate as it was given; a measured one in Mbit/s."""
     return rate if isinstance(rate, str) else f"{rate * 8 / 1e6:.0f} Mbit/s, measured"
 
 
 def which_strategy(model: Calibration, ranks: int, rate: str | float) -> str:
     """The fastest one, and those that the error bars cannot tell from it."""
-    found = [(name, model.predict(name, ranks, payload_rate(rate))) for name in model.costs]
-    (best, seconds), *others = sorted(found, key=lambda each: each[1].seconds)
+    steps = [(name, model.predict(name, ranks, payload_rate(rate))) for name in model.costs]
+    (best, seconds), *others = sorted(steps, key=lambda each: each[1].seconds)
     text = f"{ranks} nodes, {rate_in_words(rate)}: {best}, {seconds.seconds:.3f} s a step "
     if seconds.error is None:
         return text + f"({why_no_bar(model, best, ranks)})"
@@ -67,7 +67,7 @@ def why_no_bar(model: Calibration, name: str, ranks: int) -> str:
 
 
 def bars_in_words(model: Calibration, cells: Sequence[Cell]) -> str:
-    """What the error bars are made of, or why there are none."""
+    """Explains the error bars, or why they are absent."""
     least, most = model.measured
     if all(error is None for error in model.errors.values()):
         return (f"{NO_BAR}: that takes {LEAST_CELLS} cells (numbers of nodes, or rates), and here "
@@ -111,9 +111,9 @@ def scaling_table(model: Calibration, rates: Sequence[str | float]) -> str:
     """
     most, rows = model.measured[1], []
     for name in model.costs:
-        found = [stops_paying(model, name, payload_rate(rate), most) for rate in rates]
+        paying = [stops_paying(model, name, payload_rate(rate), most) for rate in rates]
         rows.append((name, *(f"{'all ' * (ranks == most)}{ranks} node{'s' * (ranks > 1)}, "
-                             f"{speed:.0f} images/s" for ranks, speed in found)))
+                             f"{speed:.0f} images/s" for ranks, speed in paying)))
     table = markdown_table(("another node pays up to", *map(rate_in_words, rates)), rows)
     return f"{table}\n\n{limits_in_words(model)}"
 

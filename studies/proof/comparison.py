@@ -85,12 +85,12 @@ def bounds(reference: Mapping[str, list[Tensor]], summands: int, perturbed: Iter
     layers = sum(weight.dim() > 1 for weight in reference["weights"])
     scale = 2 * layers * sqrt(summands) * torch.finfo(reference["weights"][0].dtype).eps
     measured = worst([*perturbed, dict.fromkeys(QUANTITIES, Gap(0.0, 0.0))])
-    found = {}
+    gaps = {}
     for name in QUANTITIES:
         top = largest(reference[name])
         allowed = min(limit, max(scale * top, FACTOR * measured[name].absolute))
-        found[name] = Gap(allowed, allowed / (top or 1.0))
-    return found
+        gaps[name] = Gap(allowed, allowed / (top or 1.0))
+    return gaps
 
 
 def beyond(gaps: Gaps, allowed: Gaps) -> list[str]:

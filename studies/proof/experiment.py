@@ -61,13 +61,13 @@ class Case:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it breaks the promise of one trajectory."""
+        """True if it breaks the promise of one trajectory."""
         return bool(self.beyond) and self.is_meant_to_agree
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What one rank learned, in a file; what rounding does to it; the bounds that follow."""
+    """The results of one rank, in a file; their changes by rounding; and the bounds that follow."""
 
     problem: Problem
     path: Path

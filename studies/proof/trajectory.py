@@ -1,4 +1,4 @@
-"""What one rank learns: the real loop over the real loaders, whatever stands in the seam."""
+"""Records a training: the real loop over the real loaders, with any strategy in the seam."""
 
 import json
 import tempfile
@@ -82,7 +82,7 @@ gradients" as the optimizer was given them, "weights", "statistics" (this rank's
 
 @dataclass(frozen=True)
 class Problem:
-    """What is trained: `settings`, and the workload that they name.
+    """The training to compare: `settings`, and the workload that they name.
 
     `settings.batch_norm` may also be "frozen". `samples` thins the training set out to so many;
     `row` is for a workload that is not in the table, and must be importable as every argument.
