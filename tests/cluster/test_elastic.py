@@ -85,7 +85,7 @@ def on(hosts: Box, programs: list[Program]) -> Iterator[None]:
 
 
 def train(ranks: int, folder: Path) -> bool:
-    """Whether by the leader's log so many ranks are training: they have finished a step."""
+    """True if so many ranks are training by the leader's log: they have finished a step."""
     events = list(read_events(folder / "metrics_rank0.jsonl"))
     starts = [place for place, event in enumerate(events) if event["event"] == "start"]
     return (bool(starts) and events[starts[-1]]["world_size"] == ranks
@@ -123,7 +123,7 @@ def undisturbed(part: str, folder: Path) -> Path:
 
 
 def end_of(run: Path) -> dict[str, Any]:
-    """What a run has come to: each tensor as bytes, and the epochs' losses."""
+    """The results of a run: each tensor as bytes, and the epochs' losses."""
     contents = checkpoint_file.read(run / "checkpoints" / f"Epoch_{EPOCHS}.pt")
     momentum = contents["optimizer_state_dict"]["state"]
     tensors = contents["model_state_dict"] | {

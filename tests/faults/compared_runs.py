@@ -1,9 +1,9 @@
-"""What differs between two folders of one run: whole checkpoints, logs, metrics and reports.
+"""Differences between two folders of one run: whole checkpoints, logs, metrics and reports.
 
     for line in differences(undisturbed, resumed): print(line)
 
-Left out are times and memory. A resumed run says some things again, and that it goes on: of a log's
-lines the repeated ones count once, and so do starts and notes among the metrics.
+Times and memory are ignored. A resumed run repeats some lines, and says that it goes on: repeated
+lines of a log count once, and so do starts and notes among the metrics.
 """
 
 import json

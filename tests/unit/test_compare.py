@@ -237,7 +237,7 @@ def without_policy(page) -> str:
 
 
 def dump(page, folder, dark: bool) -> str:
-    """What a browser has made of the page ten seconds later."""
+    """The page as a browser has rendered it ten seconds later."""
     return subprocess.run(
         [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
          "--allow-file-access-from-files", f"--user-data-dir={folder / 'profile'}",
