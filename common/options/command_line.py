@@ -61,11 +61,11 @@ def _given(part: str, arguments: Sequence[str] | None) -> dict[str, Any]:
                for name, value in flags.items()}}
 
 
-def _without_defaults(told: Mapping[str, Any], part: str) -> dict[str, Any]:
+def _without_defaults(in_file: Mapping[str, Any], part: str) -> dict[str, Any]:
     """A run's settings less the defaults of its workload and recipe: flags may name others."""
-    named = {name: told[name] for name in TABLES if name in told}
+    named = {name: in_file[name] for name in TABLES if name in in_file}
     usual = complete(named, part)
-    return {**named, **{name: value for name, value in told.items()
+    return {**named, **{name: value for name, value in in_file.items()
                         if value != getattr(usual, name)}}
 
 

@@ -68,11 +68,11 @@ def _loads(form: str) -> Callable[[str], Any]:
                          "file named .json") from None
 
 
-def _words(found: dict[str, Any], part: str, is_record: bool) -> list[str]:
+def _words(in_file: dict[str, Any], part: str, is_record: bool) -> list[str]:
     """The settings in a file, as the words of a command line."""
     words: list[str] = []
     rows = Settings.rows()
-    for key, value in found.items():
+    for key, value in in_file.items():
         name = key.replace("-", "_")
         if name in Launch.rows():
             raise UsageError(f"{key} is for one start, and the file for every one: give "

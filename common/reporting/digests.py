@@ -18,7 +18,7 @@ def have_one_digest(runs: Sequence[RecordedRun]) -> bool:
 
 
 def digests_as_text(runs: Sequence[RecordedRun]) -> str:
-    """Each run's digest on a line of its own, and last whether they are one."""
+    """Each run's digest on a line of its own, and last the verdict on them."""
     digests = _digests(runs)
     lines = [f"{digest:<8}  {short(run.name)} on {ranks(run.ranks)}"
              for digest, run in zip(digests, runs, strict=True)]

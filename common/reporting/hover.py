@@ -71,12 +71,12 @@ def _bars(axes: Axes, unit: str) -> Iterator[tuple[float, float, str]]:
 
 
 def _row(axes: Axes, y: float) -> str:
-    """The name beside the axis that is nearest."""
+    """The name beside the axis that is nearest to a place."""
     at, names = axes.get_yticks(), [tick.get_text() for tick in axes.get_yticklabels()]
     return names[min(range(len(names)), key=lambda place: abs(at[place] - y))].replace("\n", " ")
 
 
 def _name(artist: Any) -> str:
-    """An artist's label, in the legend or not; "" for what matplotlib has named itself."""
+    """An artist's label, in the legend or not; "" for labels made by matplotlib."""
     label = str(artist.get_label() or "")
     return "" if label.startswith(("_child", "_nolegend_")) else label.removeprefix("_")

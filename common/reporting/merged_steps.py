@@ -94,7 +94,7 @@ def metric_of(paths: Iterable[Path]) -> Metric:
 
 
 def rank_of(path: Path) -> int:
-    """The R of metrics_rankR.jsonl."""
+    """The rank in a file name metrics_rankR.jsonl."""
     name = _RANKS_LOG.fullmatch(path.name)
     assert name is not None
     return int(name[1])
@@ -122,7 +122,7 @@ def merge(place: tuple[int, int], ranks: dict[int, Step], metric: str = ACCURACY
 
 
 def _sum_of_losses(step: Step) -> Fraction | float:
-    """Over the rank's samples; a float where it is not a number or infinite."""
+    """The sum of the loss over the rank's samples; a float if it is not a number or infinite."""
     value = step.get("loss_sum", step["loss"] * step["samples"])
     return Fraction(value) if isinstance(value, str) or isfinite(value) else value
 
@@ -130,7 +130,7 @@ def _sum_of_losses(step: Step) -> Fraction | float:
 def own_work(step: Step, overlaps: bool) -> float:
     """Seconds of a step in which the rank did not wait for another.
 
-    `overlaps` says that averages_in_backward, where a rank may wait in backward too.
+    `overlaps`, from averages_in_backward, says that a rank may wait in backward too.
     """
     seconds = step["seconds"]
     alone = seconds["data"] + seconds["forward"]

@@ -27,7 +27,7 @@ LEAST = 0.001  # of the gradients' bytes: no average travels in fewer, whatever 
 
 
 def moves_bytes(event: Event) -> bool:
-    """Chooses messages."""
+    """True for messages."""
     return is_communication(event["name"])
 
 
@@ -47,14 +47,14 @@ def bytes_sent(event: Event, ranks: int) -> float:
 
 
 def last_step(trace: Trace) -> Span:
-    """From rank 0's last "data" to the end of its "update", in microseconds."""
+    """The time from rank 0's last "data" to the end of its "update", in microseconds."""
     leaders = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["pid"] == 0]
     data, update = (list(filter(phase_is(phase), leaders))[-1] for phase in ("data", "update"))
     return data["ts"], update["ts"] + update["dur"]
 
 
 def phase_is(phase: str) -> Callable[[Event], bool]:
-    """Chooses the spans of a phase, as the host saw it."""
+    """Returns a filter for the spans of a phase, as the host saw it."""
     return lambda event: event["tid"] == PHASE_TRACK and event["name"] == phase
 
 
@@ -88,5 +88,5 @@ def are_all_there(trace: Trace, counted: float, rank: int = 0) -> bool:
 
 
 def is_gradient(event: Event) -> bool:
-    """Chooses the moments at which autograd has a parameter's gradient."""
+    """True for the moments at which autograd has a parameter's gradient."""
     return event["name"] == "torch::autograd::AccumulateGrad"

@@ -49,7 +49,7 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-s
 
 
 class Section(NamedTuple):
-    """A heading, and what stands below it."""
+    """A section of the page: a heading, text, tables and figures."""
 
     title: str
     tables: list[Table]

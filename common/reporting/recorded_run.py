@@ -120,12 +120,12 @@ class RecordedRun:
 
 
 def short(name: str) -> str:
-    """A run's name without its part where the strategy says it all."""
+    """A run's name without its part, if the strategy makes that clear."""
     return name.replace("PartTwo/", "").replace("PartThree", "DDP")
 
 
 def capital(sentence: str) -> str:
-    """With a capital letter, unless it begins with a name out of a user's file."""
+    """The sentence with a capital letter, unless it begins with a name out of a user's file."""
     is_own = "." in sentence.partition(" ")[0][:-1]
     return sentence if is_own else sentence[:1].upper() + sentence[1:]
 
@@ -165,7 +165,7 @@ def _read(name: str, paths: list[Path]) -> RecordedRun | None:
 
 
 def _name(key: Path, folders: list[Path]) -> str:
-    """Short where one folder was searched; with the folder's own name where there were several."""
+    """The run's name: short for one searched folder, with the folder's own name for several."""
     for folder in folders:
         if key.is_relative_to(folder):
             inner = key.relative_to(folder)

@@ -24,7 +24,7 @@ def learning(runs: Sequence[RecordedRun]) -> str:
 
 
 def causes_of_differences(runs: Sequence[RecordedRun]) -> list[str]:
-    """The same for every cause, the gravest first; where nothing compares, how the loss moves."""
+    """The causes of differences, gravest first; the loss's course if runs cannot be compared."""
     learned = [Learned(short(run.name), run.ranks, run.settings, {
         (row["epoch"], row["iteration"]): row["loss"] for row in run.merged},
         run.start.get("has_batch_norm", True), run.last("evaluation").get("weights", ""))
@@ -34,7 +34,7 @@ def causes_of_differences(runs: Sequence[RecordedRun]) -> list[str]:
 
 
 def _course_of_the_loss(losses: Sequence[float], whose: str) -> str:
-    """From the first iteration to the last ones: falls, rises or stays."""
+    """The loss from the first iteration to the last ones: falls, rises or stays."""
     last = losses[1:][-EARLY:]
     if not last:
         return f"the loss{whose} is {losses[0]:.3g} in its only iteration"
@@ -54,7 +54,7 @@ def timed(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
 
 
 def repeated(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """The runs that have a spread: two iterations or more after the first."""
+    """The runs with a spread: two iterations or more after the first."""
     return [run for run in runs if len(run.durations) > 1]
 
 
@@ -90,9 +90,9 @@ def speed_up(runs: Sequence[RecordedRun]) -> str:
 
 
 def strategies(runs: Sequence[RecordedRun]) -> list[str]:
-    """For each number of ranks, every run's speed against gather/scatter's, or the slowest's.
+    """Every run's speed against gather/scatter's, or the slowest's, by number of ranks.
 
-    Nothing where they train different things.
+    Empty if the runs train different things.
     """
     known = repeated(runs)
     if not train_the_same(known):

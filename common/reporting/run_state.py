@@ -39,7 +39,7 @@ class State(NamedTuple):
 
     @property
     def condition(self) -> str:
-        """In a word: running, finished, failed or silent."""
+        """The condition in a word: running, finished, failed or silent."""
         return self.words.partition(" ")[0].rstrip(",")
 
     @property
@@ -48,7 +48,7 @@ class State(NamedTuple):
 
 
 def state_of(run: RecordedRun, now: float) -> State:
-    """How a run is doing; `now` is a time.time() value."""
+    """The state of a run; `now` is a time.time() value."""
     steps = [row[0] for row in run.steps.values() if 0 in row]
     recent, place = steps[-RECENT:], steps[-1]
     usual = median(step["duration"] for step in recent)
@@ -63,14 +63,14 @@ def state_of(run: RecordedRun, now: float) -> State:
 
 
 def tally(states: Iterable[State]) -> str:
-    """How many runs are in which condition: "3 finished, 1 running"; just "finished" if all are."""
+    """Counts the runs in each condition: "3 finished, 1 running"; "finished" if all are."""
     counts = Counter(state.condition for state in states)
     return next(iter(counts)) if len(counts) == 1 else ", ".join(
         f"{count} {condition}" for condition, count in counts.items())
 
 
 def _life(run: RecordedRun, now: float, usual: float) -> tuple[str, int, bool]:
-    """In words, the exit code, and whether the run goes on; `usual` are seconds an iteration."""
+    """(sentence, exit code, whether the run goes on); `usual` are seconds an iteration."""
     outcome = next(event for event in reversed(run.events)
                    if event["event"] in ("start", "failed", "end"))
     log = run.folder / "metrics_rank0.jsonl"
@@ -104,7 +104,7 @@ def describe(run: RecordedRun, now: float) -> tuple[str, int]:
 
 
 def duration(seconds: float) -> str:
-    """In words with two units at most: "3 s", "12 min 5 s", "2 h 10 min"."""
+    """A duration with two units at most: "3 s", "12 min 5 s", "2 h 10 min"."""
     whole = max(0, round(seconds))
     for unit, length, smaller, smaller_length in (("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if whole >= length:

@@ -74,7 +74,7 @@ def _contains(event: Event, moments: list[float]) -> bool:
 def overlap(trace: Trace, other: Choice | None = None) -> float:
     """The fraction of all ranks' communication time, in the last step, in which they also compute.
 
-    With `other`, in which the events that it chooses go on.
+    With `other`, the fraction in which the events that it chooses go on.
     """
     step = last_step(trace)
     moving = overlapped = 0.0
@@ -89,7 +89,7 @@ def overlap(trace: Trace, other: Choice | None = None) -> float:
 
 
 def _joined(pieces: Iterable[Span]) -> list[Span]:
-    """Pieces that overlap count once."""
+    """Joins pieces that overlap, so that they count once."""
     joined: list[Span] = []
     for start, length in sorted(pieces):
         if joined and start <= sum(joined[-1]):
@@ -136,5 +136,5 @@ def timeline(trace: Trace, name: str, counted: float = 0) -> Figure:
 
 
 def _once(name: str, place: int) -> str:
-    """The label of the first row's is in the legend."""
+    """The label for the first row only, so that the legend has it once."""
     return unlisted(name) if place else name

@@ -96,12 +96,12 @@ class Commands(NamedTuple):
 
 
 def _again(resume: str) -> str:
-    """The command that goes on with a run, as one that starts it anew in another folder."""
+    """The command that resumes a run, as one that starts it anew in another folder."""
     return re.sub(f"{OUTPUT_DIR}|{RESUME}", "", resume) + AGAIN
 
 
 def commands(runs: Runs) -> list[Commands]:
-    """One for each command that the logs tell of, which may have started several runs."""
+    """The commands in the logs, each of which may have started several runs."""
     started: dict[str, list[RecordedRun]] = {}
     for run in runs:
         if "resume" in run.start:

@@ -30,7 +30,7 @@ MOST_IN_VAIN = 2
 
 
 class Found(RanksDisagree):
-    """A fault that every rank is told of, in the same words."""
+    """Raised for a fault, on every rank in the same words."""
 
 
 class Observer:
@@ -94,7 +94,7 @@ class Observer:
         self.here.steps += 1
 
     def compare(self, when: str) -> None:
-        """Raises Found, on every rank, what the rows of all ranks show; warns of what may be meant.
+        """Raises Found, on every rank, for faults in the rows of all ranks; warns of possible ones.
 
         Every rank must call it after as many steps, or it waits a few seconds for nothing.
         """
@@ -105,7 +105,7 @@ class Observer:
         self._take(answer or Answer())
 
     def conclude(self) -> None:
-        """The last comparison, when this rank's loop has ended; waits for all ranks' ends."""
+        """Compares for the last time, when this rank's loop has ended; waits for all ranks' ends."""
         self.here.phase, self.here.has_ended = FINISHED, True
         row, answer = self._row(True), None
         self._warn_of_epoch(self._steps)

@@ -12,7 +12,7 @@ SAME_SAMPLES = 0.75  # of two ranks' first epochs: beyond what chance or padding
 
 
 class Row(NamedTuple):
-    """One rank, before its optimizer's next step.
+    """The state of one rank before its optimizer's next step.
 
     `weights` and `gradients` are checksums: one a tensor, or one for all of them. `batches` are the
     fingerprints of those since the last row and `sizes` their numbers of samples; `seen` counts all
@@ -151,7 +151,7 @@ def odd_one(values: Sequence[object]) -> tuple[int, int]:
 
 
 def _sizes(rows: Sequence[Row]) -> str:
-    """Means over batches of other sizes cannot be averaged by dividing by the number of ranks."""
+    """Warns of batches of other sizes: dividing by the number of ranks does not average them."""
     for rank, row in enumerate(rows[1:], 1):
         for index, (here, there) in enumerate(zip(row.sizes, rows[0].sizes, strict=False)):
             if here != there:

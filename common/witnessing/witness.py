@@ -97,7 +97,7 @@ def _several_ranks(model: nn.Module, optimizer: Optimizer, loader: Any, every: i
 
 def _standstill(connect: Callable[[], Store], world: World, observer: Observer,
                 model: nn.Module) -> AbstractContextManager:
-    """Finds ranks that wait for each other for ever, over gloo: the kernel sees what it sends."""
+    """Finds ranks that wait for each other for ever, over gloo: the kernel sees their bytes."""
     if "gloo" not in str(dist.get_backend_config()) or any(p.is_cuda for p in model.parameters()):
         return nullcontext()
     port = getattr(_bare(_group_store()), "port", 0)
@@ -105,7 +105,7 @@ def _standstill(connect: Callable[[], Store], world: World, observer: Observer,
 
 
 def _bare(store: Store) -> Any:
-    """The store itself, which may listen on a port of a host."""
+    """The store itself, without its prefix; it may listen on a port of a host."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return store
@@ -137,7 +137,7 @@ def _meet(board: Board, watch: Watch, loader: Any) -> list[int | None]:
 
 
 def _address() -> str:
-    """By which the other ranks most likely know this machine; "" where nothing tells."""
+    """The address by which the other ranks most likely know this machine; "" if unknown."""
     store = _bare(_group_store())
     try:
         return local_address_towards(resolve(store.host), store.port)
@@ -168,7 +168,7 @@ def _require_batches(lengths: Sequence[int | None], strict: bool) -> None:
 
 @contextmanager
 def _explained(lengths: Sequence[int | None]) -> Iterator[None]:
-    """A collective that breaks though no rank is lost: between uneven loaders, for that reason."""
+    """Explains a collective that breaks though no rank is lost by uneven loaders, if they are."""
     try:
         yield
     except RuntimeError as error:
@@ -179,7 +179,7 @@ def _explained(lengths: Sequence[int | None]) -> Iterator[None]:
 
 @contextmanager
 def _all_or_none(board: Board) -> Iterator[None]:
-    """Ends the loops of all ranks, with one sentence, once one rank's has ended so; leader last."""
+    """Ends all ranks' loops, with one sentence, when one rank's fails; the leader leaves last."""
     try:
         yield
     except Found as failure:
