@@ -106,7 +106,7 @@ def name_lost(size: int, fault: str) -> Named:
 
 
 def quiet(size: int, seconds: float) -> dict[str, float]:
-    """A cluster that nothing disturbs: its start, its store's load, its leader's, its alarms."""
+    """Measures a cluster without faults: start, load of the store and the leader, false alarms."""
     with running(size, PATIENCE) as (cluster, processes, start_up):
         at_start = sum(cluster.requests)
         time.sleep(5)
@@ -120,13 +120,13 @@ def quiet(size: int, seconds: float) -> dict[str, float]:
 
 
 def _busy(pid: int) -> float:
-    """The processor seconds of a process so far, of all its threads: its store's too."""
+    """Processor seconds of a process so far, over all its threads, the store's included."""
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(size: int, runs: int, seconds: float) -> dict[str, Any]:
-    """All figures of one size."""
+    """Measures everything for one cluster size."""
     print(f"{size} ranks", file=sys.stderr, flush=True)
     figures: dict[str, Any] = {"size": size, "runs": runs, "load": os.getloadavg()[0],
                                **quiet(size, seconds)}
@@ -141,14 +141,14 @@ def measure(size: int, runs: int, seconds: float) -> dict[str, Any]:
     return figures | {"start_up": starts}
 
 
-def table(found: list[dict[str, Any]]) -> str:
+def table(sizes: list[dict[str, Any]]) -> str:
     head = ("ranks", "start-up", "requests to start", "requests/s", "leader's share of a core",
             *(f"{fault}: named" for fault in FAULTS), "false alarms", "quiet for", "load")
     return markdown_table(head, [(
         each["size"], _spread(each["start_up"]), f"{each['start_up_requests']:,}",
         f"{each['requests_a_second']:,.0f}", f"{each['leaders_share']:.2f}",
         *(_spread(each[fault]) for fault in FAULTS), each["false_alarms"],
-        f"{each['quiet_seconds'] / 60:.1f} min", f"{each['load']:.1f}") for each in found])
+        f"{each['quiet_seconds'] / 60:.1f} min", f"{each['load']:.1f}") for each in sizes])
 
 
 def _spread(seconds: list[float]) -> str:

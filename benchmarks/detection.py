@@ -40,7 +40,7 @@ FAULTS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP, "leader killed": 
 
 
 def start_ranks(folder: Path) -> list[subprocess.Popen]:
-    """The literal Part Two on all ranks, each with its output in rankR.txt."""
+    """Starts the literal Part Two on all ranks, each with its output in rankR.txt."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     return [subprocess.Popen(
@@ -52,7 +52,7 @@ def start_ranks(folder: Path) -> list[subprocess.Popen]:
 
 
 def wait_for_steps(folder: Path, steps: int) -> None:
-    """Returns when the leader has logged so many steps. Raises DataError when it does not."""
+    """Waits until the leader has logged so many steps. Raises DataError if it does not."""
     deadline = time.monotonic() + PATIENCE
     while len(list(read_events(folder / "PartTwo/all-reduce/metrics_rank0.jsonl", "step"))) < steps:
         if time.monotonic() > deadline:
@@ -61,7 +61,7 @@ def wait_for_steps(folder: Path, steps: int) -> None:
 
 
 def seconds_until_all_ended(fault: str, folder: Path, chance: random.Random) -> float:
-    """One run with one fault. Raises DataError when a rank does not name the lost one."""
+    """Runs once with one fault. Raises DataError if a rank does not name the lost one."""
     lost = 0 if fault.startswith("leader") else chance.randrange(1, RANKS)
     ranks = start_ranks(folder)
     others = [rank for rank in range(RANKS) if rank != lost]

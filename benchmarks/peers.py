@@ -46,7 +46,7 @@ ROWS = (COURSE, "examples-float32", *(
 
 
 def installed(rows: list[str]) -> list[str]:
-    """The rows that can run here; says which library is missing."""
+    """The rows that can run here; prints which library is missing."""
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     for name in missing:
         print(f"{name} is not installed, so its rows are dropped: {sys.executable} "
@@ -82,7 +82,7 @@ def images_per_second(turn: dict, batch_size: int) -> float:
 
 
 def summarise(rounds: list[dict[str, dict]], batch_size: int, flop: int) -> dict[str, dict]:
-    """By row, the numbers of the table; `flop` is a step's.
+    """The numbers of the table by row; `flop` is a step's.
 
     The ceiling is the highest of all rounds; a row's speed is against the course in the same round.
     """
@@ -108,7 +108,7 @@ def summarise(rounds: list[dict[str, dict]], batch_size: int, flop: int) -> dict
 
 
 def over_best_peer(rounds: list[dict[str, dict]], batch_size: int) -> dict[str, dict]:
-    """By precision, this project's speed over the best peer's: the median of each round's ratio."""
+    """This project's speed over the best peer's, by precision: the median of the rounds' ratios."""
     ratios = {}
     for precision in ("float32", "bf16"):
         speeds = {row: [images_per_second(turns[row], batch_size) for turns in rounds]

@@ -12,9 +12,9 @@ from common.core.failures import writing
 from common.core.provenance import conditions, processor
 
 
-def write_record(path: Path, found: dict[str, Any]) -> None:
-    """Writes `found` as JSON, with what it ran on and when. Raises UsageError."""
+def write_record(path: Path, figures: dict[str, Any]) -> None:
+    """Writes `figures` as JSON, with processor, conditions and date. Raises UsageError."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"conditions": conditions(), "processor": processor(),
-                                    "date": str(date.today()), **found}, indent=1) + "\n")
+                                    "date": str(date.today()), **figures}, indent=1) + "\n")

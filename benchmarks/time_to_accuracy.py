@@ -39,7 +39,7 @@ COLUMNS = {"training": "training, s", "launched": "launch to report, s", "images
 
 
 def train(seed: int, options: argparse.Namespace) -> dict[str, float]:
-    """One run of Part One: its seconds and accuracies, by the names in COLUMNS."""
+    """Runs Part One once: seconds and accuracies, by the names in COLUMNS."""
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
         run_to_end([sys.executable, "PartOne/main.py", "--data-dir", options.data_dir,
@@ -53,9 +53,9 @@ def train(seed: int, options: argparse.Namespace) -> dict[str, float]:
 
 
 def figures(events: list[dict], summary: dict) -> dict[str, float]:
-    """A run's training seconds, speed, and accuracies: held-out where there are, else the test's.
+    """A run's training seconds, speed and accuracies: on held-out images if any, else the test's.
 
-    Where images were held out the test set's figures are not even read.
+    With held-out images the test set's figures are not even read.
     """
     training = sum(event["seconds"] for event in events if event["event"] in ("epoch",
                                                                               "checkpoint"))

@@ -127,9 +127,9 @@ def _level(text: str) -> tuple[int, str]:
     return int(size), rate
 
 
-def _draw(model: Calibration, found: list[Check], options: argparse.Namespace) -> None:
-    """The figures that were asked for."""
-    if options.figure and not found:
+def _draw(model: Calibration, compared: list[Check], options: argparse.Namespace) -> None:
+    """Writes the figures that were asked for."""
+    if options.figure and not compared:
         raise UsageError("--figure shows cells that the model has not seen, and --calibrate-on "
                          "names them all: leave some out")
     if options.figure or options.simulate:
@@ -137,7 +137,7 @@ def _draw(model: Calibration, found: list[Check], options: argparse.Namespace) -
         from studies.prediction.simulation import growing, step_of
 
         if options.figure:
-            write(accuracy(found), options.figure)
+            write(accuracy(compared), options.figure)
         if options.simulate:
             levels = [Level(size, model.link(payload_rate(rate))) for size, rate in options.levels]
             write(scaling(growing(levels), step_of(model)), options.simulate)
