@@ -17,7 +17,7 @@ from studies.prediction.grid import COMPUTE_ONLY, DDP_DEFAULT, PART_THREE
 
 
 class Wired(NamedTuple):
-    """The module to call, and what stands in the seam, to be prepared."""
+    """A module to call, and its strategy for the seam, to be prepared."""
 
     replica: nn.Module
     gradient_sync: GradientSync

@@ -56,7 +56,7 @@ WARM_UP_STEPS = 3
 
 
 class Turn:
-    """Stands where the training loop has its run: it times a few steps, and writes nothing."""
+    """Replaces the training loop's run: it times a few steps, and writes nothing."""
 
     metric = ACCURACY
 
@@ -70,7 +70,7 @@ class Turn:
         gradient_sync.waiting = partial(self.timer, "sync")
 
     def epochs(self) -> Iterator[int]:
-        """One."""
+        """Yields one epoch."""
         yield 1
 
     def iterations(self) -> Iterator[int]:
@@ -78,26 +78,26 @@ class Turn:
         yield from range(self._steps)
 
     def passes(self, batch: Batch) -> Iterator[Part]:
-        """The whole batch at once."""
+        """Yields the whole batch at once."""
         self.readings = Readings(self.metric)
         for part, _ in micro_batches(batch, 1):
             yield part
 
     def finish_step(self, *_: Any) -> None:
-        """Keeps when backward had each gradient ready, if anyone asked for it."""
+        """Records when backward had each gradient ready, if asked to."""
         if self._ready:
             self.ready_at.append(self._ready.take())
 
     def finish_epoch(self, epoch: int) -> None:
-        """The turn ends when all weights are updated."""
+        """Ends the turn: all weights are updated."""
         with self.timer("sync"):
             self._gradient_sync.settle()
 
     def save(self) -> None:
-        """Nothing is kept."""
+        """Does nothing: a turn is not saved."""
 
     def stop_if_asked(self) -> None:
-        """A signal ends the whole benchmark."""
+        """Does nothing: a signal ends the whole benchmark."""
 
 
 class Contestant:
@@ -140,7 +140,7 @@ class Contestant:
                 "ready": [fmean(each) for each in zip(*turn.ready_at, strict=True)]}
 
     def warm_up(self) -> None:
-        """A step that sends nothing: between turns the system may have put this memory away."""
+        """Runs a step that sends nothing: the system may have put this memory away meanwhile."""
         precision, parameters = Precision(self._settings.precision), list(self._model.parameters())
         with precision.autocast(self._batch.inputs.device):
             outputs = self._model(self._batch.inputs)
@@ -157,7 +157,7 @@ class Contestant:
 
 
 def measure(contestant: Contestant, steps: int) -> dict:
-    """A turn that all ranks begin together, and a step's bytes by our count and the kernel's."""
+    """Runs a turn that all ranks begin together; counts a step's bytes here and in the kernel."""
     contestant.warm_up()
     dist.barrier()
     counted, before = contestant.wired.gradient_sync.bytes_sent, read_counters()

@@ -9,7 +9,7 @@ from studies.grading.session import Outcome
 
 
 def of_a_nan(outcome: Outcome) -> Finding | None:
-    """One rank would see its NaN: so must all, in that element alone, or an exception tells."""
+    """Finds a NaN that vanishes or spreads: all must see it, in that element, or an exception."""
     if outcome.trouble is not None:
         waits = outcome.trouble.kind == "hangs"
         return Finding.of(outcome, "nan", f"rank {outcome.world - 1} has one, and "
@@ -28,12 +28,12 @@ def of_a_nan(outcome: Outcome) -> Finding | None:
     return None
 
 
-def _row(found: np.ndarray | None) -> np.ndarray:
-    return np.zeros(1) if found is None else found.reshape(-1)
+def _row(gradient: np.ndarray | None) -> np.ndarray:
+    return np.zeros(1) if gradient is None else gradient.reshape(-1)
 
 
 def of_a_lost_peer(outcome: Outcome) -> Finding | None:
-    """Every other rank must end with an exception, soon."""
+    """Finds a rank that hangs or goes on instead of ending with an exception soon."""
     trouble, lost = outcome.trouble, outcome.world - 1
     if trouble is None:
         return None

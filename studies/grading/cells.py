@@ -29,11 +29,11 @@ class Truth:
     local: Sequence[Sequence[Sequence[Row | None]]]
 
     def told(self, tensor: int) -> str:
-        """Its name, and its place, by which other models' tensors compare (scripts/prove.py)."""
+        """A tensor's name and place, by which other models' tensors compare (scripts/prove.py)."""
         return f"tensor {self.names[tensor]!r} ({tensor + 1} of {len(self.names)})"
 
     def mean(self, step: int, tensor: int) -> Row | None:
-        """None where no rank has a gradient; otherwise those that have none count with zeros."""
+        """The mean gradient; a rank without one counts as zeros. None if all are without."""
         rows = [rank[tensor] for rank in self.local[step]]
         present = [row for row in rows if row is not None]
         return np.sum(present, 0) / len(rows) if present else None
@@ -45,7 +45,7 @@ class Truth:
 
 @lru_cache(MOST_RANKS * MOST_SCENARIOS)
 def truth(scenario: Scenario, world: int, secret: int) -> Truth:
-    """By the same model, in this process."""
+    """The truth of an outcome, computed with the same model in this process."""
     names = [name for name, _ in scenario.model(0).named_parameters()]
     return Truth(scenario, world, names, [[_gradients(scenario, world, rank, step, secret)
                                            for rank in range(world)]
@@ -129,7 +129,7 @@ class Cell:
 
     @cached_property
     def factors(self) -> Row | None:
-        """By which this step's gradients of this tensor, by rank, add up to what is found."""
+        """The factors by which the ranks' gradients of this step add up to the result."""
         return self.weights_of(self.locals_of(self.step, self.tensor))
 
 
@@ -143,8 +143,8 @@ def cells(outcome: Outcome) -> Iterator[Cell]:
                 yield Cell(facts, step, rank, tensor, row, max(EXACT, outcome.tolerance))
 
 
-def _row(facts: Truth, step: int, tensor: int, found: np.ndarray | None) -> Row:
-    if found is not None:
-        return found.reshape(-1).astype(float)
+def _row(facts: Truth, step: int, tensor: int, gradient: np.ndarray | None) -> Row:
+    if gradient is not None:
+        return gradient.reshape(-1).astype(float)
     size = np.prod(dict(facts.scenario.shapes)[facts.names[tensor]])
     return np.zeros(int(size))

@@ -57,7 +57,7 @@ class Channel:
         self._connection.close()
 
     def put(self, data: bytes) -> None:
-        """For `go_on` to send. Raises Malformed where something has come that nobody asked for."""
+        """Queues a frame for `go_on` to send. Raises Malformed if something unasked has arrived."""
         with contextlib.suppress(BlockingIOError, ConnectionError):
             self._arrived += self._connection.recv(1)
         if self._arrived:
@@ -70,7 +70,7 @@ class Channel:
         return select.POLLIN | (select.POLLOUT if self._leaving else 0)
 
     def go_on(self, most_body: int) -> tuple[dict[str, Any], bytes] | None:
-        """Sends and receives a part; the frame when it is complete.
+        """Sends and receives a part; returns the frame when it is complete.
 
         What comes after it stays unread. Raises EOFError at the end of the stream, Malformed for
         anything but a frame whose body has `most_body` bytes at most.
@@ -90,7 +90,7 @@ class Channel:
         return self._complete(most_body)
 
     def _missing(self) -> int:
-        """How many bytes to read at most, so that nothing of the next frame is."""
+        """The number of bytes to read at most, so that none of the next frame is."""
         if len(self._arrived) < _HEAD.size:
             return _HEAD.size - len(self._arrived)
         whole = _HEAD.size + sum(_HEAD.unpack_from(self._arrived))

@@ -53,7 +53,7 @@ def _cost(outcome: Outcome) -> Cost:
 
 
 def least_bytes(outcome: Outcome) -> int:
-    """Fewer do not tell the others of a rank's gradients of all steps, nor it of theirs.
+    """The least bytes that a rank must send, and receive, to exchange gradients of all steps.
 
     The numbers are random, so each takes as many bits as its error allows; half of them is asked
     for, as an error may be spread unevenly.
@@ -66,10 +66,10 @@ def _gradient_bytes(scenario: Scenario) -> int:
     return 8 * sum(prod(shape) for name, shape in scenario.shapes if name not in scenario.unused)
 
 
-def too_many_bytes(found: Sequence[Cost], bound: str) -> list[Finding]:
+def too_many_bytes(every: Sequence[Cost], bound: str) -> list[Finding]:
     """A finding for the smallest number of ranks that sends more than `bound` allows, or none."""
     return [Finding("too-many-bytes", "more bytes are sent than the task allows: with "
                     f"{cost.world} ranks the busiest sends {cost.busiest:,} bytes in a step "
                     f"and all together {cost.together:,}, that is {cost.share(bound):.2f} "
                     f"times the bound ({bound}), for gradients of {cost.gradient:,} bytes")
-            for cost in found if bound != "none" and cost.share(bound) > SLACK][:1]
+            for cost in every if bound != "none" and cost.share(bound) > SLACK][:1]

@@ -154,7 +154,7 @@ def _numbers(outcome: Outcome) -> Finding | None:
 
 
 def _explanation(wrong: Sequence[Cell]) -> tuple[str, str, Cell]:
-    """The first hypothesis that explains all cells it is about, what it says, and of which."""
+    """The first hypothesis that explains all its cells, its sentence, and the first such cell."""
     for hypothesis in HYPOTHESES:
         about = [cell for cell in wrong if cell.step >= hypothesis.first_step]
         texts = [hypothesis.explains(cell) for cell in about[:1]]

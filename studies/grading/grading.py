@@ -44,7 +44,7 @@ class Grade(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """0 for right, 1 for wrong, 2 for what cannot be used."""
+        """The exit code: 0 for right, 1 for wrong, 2 for unusable."""
         if self.diagnosis is None:
             return 0
         return 2 if self.diagnosis.id in ("unusable", "raises", "ends-process") and not any(
@@ -64,12 +64,12 @@ class Grade(NamedTuple):
 
     @property
     def correctness(self) -> float:
-        """The share of the checks that were passed, times their weight."""
+        """The fraction of passed checks, times their weight."""
         return self.weight * sum(check.is_passed for check in self.checks) / len(self.checks)
 
     @property
     def bytes_mark(self) -> float:
-        """The weight within the bound, less in proportion to what is too much."""
+        """The mark for bytes: the weight within the bound, less in proportion beyond it."""
         if self.bound == "none":
             return self.weight
         worst = max((cost.share(self.bound) for cost in self.costs), default=inf)

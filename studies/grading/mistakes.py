@@ -1,4 +1,4 @@
-"""From what is wrong in each scenario to the mistakes that explain it: each once, gravest first."""
+"""Condenses the findings of all scenarios to the mistakes behind them: each once, gravest first."""
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
@@ -27,9 +27,9 @@ class Check(NamedTuple):
 
 
 def mistakes(checks: Sequence[Check]) -> list[Finding]:
-    """Each as the first check shows it, on several ranks if there is one.
+    """The mistakes, each as the first check shows it, on several ranks if there is one.
 
-    What goes wrong in plain training is graver than what does in a special scenario only.
+    A mistake in plain training is graver than one in a special scenario only.
     """
     common = [check for check in checks if not check.scenario.is_special
               and not _is_a_sign(check, checks)]
@@ -54,7 +54,7 @@ def _is_a_sign(check: Check, checks: Sequence[Check]) -> bool:
 
 
 def _news(check: Check, checks: Sequence[Check]) -> Iterator[Finding]:
-    """Its findings but for wrong numbers where the numbers of plain training are wrong already."""
+    """The check's findings, without wrong numbers that plain training already has."""
     basic = [each.id for other in checks for each in other.findings
              if other.scenario is BASIC and other.world == check.world]
     for each in check.findings:
@@ -63,22 +63,22 @@ def _news(check: Check, checks: Sequence[Check]) -> Iterator[Finding]:
             yield each
 
 
-def _explained(found: Finding, check: Check, checks: Sequence[Check],
+def _explained(finding: Finding, check: Check, checks: Sequence[Check],
                common: Sequence[Check]) -> Finding:
     """The mistake that a finding is a sign of, if it fails only in some cases; else itself."""
-    if found.id in (*CHEATS, "time-limit"):
-        return found
+    if finding.id in (*CHEATS, "time-limit"):
+        return finding
     if _is_a_sign(check, checks):
-        return found.because(SIGNS[check.scenario.name])
+        return finding.because(SIGNS[check.scenario.name])
     right = {world for world in (each.world for each in common)
              if all(each.is_passed for each in common if each.world == world)}
     wrong = {each.world for each in common if each.findings}
     if check in common and right and wrong == {1}:
-        return found.because("single-rank")
+        return finding.because("single-rank")
     if check in common and 2 in right:
         where = f" (right on {_words(right - {1})}, wrong on {_words(wrong - {1})})"
-        return found.because("two-not-three", where)
-    return found
+        return finding.because("two-not-three", where)
+    return finding
 
 
 def _words(worlds: Collection[int]) -> str:

@@ -63,7 +63,7 @@ def _send(grader: socket.socket, message: Message, order: Order | None = None) -
 
 
 def _never(error: BaseException) -> bool:
-    """A connection that breaks in the user's line is reported with that line too."""
+    """Returns False: a connection that breaks in the user's line is reported with that line."""
     return False
 
 

@@ -45,12 +45,12 @@ def as_list(grades: Sequence[Grade]) -> str:
     ids = [", ".join(each.id for each in grade.mistakes) or "right" for grade in grades]
     width = max(map(len, ("mistakes, gravest first", *ids)))
     return "\n".join([f"{'points':>6}  {'mistakes, gravest first':{width}}  strategy", *(
-        f"{points(grade):6.1f}  {told:{width}}  {grade.place}"
-        for grade, told in zip(grades, ids, strict=True))])
+        f"{points(grade):6.1f}  {words:{width}}  {grade.place}"
+        for grade, words in zip(grades, ids, strict=True))])
 
 
 def verdict(grade: Grade) -> str:
-    """One sentence."""
+    """The verdict in one sentence."""
     if grade.diagnosis is None:
         return "right" + (" (compressed)" if grade.tolerance else "")
     return f"WRONG: {grade.diagnosis.sentence}"
@@ -61,7 +61,7 @@ def passed(grade: Grade) -> str:
 
 
 def points(grade: Grade) -> float:
-    """For correctness, and for bytes where there is a bound; seconds count nothing."""
+    """Points for correctness, and for bytes if there is a bound; seconds do not count."""
     for_bytes = _points_for_bytes(grade)
     return round((POINTS - for_bytes) * grade.correctness + for_bytes * grade.bytes_mark, 1)
 
@@ -71,7 +71,7 @@ def _points_for_bytes(grade: Grade) -> float:
 
 
 def as_record(grade: Grade) -> dict[str, Any]:
-    """All of it, for --json."""
+    """The whole grade as plain values, for --json."""
     rows = [{"id": each.id, "sentence": each.sentence, "tensor": each.tensor, "rank": each.rank,
              "traceback": each.trace} for each in grade.mistakes]
     return {"strategy": str(grade.place), "is_right": not rows, "exit_code": grade.exit_code,
@@ -97,7 +97,7 @@ def as_gradescope(grades: Sequence[Grade]) -> dict[str, Any]:
 
 
 def _rows(grade: Grade, strategies: int) -> list[tuple[str, float, float, str]]:
-    """Name, most points, the share of them that is given, and what the student reads."""
+    """(name, most points, fraction of them given, text for the student) of each test."""
     before = f"{grade.place.name}: " if strategies > 1 else ""
     most = (POINTS - _points_for_bytes(grade)) / len(grade.checks) / strategies
     rows = [(f"{before}{ranks_in_words(check.world)}, {check.scenario.name}", most,

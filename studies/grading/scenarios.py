@@ -67,12 +67,12 @@ class Scenario:
         return self.has_nan or self.loses_a_peer
 
     def model(self, rank: int) -> "LinearModel":
-        """With the same weights on every rank, and buffers that are the rank's own."""
+        """The model, with equal weights on every rank, and buffers that are the rank's own."""
         unused = () if self.uses_all_on_first and rank == 0 else self.unused
         return LinearModel(self.shapes, self.is_strided, unused, rank)
 
     def shard(self, world: int, rank: int, step: int, secret: int) -> Tensor:
-        """This rank's inputs (n, numbers), float64: those of others do not follow from them."""
+        """This rank's inputs (n, numbers), float64; other ranks' do not follow from them."""
         numbers = sum(torch.Size(shape).numel() for _, shape in self.shapes)
         place = (secret, *self.name.encode(), world, rank, step)
         inputs = torch.from_numpy(3 * np.random.default_rng(place).standard_normal(

@@ -79,7 +79,7 @@ def _ends_this_size(last: Outcome) -> bool:
 
 def _with_one_set_of_processes(place: Place, world: int, scenarios: Sequence[Scenario],
                                secret: int, deadline: float) -> list[Outcome]:
-    """The outcomes up to the first trouble, at least one."""
+    """Runs scenarios up to the first trouble, at least one, and returns their outcomes."""
     ended = []
     with Ranks(world, place, scenarios, secret) as ranks:
         tolerance = ranks.tolerance()

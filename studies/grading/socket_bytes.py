@@ -44,7 +44,7 @@ class SocketBytes:
         os.close(self.process)
 
     def total(self) -> Traffic:
-        """So far; what cannot be looked at does not count."""
+        """Bytes so far; connections that cannot be looked at do not count."""
         with contextlib.suppress(OSError):
             for descriptor in os.listdir(self._folder):
                 with contextlib.suppress(OSError):

@@ -105,14 +105,14 @@ class Ranks:
         return max(each.tolerance for each in ready.values() if isinstance(each, Ready))
 
     def ask(self, order: Order) -> list[Message]:
-        """Every rank's answer. Raises Trouble, soon after the first exception."""
+        """Returns every rank's answer. Raises Trouble, soon after the first exception."""
         answers = self._send(order)
         return [*self._judged(self._everyone, answers or self._answers(
             self._everyone, PATIENCE_SECONDS, Settled if order.is_settling else Seen,
             order)).values()]
 
     def ask_without(self, lost: int, order: Order) -> None:
-        """The same when rank `lost` dies of it: raises a Trouble whose `answers` are the others'.
+        """Asks while rank `lost` dies: raises a Trouble whose `answers` are the other ranks'.
 
         Its kind is "lost" where every other rank has raised an exception or gone on.
         """
@@ -135,7 +135,7 @@ class Ranks:
         return range(len(self._channels))
 
     def _send(self, order: Order) -> dict[int, Message]:
-        """Begins to; returns what cannot go on, where a rank has sent what nobody asked for."""
+        """Begins to send an order; returns the failures of ranks that sent something unasked."""
         forged = dict[int, Message]()
         for rank in self._everyone:
             try:
@@ -145,7 +145,7 @@ class Ranks:
         return forged
 
     def _order(self, order: Order, rank: int) -> bytes:
-        """With the rank's own data; and no other's."""
+        """The order for a rank, with its own data and no other's."""
         scenario, place = self._scenarios[order.scenario], (len(self._channels), rank, order.step)
         if order.is_settling:
             return frame({"order": order, "weight": 0.0})

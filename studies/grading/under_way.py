@@ -32,7 +32,10 @@ class Sums:
             setattr(dist.Work, name, self._ends(getattr(dist.Work, name), name == "wait"))
 
     def first_changed(self, model: nn.Module) -> str:
-        """The parameter whose gradient was, "a tensor" for another one, "" for none: since last."""
+        """The parameter whose gradient was changed since the last call; "" for none.
+
+        For another tensor, "a tensor".
+        """
         changed, self._changed = {each.data_ptr() for each in self._changed}, []
         self._under_way.clear()
         names = [name for name, each in model.named_parameters()

@@ -71,7 +71,7 @@ class Calibration:
         return replace(self, machine=replace(self.machine, machines=None))
 
     def link(self, bytes_per_second: float) -> Link:
-        """Links of that rate; their latency is the calibrated one."""
+        """The links of a rate, with the calibrated latency."""
         return Link(1 / bytes_per_second, self.latency)
 
     def seconds(self, name: str, ranks: int, link: Link) -> float:
@@ -103,7 +103,7 @@ def variants(cells: Sequence[Cell]) -> list[str]:
 
 
 class Check(NamedTuple):
-    """A measured step of a cell that the model has not seen, beside what it says of it."""
+    """A measured step of a cell that the model has not seen, beside the prediction."""
 
     nodes: int
     rate: str
@@ -122,7 +122,7 @@ class Check(NamedTuple):
 
 
 def checks(model: Calibration, unseen: Sequence[Cell]) -> list[Check]:
-    """Every step of the unseen cells that the model can say something of."""
+    """Checks every step of the unseen cells that the model can predict."""
     return [Check(cell["nodes"], str(cell["rate"]), name, measured(cell, name),
                   model.predict(name, cell["nodes"], payload_rate(cell["rate"])))
             for cell in unseen for name in variants([cell]) if name in (COMPUTE_ONLY, *model.costs)]

@@ -32,7 +32,7 @@ def cell(nodes: int, rate: str, ranks: list[dict]) -> Cell:
 
 
 def _variant(ranks: list[list[dict]]) -> dict[str, Any]:
-    """`steps` are as long as the slowest rank took; phases are medians, means over the ranks."""
+    """A variant's record: `steps` of the slowest rank; phases are medians, means over ranks."""
     by_rank = [[step for turn in rounds for step in turn["steps"]] for rounds in ranks]
     return {
         "steps": [max(step["step"] for step in steps) for steps in zip(*by_rank, strict=True)],
@@ -45,9 +45,9 @@ def _variant(ranks: list[list[dict]]) -> dict[str, Any]:
     }
 
 
-def exposed(found: Cell, name: str) -> float:
+def exposed(record: Cell, name: str) -> float:
     """Seconds of a step that averaging adds: its median minus the compute-only one's."""
-    variants = found["variants"]
+    variants = record["variants"]
     return median(variants[name]["steps"]) - median(variants[COMPUTE_ONLY]["steps"])
 
 

@@ -117,7 +117,7 @@ class Cost:
     slowdown: float = 1.0
 
     def slowed(self, link: Link) -> Link:
-        """The link at the strategy's pace."""
+        """The link, slowed down to the strategy's pace."""
         return link._replace(seconds_per_byte=self.slowdown * link.seconds_per_byte)
 
 

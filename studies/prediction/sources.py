@@ -54,7 +54,7 @@ def _grid(path: Path) -> Source:
 
 
 class Links(NamedTuple):
-    """The median link of a preflight: bytes and seconds; and on how many machines ranks were."""
+    """The median link of a preflight, in bytes and seconds, and the number of machines."""
 
     bytes_per_second: float
     latency: float

@@ -12,22 +12,22 @@ from studies.prediction.model import Machine
 
 NO_BAR = "not enough data for an error bar"
 
-def check_table(found: Sequence[Check]) -> str:
+def check_table(checked: Sequence[Check]) -> str:
     """Markdown: measured and predicted seconds of each unseen step, then the errors in a line."""
     rows = [(f"{each.nodes}, {each.rate}", each.name, f"{each.measured:.3f}", each.predicted.words,
-             f"{100 * each.error:+.1f} %") for each in found]
+             f"{100 * each.error:+.1f} %") for each in checked]
     head = ("nodes, rate", "strategy", "measured, s", "predicted, s", "error")
-    return f"{markdown_table(head, rows, texts=2)}\n\n{errors_in_words(found)}"
+    return f"{markdown_table(head, rows, texts=2)}\n\n{errors_in_words(checked)}"
 
 
-def errors_in_words(found: Sequence[Check]) -> str:
+def errors_in_words(checked: Sequence[Check]) -> str:
     """The median and the worst error, and how many of those with an error bar lie within it."""
-    worst = max(found, key=lambda each: abs(each.error))
-    barred = [each for each in found if each.predicted.error is not None]
+    worst = max(checked, key=lambda each: abs(each.error))
+    barred = [each for each in checked if each.predicted.error is not None]
     within = (f"{sum(each.is_within_bar for each in barred)} of the {len(barred)} with an error "
               "bar within it" if barred else NO_BAR)
-    middle = median(abs(each.error) for each in found)
-    return (f"{len(found)} steps of unseen cells: error {100 * middle:.1f} % in the median, "
+    middle = median(abs(each.error) for each in checked)
+    return (f"{len(checked)} steps of unseen cells: error {100 * middle:.1f} % in the median, "
             f"{100 * abs(worst.error):.1f} % at worst ({worst.name}, {worst.nodes} nodes, "
             f"{worst.rate}); {within}")
 
@@ -47,7 +47,7 @@ def rate_in_words(rate: str | float) -> str:
 
 
 def which_strategy(model: Calibration, ranks: int, rate: str | float) -> str:
-    """The fastest one, and those that the error bars cannot tell from it."""
+    """Names the fastest strategy, and those that the error bars cannot tell from it."""
     steps = [(name, model.predict(name, ranks, payload_rate(rate))) for name in model.costs]
     (best, seconds), *others = sorted(steps, key=lambda each: each[1].seconds)
     text = f"{ranks} nodes, {rate_in_words(rate)}: {best}, {seconds.seconds:.3f} s a step "
@@ -78,7 +78,7 @@ def bars_in_words(model: Calibration, cells: Sequence[Cell]) -> str:
 
 
 def processors_in_words(machine: Machine, shared: bool) -> str:
-    """For which nodes the predictions are."""
+    """Says for which nodes the predictions are."""
     cores = f"{machine.cores} cores"
     if shared:
         return (f"nodes: hosts that share {machine.machines} machine"
@@ -119,7 +119,7 @@ def scaling_table(model: Calibration, rates: Sequence[str | float]) -> str:
 
 
 def limits_in_words(model: Calibration) -> str:
-    """How far the measurements let anybody say what another node brings."""
+    """Says how far measurements support the number of nodes that pay."""
     least, most = model.measured
     one = "" if least == 1 else " One node was not measured; its step is computed from theirs."
     return (f"{most} nodes are the most that were measured: whether more than \"all {most}\" pay "

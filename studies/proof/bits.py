@@ -1,4 +1,4 @@
-"""To the bit: what virtual nodes learn on any number of ranks, against what one rank learns.
+"""Compares virtual nodes on any number of ranks with one rank, to the bit.
 
 One rank's weights are hashed after every step, and kept at the end. Every other training compares
 its own; where a bit differs, both train once more to say which step, tensor and element came first.
@@ -62,7 +62,7 @@ def _bytes(tensor: Tensor) -> np.ndarray:
 
 
 def differing_bits(mine: Tensor, other: Tensor) -> int:
-    """In how many bits two tensors of one shape and dtype differ."""
+    """The number of bits in which two tensors of one shape and dtype differ."""
     return int(np.unpackbits(_bytes(mine) ^ _bytes(other)).sum())
 
 
@@ -152,7 +152,7 @@ class Reference:
 
 def compared(reference: Reference, strategies: Mapping[str, Strategy],
              sizes: Iterable[int]) -> Iterator[Case]:
-    """Every strategy on every number of ranks."""
+    """Compares every strategy on every number of ranks."""
     for size in sizes:
         for name, strategy in strategies.items():
             yield reference.compare(name, strategy, size)

@@ -37,7 +37,7 @@ class Gap(NamedTuple):
 
 
 Gaps = Mapping[str, Gap]
-"""By quantity."""
+"""Gaps by quantity."""
 
 
 def differences(reference: Mapping[str, list[Tensor]], other: Mapping[str, list[Tensor]]) -> Gaps:

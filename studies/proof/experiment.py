@@ -51,7 +51,7 @@ class Case:
 
     @property
     def verdict(self) -> str:
-        """A word or two, or what failed."""
+        """The verdict in a word or two, or the failure."""
         if self.beyond is None:
             return "measured"
         if not self.is_meant_to_agree and self.beyond:
@@ -84,7 +84,7 @@ class Reference:
 
     def judge(self, name: str, strategy: Strategy, world_size: int, is_meant_to_agree: bool = True,
               **changed: Any) -> Case:
-        """The same, held to the bounds."""
+        """Measures a case, and holds it to the bounds."""
         case = self.measure(name, strategy, world_size, **changed)
         return replace(case, beyond=beyond(case.gaps, self.allowed),
                        is_meant_to_agree=is_meant_to_agree, tensor=self._first_tensor(case))
@@ -119,7 +119,7 @@ def create_reference(problem: Problem, path: Path, limit: float = float("inf")) 
 
 def judged(reference: Reference, strategies: Mapping[str, Strategy], sizes: Iterable[int],
            are_meant_to_agree: bool = True) -> Iterator[Case]:
-    """Every strategy on every number of ranks, held to the reference's bounds."""
+    """Compares every strategy on every number of ranks, held to the reference's bounds."""
     for size in sizes:
         for name, strategy in strategies.items():
             yield reference.judge(name, strategy, size, are_meant_to_agree)
