@@ -105,7 +105,7 @@ class Observer:
         self._take(answer or Answer())
 
     def conclude(self) -> None:
-        """Compares for the last time, when this rank's loop has ended; waits for all ranks' ends."""
+        """Compares for the last time when this rank's loop has ended; waits for all ranks' ends."""
         self.here.phase, self.here.has_ended = FINISHED, True
         row, answer = self._row(True), None
         self._warn_of_epoch(self._steps)
