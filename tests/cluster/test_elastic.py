@@ -50,7 +50,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def host(hosts: Box, rank: int, part: str, folder: Path, name: str) -> Program:
-    """torchrun on a host with a disk of its own."""
+    """The torchrun of a host, with its own folder as a disk."""
     run = ["--nnodes", "3:4", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", "one",
            "--rdzv-endpoint", f"{MASTER}:29400", "--local-addr", f"10.77.0.{rank + 1}",
            "--rdzv-conf", "last_call_timeout=15", "--max-restarts", "20",
@@ -114,7 +114,7 @@ def test_a_host_is_killed_and_comes_back_and_no_bit_is_different(part, tmp_path)
 
 
 def undisturbed(part: str, folder: Path) -> Path:
-    """Where one rank has left the same run."""
+    """Trains the same run on one rank; returns its folder."""
     folder.mkdir()
     alone = program(part, ["--num-nodes", "1", *FLAGS, *RUNS[part][1], "--output-dir", str(folder)],
                     folder, "alone", before=plant)

@@ -78,7 +78,7 @@ def _events(path: Path) -> Iterator[Entries]:
 
 
 def _metrics(path: Path) -> Iterator[tuple[str, Any]]:
-    """By kind and number; a start's position and a note on it are a resumed run's own."""
+    """Events by kind and number, without a resumed run's start position and its note on it."""
     events: dict[str, list[Entries]] = {}
     for event in _events(path):
         kind = event.pop("event")

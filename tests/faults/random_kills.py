@@ -52,7 +52,7 @@ class Cell(NamedTuple):
     precision: str
 
     def programs(self, folder: Path) -> list[Program]:
-        """Its ranks, ready to start, or to go on with what is in `folder`."""
+        """The ranks of the cell, ready to start, or to resume the run in `folder`."""
         part = STRATEGIES[self.strategy].split("/")[0]
         flags = [*WORKLOADS[self.workload], "--precision", self.precision, "--resume", "auto",
                  "--output-dir", str(folder), "--log-every", "2"]
@@ -121,7 +121,7 @@ def undisturbed(cell: Cell, folder: Path) -> tuple[Path, float]:
 
 
 def fresh(folder: Path) -> Path:
-    """Where every run is: paths are in checkpoints and reports too."""
+    """An empty place, the same for every run: paths are in checkpoints and reports too."""
     run = folder / "run"
     shutil.rmtree(run, ignore_errors=True)
     return run

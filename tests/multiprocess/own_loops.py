@@ -71,7 +71,7 @@ class Setting:
         return is_now
 
     def before_step(self) -> None:
-        """Between backward and step; where the rank at fault ends, or stops, in the fifth."""
+        """Runs between backward and step; in the fifth step the rank at fault ends, or stops."""
         self.steps += 1
         if self.has("clipped"):
             nn.utils.clip_grad_norm_(self.model.parameters(), 0.01)

@@ -134,7 +134,7 @@ class Disturbed:
             self.model(inputs)
 
     def evaluate(self) -> None:
-        """On one rank alone, for long, while the others wait."""
+        """Evaluates on one rank alone, for long, while the other ranks wait."""
         if self.is_culprit():
             self.inner.eval()
             with torch.no_grad():

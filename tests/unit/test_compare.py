@@ -232,7 +232,7 @@ MEASURE = """<script>addEventListener("load", () => {
 
 
 def without_policy(page) -> str:
-    """Its text without the rule that runs no script of ours beside its own."""
+    """The page's text without the policy that blocks the scripts of these tests."""
     return re.sub(r"<meta http-equiv=.Content-Security-Policy.*", "", page.read_text())
 
 

@@ -74,7 +74,7 @@ def test_ranks_of_a_node_decode_once(folder):
 
 
 def _digest_by_slow_reading(folder):
-    """In a process of the pool."""
+    """Reads a folder slowly, counts that, and returns the digest; in a process of the pool."""
     read = datasets.read_image_folder
 
     def slow_and_counted(*arguments):

@@ -104,7 +104,7 @@ class Newcomer(NamedTuple):
 
 @pytest.fixture(scope="module")
 def newcomer(tmp_path_factory) -> Newcomer:
-    """After the quick start, with data in the home folder and no Python packages but in .venv."""
+    """A newcomer after the quick start: data in the home folder, Python packages only in .venv."""
     home = tmp_path_factory.mktemp("home")
     clone = fresh_clone(home / "clone")
     link_environment(clone)

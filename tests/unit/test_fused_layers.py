@@ -122,7 +122,7 @@ def test_a_place_without_a_number_says_so(kind: str) -> None:
 
 
 class Doubled(nn.BatchNorm2d):
-    """Somebody's own."""
+    """A batch norm of the user's."""
 
     def forward(self, input: Tensor) -> Tensor:
         return 2 * super().forward(input)
