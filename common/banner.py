@@ -69,7 +69,7 @@ def _shared_gpus(node: Node) -> list[str]:
 
 
 def _convolutions(how: str, settings: Settings, node: Node) -> list[str]:
-    """How 3x3 convolutions are computed, on a CPU: it decides how they round.
+    """The algorithm of 3x3 convolutions on a CPU, which decides how they round.
 
     The model is not built yet: of a user's own, and of --model, nobody knows whether it has any.
     """

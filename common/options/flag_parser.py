@@ -66,7 +66,7 @@ class FlagParser(SentenceParser):
         self._full_help[action] = row.help + row.details
 
     def show_all(self) -> None:
-        """From now on the help is about all flags, in place of those that people use."""
+        """Makes the help show all flags, instead of only those that people use."""
         for action, text in self._full_help.items():
             action.help = text
 

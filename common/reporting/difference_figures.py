@@ -1,4 +1,4 @@
-"""How far the runs' losses are from the first run's, iteration by iteration.
+"""Figure of the runs' losses minus the first run's, iteration by iteration.
 
     python3 scripts/compare.py outputs
 

@@ -1,4 +1,4 @@
-"""How all figures look: readable in grey, by colour-blind readers, on a telephone, and in the dark.
+"""The style of all figures: readable in grey, by colour-blind readers, on telephones, in the dark.
 
 Colours are Okabe and Ito's, which differ in lightness too; lines also differ in width and dashes,
 bars in hatching. Figures are narrow, so that their 10 point letters survive a narrow screen. An SVG

@@ -63,7 +63,7 @@ def leaders_starts(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def ranks_at(place: tuple[int, int], starts: list[dict[str, Any]]) -> float:
-    """How many ranks trained the (epoch, iteration) last; infinite if no start says so."""
+    """The number of ranks that trained the (epoch, iteration) last; infinite if unknown."""
     return next((start["world_size"] for start in reversed(starts)
                  if tuple(start["position"][:2]) <= place), inf)
 

@@ -1,4 +1,4 @@
-"""How runs are doing, from their logs alone: where they are, how fast, and whether they live.
+"""The state of runs, from their logs alone: progress, speed, and whether they live.
 
     python3 scripts/status.py outputs
 """

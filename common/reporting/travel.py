@@ -100,7 +100,7 @@ def _part(event: Event, start: float, end: float) -> float:
 
 
 def in_words(intervals: Sequence[Interval]) -> str:
-    """How many of the bytes are exposed, and for how long."""
+    """Says how many of the bytes are exposed, and for how long."""
     name, unit = unit_of(intervals)
     whole = sum(each.travelled for each in intervals) / unit
     exposed = next(each for each in intervals if each.computes == EXPOSED)

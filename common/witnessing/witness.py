@@ -48,7 +48,7 @@ _entered = itertools.count(1)
 def witness(model: nn.Module, optimizer: Optimizer, loader: Any = None, *, every: int = EVERY,
             timeout: float = TIMEOUT, strict: bool = False,
             progress: Progress | None = None) -> Iterator[Observer | None]:
-    """Around a loop that trains replicas of `model`; every rank of the process group must enter.
+    """A context for a loop that trains replicas of `model`; every rank of the group must enter.
 
     Raises RanksDisagree, on every rank, when replicas begin with other weights, drift, are averaged
     by nobody, or get the same batches; UsageError for an empty loader. Weights are compared before
