@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long until every other rank has ended, by kind of fault: median, 95th percentile, longest.
+"""Seconds until every other rank has ended, by kind of fault: median, 95th percentile, longest.
 
     python3 benchmarks/detection.py --runs 20
     python3 benchmarks/detection.py --runs 10 --json docs/results/detection.json

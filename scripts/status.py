@@ -1,4 +1,4 @@
-"""How runs are doing, from their logs alone.
+"""Prints the state of runs, from their logs alone.
 
     python3 scripts/status.py outputs
     watch python3 scripts/status.py outputs

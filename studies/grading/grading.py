@@ -1,4 +1,4 @@
-"""From a user's strategy to its grade: what is wrong, gravest first, and the marks.
+"""Grades a user's strategy: its mistakes, gravest first, and the marks.
 
     grade = grade_of(Place.parse("my_sync.py:MyAllReduce"), bound="ring", seconds=60)
 """

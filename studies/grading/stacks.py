@@ -1,4 +1,4 @@
-"""Where a rank waits: the user's line, and the call in it, out of its stack as it stands."""
+"""Finds where a rank waits, from its stack: the user's line, and the call in it."""
 
 import contextlib
 import linecache

@@ -168,7 +168,7 @@ def error_bars(cells: Sequence[Cell],
 
 
 def _times(errors: Sequence[float], cells: int) -> float:
-    """How many scales hold COVERAGE of further errors, as these did, of so many cells.
+    """The number of scales that hold COVERAGE of further errors, given these and their cells.
 
     One of n errors is the largest of n + 1 with probability 1 / (n + 1); where that is too often,
     Student's t for the cells, if it is more than the largest.

@@ -76,12 +76,12 @@ def reduce_scatter(size: float, ranks: int, link: Link) -> float:
 
 
 def sent(name: str, ranks: int) -> float:
-    """How many gradients the busiest rank sends: the root one to each rank, in a ring all alike."""
+    """Gradients that the busiest rank sends: the root one to each rank, in a ring all alike."""
     return ranks - 1 if name.startswith("gather-scatter") else 2 * (ranks - 1) / ranks
 
 
 def queue(ready: Sequence[float], seconds: Sequence[float]) -> float:
-    """When the last bucket is through, if each begins when it is ready and the one before is.
+    """The end of the last bucket, if each begins when it is ready and the one before has ended.
 
     `ready` and the result are seconds from one beginning; `seconds` is what each bucket takes.
     """
@@ -92,7 +92,7 @@ def queue(ready: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def two_lanes(ready: Sequence[float], seconds: Sequence[float], first: int) -> list[float]:
-    """When each bucket is through, if those from number `first` on have a lane of their own.
+    """The end of each bucket, if those from number `first` on have a lane of their own.
 
     Within a lane buckets go one after the other, as in `queue`; while both lanes have something to
     carry, each has half of the link. `seconds` is what a bucket takes on the whole link.

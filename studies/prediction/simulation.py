@@ -40,7 +40,7 @@ class Hop(NamedTuple):
 
 
 def ring(ready: ArrayLike, steps: int, hop: Hop) -> Times:
-    """When each rank has sent and received `steps` messages round a ring.
+    """The times at which each rank has sent and received `steps` messages round a ring.
 
     `ready[i]` is when rank i can begin. In each step a rank sends its neighbour what it received in
     the step before (its own block in the first).
@@ -53,7 +53,7 @@ def ring(ready: ArrayLike, steps: int, hop: Hop) -> Times:
 
 
 def funnel(ready: Iterable[float], hop: Hop) -> Sequence[float]:
-    """When each message is at the root, in the order of arrival, if all go over the root's link.
+    """Arrival times of messages at the root, in order, if all go over the root's link.
 
     `ready[i]` is when sender i can begin; the link serves in the order of `ready`.
     """
@@ -114,7 +114,7 @@ class Work:
         return self.ready[-1]
 
     def draw(self, ranks: int, random: np.random.Generator) -> list[Times]:
-        """By bucket, when each rank has it: a slow rank is slow in all of its step."""
+        """Times at which each rank has a bucket, by bucket: a slow rank is slow in all its step."""
         pace = np.exp(self.spread * random.standard_normal(ranks))
         return [at * pace for at in self.ready]
 
@@ -130,7 +130,7 @@ def step_of(model: Calibration) -> Work:
 
 
 Averaging = Callable[[Cluster, Sequence[Times], Sequence[float]], Times]
-"""When each rank has its means, given when each bucket was ready on each rank, and its bytes."""
+"""A function from ready times (by bucket and rank) and sizes to the times of the means, by rank."""
 
 
 def gather_scatter(cluster: Cluster, ready: Sequence[Times], sizes: Sequence[float]) -> Times:

@@ -1,4 +1,4 @@
-"""How far trajectories may be apart, and how far they are. Pure: tensors in, numbers out.
+"""Gaps between trajectories, and the bounds on them. Pure: tensors in, numbers out.
 
 Exact arithmetic would give N ranks the very trajectory of one. Rounding does not, because sums are
 split otherwise, and every step passes the differences on to the next. So there are two bounds:
@@ -41,7 +41,7 @@ Gaps = Mapping[str, Gap]
 
 
 def differences(reference: Mapping[str, list[Tensor]], other: Mapping[str, list[Tensor]]) -> Gaps:
-    """How far `other` is from `reference`, both as studies.proof.trajectory describes them.
+    """Gaps between `other` and `reference`, both as studies.proof.trajectory describes them.
 
     Raises ValueError when they do not even have the same number of tensors of the same shapes.
     """

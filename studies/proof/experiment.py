@@ -75,7 +75,7 @@ class Reference:
     allowed: Gaps
 
     def measure(self, name: str, strategy: Strategy, world_size: int, **changed: Any) -> Case:
-        """How far any of `world_size` ranks is from one rank, settings `changed` or not."""
+        """Gaps between `world_size` ranks and one rank, with settings `changed` or not."""
         settings = replace(self.problem.settings, **changed)
         gaps, by_step, tensors = zip(*run_ranks(world_size, _apart_here, replace(
             self.problem, settings=settings), strategy, self.path), strict=True)
@@ -138,7 +138,7 @@ def accumulated(reference: Reference, passes: Iterable[int]) -> Iterator[Case]:
 
 
 def local_statistics(reference: Reference, sizes: Iterable[int]) -> Iterator[Case]:
-    """How far ranks end from one rank when each normalises by its own shard's statistics.
+    """Gaps between ranks and one rank when each normalises by its own shard's statistics.
 
     Measured with one strategy, as all do the same; not judged: it cannot agree. The reference must
     have synchronised statistics, which on one rank are local ones. Nothing without batch norm.
@@ -150,7 +150,7 @@ def local_statistics(reference: Reference, sizes: Iterable[int]) -> Iterator[Cas
 
 
 def in_float32(reference: Reference, sizes: Iterable[int]) -> Iterator[Case]:
-    """How far float32 takes one rank, and as many as there may be, from a reference in float64.
+    """Gaps that float32 causes, on one rank and on the most ranks, from a reference in float64.
 
     Measured, not judged: rounding alone leads one rank away, and several must be no further off.
     """
@@ -168,7 +168,7 @@ def _save(problem: Problem, path: Path) -> None:
 
 def _apart_here(problem: Problem, strategy: Strategy,
                 path: Path) -> tuple[Gaps, list[float], Mapping[str, list[float]]]:
-    """How far this rank's training ends from one rank's; its weights on the way; each tensor."""
+    """Gaps between this rank's training and one rank's: at the end, by step, and by tensor."""
     reference = _load(path)
     compared = Compared(problem.steps, reference[KEPT])
     learned = trajectory(problem, strategy, compared)
