@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What checkpoints of VGG-11 cost: by themselves, and as a share of the hours of a training run.
+"""Times the checkpoints of VGG-11: by themselves, and as a share of the hours of a training run.
 
     python3 benchmarks/checkpoint_time.py --data-dir ~/cifar10              # needs a quiet machine
     python3 benchmarks/checkpoint_time.py --workload digits-vgg11 --ranks 2 --iterations 12

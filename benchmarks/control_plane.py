@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What joining and watching many ranks costs, and how soon a lost rank is named, without training.
+"""Measures joining and watching many ranks, and how soon a lost one is named, without training.
 
     python3 benchmarks/control_plane.py                          # 25 minutes, needs 6 GB
     python3 benchmarks/control_plane.py --sizes 16 64 --minutes 1 --runs 1
@@ -106,7 +106,7 @@ def name_lost(size: int, fault: str) -> Named:
 
 
 def quiet(size: int, seconds: float) -> dict[str, float]:
-    """A cluster that nothing disturbs: its start, its store's load, its leader's, its alarms."""
+    """Measures a cluster without faults: start, load of the store and the leader, false alarms."""
     with running(size, PATIENCE) as (cluster, processes, start_up):
         at_start = sum(cluster.requests)
         time.sleep(5)
@@ -120,35 +120,35 @@ def quiet(size: int, seconds: float) -> dict[str, float]:
 
 
 def _busy(pid: int) -> float:
-    """The processor seconds of a process so far, of all its threads: its store's too."""
+    """Processor seconds of a process so far, over all its threads, the store's included."""
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(size: int, runs: int, seconds: float) -> dict[str, Any]:
-    """All figures of one size."""
+    """Measures everything for one cluster size."""
     print(f"{size} ranks", file=sys.stderr, flush=True)
-    found: dict[str, Any] = {"size": size, "runs": runs, "load": os.getloadavg()[0],
-                             **quiet(size, seconds)}
-    print(f"without a fault: {found}", file=sys.stderr, flush=True)
-    starts = [found["start_up"]]
+    figures: dict[str, Any] = {"size": size, "runs": runs, "load": os.getloadavg()[0],
+                               **quiet(size, seconds)}
+    print(f"without a fault: {figures}", file=sys.stderr, flush=True)
+    starts = [figures["start_up"]]
     for fault in FAULTS:
         named = [name_lost(size, fault) for _ in range(runs)]
         print(f"{fault}: {named}", file=sys.stderr, flush=True)
-        found[fault] = [each.seconds for each in named if not each.false_alarms]
+        figures[fault] = [each.seconds for each in named if not each.false_alarms]
         starts += [each.start_up for each in named]
-        found["false_alarms"] += sum(each.false_alarms for each in named)
-    return found | {"start_up": starts}
+        figures["false_alarms"] += sum(each.false_alarms for each in named)
+    return figures | {"start_up": starts}
 
 
-def table(found: list[dict[str, Any]]) -> str:
+def table(sizes: list[dict[str, Any]]) -> str:
     head = ("ranks", "start-up", "requests to start", "requests/s", "leader's share of a core",
             *(f"{fault}: named" for fault in FAULTS), "false alarms", "quiet for", "load")
     return markdown_table(head, [(
         each["size"], _spread(each["start_up"]), f"{each['start_up_requests']:,}",
         f"{each['requests_a_second']:,.0f}", f"{each['leaders_share']:.2f}",
         *(_spread(each[fault]) for fault in FAULTS), each["false_alarms"],
-        f"{each['quiet_seconds'] / 60:.1f} min", f"{each['load']:.1f}") for each in found])
+        f"{each['quiet_seconds'] / 60:.1f} min", f"{each['load']:.1f}") for each in sizes])
 
 
 def _spread(seconds: list[float]) -> str:
@@ -171,13 +171,13 @@ def main() -> None:
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # it tells of each name it cannot find
     preload("benchmarks.control_plane_benchmark.ranks")
-    found = []
+    rows = []
     for size in sorted(options.sizes):
         is_largest = size == max(options.sizes)
-        found.append(measure(size, options.runs, options.minutes * (60 if is_largest else 6)))
+        rows.append(measure(size, options.runs, options.minutes * (60 if is_largest else 6)))
         if options.json:
-            options.json.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"{table(found)}\n\nmedian (p95); {options.runs} runs of each fault, a start for each; "
+            options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    print(f"{table(rows)}\n\nmedian (p95); {options.runs} runs of each fault, a start for each; "
           f"a stuck rank at --timeout {SHORT_PATIENCE:.0f}; {conditions()}")
 
 

@@ -45,10 +45,10 @@ def rounding(shape: Shape, name: str) -> float:
     if precision.name == "bf16":  # what a layer before this one would hand over
         maps = maps.bfloat16().float()
     with torch.no_grad(), precision.autocast(maps.device):
-        found = layers(maps).double()
+        outputs = layers(maps).double()
     with torch.no_grad():
         exact = layers.double()(maps.double())
-    return float((found - exact).norm() / exact.norm())
+    return float((outputs - exact).norm() / exact.norm())
 
 
 def table(options: argparse.Namespace) -> str:

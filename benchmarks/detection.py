@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long until every other rank has ended, by kind of fault: median, 95th percentile, longest.
+"""Seconds until every other rank has ended, by kind of fault: median, 95th percentile, longest.
 
     python3 benchmarks/detection.py --runs 20
     python3 benchmarks/detection.py --runs 10 --json docs/results/detection.json
@@ -40,7 +40,7 @@ FAULTS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP, "leader killed": 
 
 
 def start_ranks(folder: Path) -> list[subprocess.Popen]:
-    """The literal Part Two on all ranks, each with its output in rankR.txt."""
+    """Starts the literal Part Two on all ranks, each with its output in rankR.txt."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     return [subprocess.Popen(
@@ -52,7 +52,7 @@ def start_ranks(folder: Path) -> list[subprocess.Popen]:
 
 
 def wait_for_steps(folder: Path, steps: int) -> None:
-    """Returns when the leader has logged so many steps. Raises DataError when it does not."""
+    """Waits until the leader has logged so many steps. Raises DataError if it does not."""
     deadline = time.monotonic() + PATIENCE
     while len(list(read_events(folder / "PartTwo/all-reduce/metrics_rank0.jsonl", "step"))) < steps:
         if time.monotonic() > deadline:
@@ -61,7 +61,7 @@ def wait_for_steps(folder: Path, steps: int) -> None:
 
 
 def seconds_until_all_ended(fault: str, folder: Path, chance: random.Random) -> float:
-    """One run with one fault. Raises DataError when a rank does not name the lost one."""
+    """Runs once with one fault. Raises DataError if a rank does not name the lost one."""
     lost = 0 if fault.startswith("leader") else chance.randrange(1, RANKS)
     ranks = start_ranks(folder)
     others = [rank for rank in range(RANKS) if rank != lost]
@@ -76,9 +76,9 @@ def seconds_until_all_ended(fault: str, folder: Path, chance: random.Random) -> 
             process.kill()
             process.wait()
     for rank, code in zip(others, codes, strict=True):
-        said = (folder / f"rank{rank}.txt").read_text()
-        if code != PeerLost.exit_code or f"rank {lost} (" not in said:
-            raise DataError(f"rank {rank} ended with {code} and does not name rank {lost}: {said}")
+        text = (folder / f"rank{rank}.txt").read_text()
+        if code != PeerLost.exit_code or f"rank {lost} (" not in text:
+            raise DataError(f"rank {rank} ended with {code} and does not name rank {lost}: {text}")
     return seconds
 
 
@@ -89,14 +89,14 @@ def main() -> None:
     options = parser.parse_args()
     runs, chance, rows, faults = options.runs, random.Random(0), [], {}
     for fault in FAULTS:
-        found = []
+        seconds = []
         for _ in range(runs):
             with tempfile.TemporaryDirectory() as name:
-                found.append(seconds_until_all_ended(fault, Path(name), chance))
-        p95 = quantiles(found, n=20, method="inclusive")[-1] if runs > 1 else found[0]
-        faults[fault] = {"median": median(found), "p95": p95, "longest": max(found),
-                         "seconds": found}
-        rows.append((fault, *(f"{each:.1f} s" for each in (median(found), p95, max(found)))))
+                seconds.append(seconds_until_all_ended(fault, Path(name), chance))
+        p95 = quantiles(seconds, n=20, method="inclusive")[-1] if runs > 1 else seconds[0]
+        faults[fault] = {"median": median(seconds), "p95": p95, "longest": max(seconds),
+                         "seconds": seconds}
+        rows.append((fault, *(f"{each:.1f} s" for each in (median(seconds), p95, max(seconds)))))
     print(f"{markdown_table(('fault', 'p50', 'p95', 'longest'), rows)}\n\n{RANKS} ranks, {runs} "
           f"runs each; {conditions()}")
     if options.json:

@@ -74,7 +74,7 @@ def transform_speeds(options: argparse.Namespace) -> list[float]:
 
 
 def train(options: argparse.Namespace) -> dict:
-    """One start of Part One: seconds to the first iteration, of steps, and of waiting for data."""
+    """Runs Part One once: seconds to the first iteration, of steps, and of waiting for data."""
     with tempfile.TemporaryDirectory() as folder:
         before_torch = time.time()
         subprocess.run([sys.executable, "-c", "import torch"], check=True)
@@ -92,17 +92,17 @@ def train(options: argparse.Namespace) -> dict:
 
 
 def spread(numbers: list[float], digits: int) -> tuple[str, str]:
-    """Median, and smallest to largest."""
+    """The median, and smallest to largest."""
     return (f"{median(numbers):,.{digits}f}",
             f"{min(numbers):,.{digits}f} to {max(numbers):,.{digits}f}")
 
 
-def rows(found: dict, precision: str) -> list[tuple[str, str, str]]:
-    """The table's: a name, the median, and smallest to largest."""
-    runs = found["runs"]
+def rows(results: dict, precision: str) -> list[tuple[str, str, str]]:
+    """Rows of the table: a name, the median, and smallest to largest."""
+    runs = results["runs"]
     shown = {
-        "in-memory loader, images a second on one core": spread(found["loader"], 0),
-        "torchvision's transforms, images a second on one core": spread(found["transforms"], 0),
+        "in-memory loader, images a second on one core": spread(results["loader"], 0),
+        "torchvision's transforms, images a second on one core": spread(results["transforms"], 0),
         f"a step of Part One, {precision}, ms":
             spread([1e3 * run["step"] for run in runs], 0),
         "of it waiting for data, ms": spread([1e3 * run["data"] for run in runs], 1),
@@ -115,9 +115,9 @@ def rows(found: dict, precision: str) -> list[tuple[str, str, str]]:
     return [(name, *numbers) for name, numbers in shown.items()]
 
 
-def show(found: dict, options: argparse.Namespace) -> None:
+def show(results: dict, options: argparse.Namespace) -> None:
     """Prints the Markdown table, and what it was measured on."""
-    table = markdown_table(("", "median", "least to most"), rows(found, options.precision))
+    table = markdown_table(("", "median", "least to most"), rows(results, options.precision))
     print(f"{table}\n\nn = {options.repeats} each, {options.workload}, batch "
           f"{options.batch_size}, {conditions()}.")
 
@@ -132,9 +132,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="of each run of Part One")
     parser.add_argument("--precision", default="bf16", choices=("float32", "bf16"))
     options = parser.parse_args()
-    found = {"loader": loader_speeds(options), "transforms": transform_speeds(options),
-             "runs": [train(options) for _ in range(options.repeats)]}
-    show(found, options)
+    results = {"loader": loader_speeds(options), "transforms": transform_speeds(options),
+               "runs": [train(options) for _ in range(options.repeats)]}
+    show(results, options)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ ROWS = (COURSE, "examples-float32", *(
 
 
 def installed(rows: list[str]) -> list[str]:
-    """The rows that can run here; says which library is missing."""
+    """The rows that can run here; prints which library is missing."""
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     for name in missing:
         print(f"{name} is not installed, so its rows are dropped: {sys.executable} "
@@ -55,7 +55,7 @@ def installed(rows: list[str]) -> list[str]:
 
 
 def take_turn(row: str, options: argparse.Namespace) -> dict:
-    """What the worker measured. Raises DataError with its last line when it fails."""
+    """Returns a worker's measurements. Raises DataError with its last line if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "turn.json"
         run_to_end([sys.executable, WORKER, "--row", row, "--workload", options.workload,
@@ -65,7 +65,7 @@ def take_turn(row: str, options: argparse.Namespace) -> dict:
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, dict]]:
-    """Of each round, what every row and the ceiling measured."""
+    """The measurements of every row and of the ceiling, one dictionary a round."""
     rounds = []
     for number in range(options.rounds):
         turns = {}
@@ -77,12 +77,12 @@ def measure(options: argparse.Namespace) -> list[dict[str, dict]]:
 
 
 def images_per_second(turn: dict, batch_size: int) -> float:
-    """Of all timed steps of a turn together."""
+    """Images a second over all timed steps of a turn."""
     return batch_size * len(turn["seconds"]) / sum(turn["seconds"])
 
 
 def summarise(rounds: list[dict[str, dict]], batch_size: int, flop: int) -> dict[str, dict]:
-    """By row, the numbers of the table; `flop` is a step's.
+    """The numbers of the table by row; `flop` is a step's.
 
     The ceiling is the highest of all rounds; a row's speed is against the course in the same round.
     """
@@ -108,17 +108,17 @@ def summarise(rounds: list[dict[str, dict]], batch_size: int, flop: int) -> dict
 
 
 def over_best_peer(rounds: list[dict[str, dict]], batch_size: int) -> dict[str, dict]:
-    """By precision, this project's speed over the best peer's: the median of each round's ratio."""
-    found = {}
+    """This project's speed over the best peer's, by precision: the median of the rounds' ratios."""
+    ratios = {}
     for precision in ("float32", "bf16"):
         speeds = {row: [images_per_second(turns[row], batch_size) for turns in rounds]
                   for row in rounds[0] if row.endswith(precision)}
         ours = speeds.pop(f"project-{precision}", None)
         if ours and speeds:
             best = max(speeds, key=lambda row: median(speeds[row]))
-            found[precision] = {"best_peer": best, "times": median(
+            ratios[precision] = {"best_peer": best, "times": median(
                 mine / its for mine, its in zip(ours, speeds[best], strict=True))}
-    return found
+    return ratios
 
 
 def markdown(table: dict[str, dict]) -> str:
@@ -135,7 +135,7 @@ def markdown(table: dict[str, dict]) -> str:
 
 
 def explanation(rounds: list[dict[str, dict]], options: argparse.Namespace, flop: int) -> str:
-    """What was measured, on what, in a few sentences."""
+    """Describes the measurement and its conditions, in a few sentences."""
     ceilings = {precision: max(turns[CEILING][precision] for turns in rounds) / 1e12
                 for precision in ("float32", "bf16")}
     here = rounds[0][CEILING]

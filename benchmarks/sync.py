@@ -58,7 +58,7 @@ def run_cell(nodes: int, rate: str, options: argparse.Namespace) -> Cell:
 
 
 def made_on(options: argparse.Namespace) -> dict:
-    """What all cells of a grid must have in common."""
+    """The conditions that all cells of a grid must share."""
     return {"processor": processor(), "cores": os.cpu_count(), "machines": 1,
             "precision": options.precision, "threads": options.threads,
             "variants": options.variants, "batch": 256, "python": platform.python_version()}
@@ -71,14 +71,14 @@ def main() -> None:
     if COMPUTE_ONLY not in options.variants:
         raise UsageError(f"--variants needs {COMPUTE_ONLY!r}, which all others are compared with")
     grid = open_grid(options.json, made_on(options))
-    done = {(found["nodes"], found["rate"]): found for found in grid["cells"]}
+    done = {(record["nodes"], record["rate"]): record for record in grid["cells"]}
     for nodes, rate in ((nodes, rate) for nodes in options.nodes for rate in options.rates):
-        found = done.get((nodes, rate))
-        if found is None:
-            found = run_cell(nodes, rate, options)
-            grid["cells"].append(found)
+        record = done.get((nodes, rate))
+        if record is None:
+            record = run_cell(nodes, rate, options)
+            grid["cells"].append(record)
             save_grid(options.json, grid)
-        print(cell_table(found), flush=True)
+        print(cell_table(record), flush=True)
     gap, where = largest_gap(grid["cells"])
     print(f"\nThe interfaces' counters are within {100 * gap:.1f} % of our count ({where}).")
     print("\n" + ", ".join(f"{name} {value}" for name, value in grid["made_on"].items()

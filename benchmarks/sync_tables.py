@@ -10,38 +10,38 @@ from studies.prediction.model import STRATEGIES, Gradient
 MEGABYTE = 1e6
 
 
-def bound(found: Cell, name: str) -> float:
+def bound(cell: Cell, name: str) -> float:
     """Seconds in which the links can carry a variant's gradients, when nothing else takes time."""
     if name not in STRATEGIES:
         return 0.0
     strategy = STRATEGIES[name]
-    sizes = tuple(found["gradient_bytes"])
-    return strategy.part * strategy.wire(Gradient(sizes, (1.0,) * len(sizes)), found["nodes"],
-                                         Link(1 / payload_rate(found["rate"])))
+    sizes = tuple(cell["gradient_bytes"])
+    return strategy.part * strategy.wire(Gradient(sizes, (1.0,) * len(sizes)), cell["nodes"],
+                                         Link(1 / payload_rate(cell["rate"])))
 
 
-def cell_table(found: Cell) -> str:
+def cell_table(cell: Cell) -> str:
     """Step, exposed communication and bound, by variant; then the bytes."""
-    count = len(found["variants"][COMPUTE_ONLY]["steps"])
+    count = len(cell["variants"][COMPUTE_ONLY]["steps"])
     rows = []
-    for name, row in found["variants"].items():
+    for name, row in cell["variants"].items():
         steps = row["steps"]
         rows.append((name, f"{median(steps):.3f}", f"{min(steps):.3f} to {max(steps):.3f}",
-                     f"{exposed(found, name):.3f}", f"{bound(found, name):.3f}"))
+                     f"{exposed(cell, name):.3f}", f"{bound(cell, name):.3f}"))
     head = ("variant", "step, s", "least to most", "exposed, s", "bound, s")
-    return (f"\n{found['nodes']} nodes, {found['rate']}, n = {count} turns each\n\n"
-            f"{markdown_table(head, rows)}\n\n{bytes_table(found)}")
+    return (f"\n{cell['nodes']} nodes, {cell['rate']}, n = {count} turns each\n\n"
+            f"{markdown_table(head, rows)}\n\n{bytes_table(cell)}")
 
 
-def bytes_table(found: Cell) -> str:
+def bytes_table(cell: Cell) -> str:
     """MB that the busiest rank sends a step: theory, our count, the interface's without headers.
 
     Then how far the interface is from our count, and the root's fraction of what all ranks send.
     """
-    size = sum(found["gradient_bytes"])
-    rows = [(name, f"{STRATEGIES[name].part * size * sent(name, found['nodes']) / MEGABYTE:.1f}",
-             *_counts(found["variants"][name]["bytes"]))
-            for name in STRATEGIES if name in found["variants"]]
+    size = sum(cell["gradient_bytes"])
+    rows = [(name, f"{STRATEGIES[name].part * size * sent(name, cell['nodes']) / MEGABYTE:.1f}",
+             *_counts(cell["variants"][name]["bytes"]))
+            for name in STRATEGIES if name in cell["variants"]]
     return markdown_table(("variant", "theory, MB", "counted", "interface",
                            "interface, headers too", "interface to counted", "root's share"), rows)
 
@@ -55,13 +55,12 @@ def _counts(ranks: list[dict[str, float]]) -> tuple[str, ...]:
 
 
 def largest_gap(cells: list[Cell]) -> tuple[float, str]:
-    """The largest |interface / counted - 1| of any rank, strategy and cell, and where that was.
+    """The largest |interface / counted - 1| of any rank, strategy and cell, and its place.
 
-    Only of what counts: a user's own strategy need not, and where none does, (0.0, "nothing
-    counted").
+    Strategies that do not count their bytes are skipped; if none counts, (0.0, "nothing counted").
     """
     gaps = [(abs(rank["payload_sent"] / rank["counted"] - 1),
-             f"{name}, rank {number} of {found['nodes']}, {found['rate']}")
-            for found in cells for name, row in found["variants"].items()
+             f"{name}, rank {number} of {cell['nodes']}, {cell['rate']}")
+            for cell in cells for name, row in cell["variants"].items()
             for number, rank in enumerate(row["bytes"]) if rank["counted"]]
     return max(gaps, default=(0.0, "nothing counted"))

@@ -39,7 +39,7 @@ COLUMNS = {"training": "training, s", "launched": "launch to report, s", "images
 
 
 def train(seed: int, options: argparse.Namespace) -> dict[str, float]:
-    """One run of Part One: its seconds and accuracies, by the names in COLUMNS."""
+    """Runs Part One once: seconds and accuracies, by the names in COLUMNS."""
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
         run_to_end([sys.executable, "PartOne/main.py", "--data-dir", options.data_dir,
@@ -47,26 +47,26 @@ def train(seed: int, options: argparse.Namespace) -> dict[str, float]:
                    f"seed {seed}")
         launched = time.perf_counter() - begun
         run = Path(folder) / "PartOne"
-        found = figures(list(read_events(run / "metrics_rank0.jsonl")),
-                        json.loads((run / "summary.json").read_text()))
-    return found | {"launched": launched}
+        values = figures(list(read_events(run / "metrics_rank0.jsonl")),
+                         json.loads((run / "summary.json").read_text()))
+    return values | {"launched": launched}
 
 
 def figures(events: list[dict], summary: dict) -> dict[str, float]:
-    """A run's training seconds, speed, and accuracies: held-out where there are, else the test's.
+    """A run's training seconds, speed and accuracies: on held-out images if any, else the test's.
 
-    Where images were held out the test set's figures are not even read.
+    With held-out images the test set's figures are not even read.
     """
     training = sum(event["seconds"] for event in events if event["event"] in ("epoch",
                                                                               "checkpoint"))
     images = sum(event["samples"] for event in events if event["event"] == "epoch")
     validated = [event for event in events if event["event"] == "validation"]
-    found = {"training": training, "images": images / training}
+    values = {"training": training, "images": images / training}
     if validated:
-        return found | {"accuracy": 100 * validated[-1]["accuracy"],
-                        "mirrored": 100 * validated[-1]["mirrored_accuracy"]}
-    return found | {"accuracy": 100 * summary["test_accuracy"],
-                    "mirrored": 100 * summary["mirrored_test_accuracy"]}
+        return values | {"accuracy": 100 * validated[-1]["accuracy"],
+                         "mirrored": 100 * validated[-1]["mirrored_accuracy"]}
+    return values | {"accuracy": 100 * summary["test_accuracy"],
+                     "mirrored": 100 * summary["mirrored_test_accuracy"]}
 
 
 def table(runs: dict[int, dict[str, float]]) -> str:

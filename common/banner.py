@@ -58,7 +58,7 @@ def _numbers(settings: Settings, node: Node) -> list[str]:
 
 
 def _shared_gpus(node: Node) -> list[str]:
-    """That ranks share GPUs, where they do."""
+    """A line for the banner if ranks of this machine share GPUs."""
     seen = [info.gpus for info in node.ranks
             if info.machine == node.ranks[node.world.rank].machine and info.gpus]
     if node.device.type != "cuda" or not seen or own_gpus(seen):
@@ -69,7 +69,7 @@ def _shared_gpus(node: Node) -> list[str]:
 
 
 def _convolutions(how: str, settings: Settings, node: Node) -> list[str]:
-    """How 3x3 convolutions are computed, on a CPU: it decides how they round.
+    """The algorithm of 3x3 convolutions on a CPU, which decides how they round.
 
     The model is not built yet: of a user's own, and of --model, nobody knows whether it has any.
     """
@@ -89,18 +89,18 @@ def _convolutions(how: str, settings: Settings, node: Node) -> list[str]:
 
 def _not_the_default(settings: Settings, node: Node) -> list[str]:
     """The settings that are not the default, as their rows word them."""
-    said = textwrap.wrap(", ".join(settings.said()), 96)
+    lines = textwrap.wrap(", ".join(settings.said()), 96)
     if settings.virtual_nodes:
-        said += _virtual_nodes(settings, node)
+        lines += _virtual_nodes(settings, node)
     if settings.local_sync:
-        said.append(f"{' and '.join(map(str, settings.local_sync))}: another algorithm than "
-                    "averaging gradients; the ranks average their weights every so many steps or "
-                    "more, and at the end of an epoch")
-    return ["  " + line for line in said]
+        lines.append(f"{' and '.join(map(str, settings.local_sync))}: another algorithm than "
+                     "averaging gradients; the ranks average their weights every so many steps or "
+                     "more, and at the end of an epoch")
+    return ["  " + line for line in lines]
 
 
 def _alternatives(settings: Settings, node: Node) -> list[str]:
-    """What one machine's alternatives to DistributedDataParallel can show on these devices."""
+    """Says which gains an alternative to DistributedDataParallel cannot show on these devices."""
     gpus = count_gpus() if node.device.type == "cuda" else 0
     if settings.parallel == "data-parallel" and gpus < 2:
         return [f"  DataParallel over {gpus} GPUs only calls the model: this run shows that "
@@ -114,14 +114,14 @@ def _alternatives(settings: Settings, node: Node) -> list[str]:
 
 
 def _virtual_nodes(settings: Settings, node: Node) -> list[str]:
-    """What --virtual-nodes changes, and who may round otherwise all the same."""
-    said = []
+    """The effect of --virtual-nodes, and a warning for ranks that may still round differently."""
+    lines = []
     if any("all-reduce" in choice.name or choice.name == "ddp" for choice in settings.sync):
-        said.append("all-reduces are carried out as reduce-scatter and all-gather, because a ring "
-                    "adds in an order that depends on the number of ranks")
+        lines.append("all-reduces are carried out as reduce-scatter and all-gather, because a ring "
+                     "adds in an order that depends on the number of ranks")
     for other in node.ranks[1:]:
         if other.instructions != node.ranks[0].instructions:
-            said.append(f"warning: {other} computes with {other.instructions} and {node.ranks[0]} "
-                        f"with {node.ranks[0].instructions}: they may round differently, and then "
-                        "the bits depend on which rank computes which shard")
-    return said
+            lines.append(f"warning: {other} computes with {other.instructions} and {node.ranks[0]} "
+                         f"with {node.ranks[0].instructions}: they may round differently, and then "
+                         "the bits depend on which rank computes which shard")
+    return lines

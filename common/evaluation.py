@@ -49,10 +49,10 @@ class Evaluable(Protocol):
 
 
 class Evaluation(NamedTuple):
-    """The mean loss over samples; and, of classes, each sample's truth and prediction, int64 (n,).
+    """Mean loss over samples; for classes, each sample's truth and prediction, int64 (n,).
 
-    With a metric other than accuracy there are `totals` instead. `mirrored_accuracy`, where --tta
-    asks, is that of the mean scores of image and mirror image.
+    With a metric other than accuracy there are `totals` instead. `mirrored_accuracy`, set with
+    --tta, is the accuracy of the mean scores of an image and its mirror image.
     """
 
     loss: float
@@ -126,9 +126,7 @@ def _evaluate(model: nn.Module, criterion: nn.Module, dataset: Dataset,
 
 
 def _my_batches(samples: int, world: World) -> list[slice]:
-    """This rank's of the test set's batches: the same batches, to the bit, on any number of ranks.
-
-    """
+    """This rank's batches of the test set: the same batches, to the bit, on any number of ranks."""
     starts = range(0, samples, EVALUATION_BATCH)
     share = share_of(world.rank, world.size, len(starts))
     return [slice(start, min(start + EVALUATION_BATCH, samples))
@@ -147,10 +145,10 @@ def _loaded(dataset: Dataset, augment: Preparation, batches: Sequence[slice],
 def predict(model: nn.Module, criterion: nn.Module, batches: Iterable[tuple[Tensor, Tensor]],
             precision: Precision, progress: Progress,
             metric: Metric = ACCURACY) -> tuple[Totals, Tensor]:
-    """The sums over the samples; and their classes and the predicted ones, int64 (2, n).
+    """Sums over the samples; and their classes and the predicted ones, int64 (2, n).
 
-    The predicted class is the arg-max of the log-softmax. With another metric than accuracy all
-    are 0. Leaves the model in evaluation mode. Needs no other rank. Raises NonFiniteLoss.
+    The predicted class is the arg-max of the log-softmax. With a metric other than accuracy all are
+    0. Leaves the model in evaluation mode. Needs no other rank. Raises NonFiniteLoss.
     """
     model.eval()
     totals, classes = Totals(), []

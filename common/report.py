@@ -1,4 +1,4 @@
-"""What a run leaves to read: the classification report, a summary in JSON, and the comparison.
+"""The results of a run as files: classification report, summary in JSON, and the comparison.
 
     cat outputs/PartOne/report.txt
 """
@@ -126,7 +126,7 @@ def _who_gives_the_same(run: Run) -> str:
 
 
 def confusion_matrix(result: Evaluation) -> np.ndarray:
-    """How many samples of each true class (rows) got each prediction (columns), int64.
+    """Counts of samples by true class (rows) and predicted class (columns), int64.
 
     scikit-learn's is the same; importing it takes each rank a second.
     """

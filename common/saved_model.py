@@ -37,7 +37,7 @@ MOST_NUMBERS = 1 << 28  # in one sample
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A checkpoint's model on this rank, ready; `form` is what dataset.form_of told of its data."""
+    """A checkpoint's model on this rank, ready to use; `form` is dataset.form_of(its data)."""
 
     path: Path
     settings: Settings
@@ -54,7 +54,7 @@ class SavedModel:
         return find_workload(self.settings.workload).metric
 
     def evaluate(self) -> Evaluation:
-        """On the test set, which the ranks share. Every rank must call. Raises DataError."""
+        """Evaluates on the test set, sharded over ranks. Every rank must call. Raises DataError."""
         dataset = load_test_set(self.settings, self.node)
         if list(dataset.class_names) != list(self.form["classes"]):
             raise DataError(f"the test set in {self.settings.data_dir} has other classes than "
@@ -65,7 +65,7 @@ class SavedModel:
 
     @torch.no_grad()
     def probabilities(self, pictures: list[Path]) -> Tensor:
-        """Of each class for each image file, float (n, classes). Needs no other rank."""
+        """Class probabilities of each image file, float (n, classes). Needs no other rank."""
         self.require_pictures()
         _, size, channels = self.form["shape"]
         images = torch.stack([torch.from_numpy(read_picture(path, size, channels).copy())
@@ -81,7 +81,7 @@ class SavedModel:
         export(self.model, self.form, row.mean, row.std, row.metric is ACCURACY, path)
 
     def require_pictures(self) -> None:
-        """Raises UsageError where a sample is no square image, or has no class."""
+        """Raises UsageError if a sample is not a square image, or does not have a class."""
         shape = self.form["shape"]
         if (self.form["dtype"] != "uint8" or len(shape) != 3 or shape[0] != shape[1]
                 or shape[2] not in (1, 3) or self.metric is not ACCURACY):
@@ -110,7 +110,7 @@ def load_saved_model(path: Path, flags: Mapping[str, Any], node: Node) -> SavedM
 
 
 def load_test_set(settings: Settings, node: Node) -> Dataset:
-    """The workload's. Every rank must call: all must hold the same data. Raises DataError."""
+    """The workload's test set. Every rank must call: all must hold equal data. Raises DataError."""
     node.progress.phase = "loading data"
     dataset = as_dataset(workload_of(settings).load("test", settings.data_dir))
     node.agree("test set", dataset.digest)
@@ -127,16 +127,16 @@ def _leaders_checkpoint(path: Path, node: Node) -> dict[str, Any]:
 
 
 def _settings_in(contents: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """What the checkpoint's run was told about data and learning; initial weights do not matter."""
-    told = contents.get("settings", {})
+    """The data and learning settings of the checkpoint's run; initial weights do not matter."""
+    recorded = contents.get("settings", {})
     try:
-        found = Settings.from_json(told, (DATA, LEARN))
-        # parsed anew from their words: a number may be none that its setting can have
-        found.update({name: Settings.rows()[name].parse(str(told[name])) for name in found
-                      if type(told[name]) in (int, float)})
+        settings = Settings.from_json(recorded, (DATA, LEARN))
+        # parsed again from text: a number may be outside the range of its setting
+        settings.update({name: Settings.rows()[name].parse(str(recorded[name])) for name in settings
+                         if type(recorded[name]) in (int, float)})
     except (ArgumentTypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"{path} has settings that cannot be: {first_line(error)}") from error
-    return {**found, "init": "plain"}
+    return {**settings, "init": "plain"}
 
 
 def _require_consent(saved: Mapping[str, Any], flags: Mapping[str, Any], path: Path) -> None:
@@ -148,7 +148,7 @@ def _require_consent(saved: Mapping[str, Any], flags: Mapping[str, Any], path: P
 
 
 def _require_form(form: Mapping[str, Any], path: Path) -> None:
-    """Raises CheckpointError for what `form_of` tells of no data set."""
+    """Raises CheckpointError if `form` is not one that `form_of` returns."""
     shape, dtype, names = (form.get(name) for name in ("shape", "dtype", "classes"))
     if not (isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape)
             and prod(shape) <= MOST_NUMBERS and isinstance(getattr(torch, str(dtype), None),
@@ -158,7 +158,7 @@ def _require_form(form: Mapping[str, Any], path: Path) -> None:
 
 
 def _convolutions_in(contents: Mapping[str, Any]) -> str:
-    """What the checkpoint's run computed its convolutions by, so that this rounds alike."""
+    """The algorithm of the convolutions in the checkpoint's run, so that this run rounds alike."""
     ran_on = contents.get("ran_on")
-    found = ran_on.get("convolutions") if isinstance(ran_on, dict) else ""
-    return found if isinstance(found, str) else ""
+    name = ran_on.get("convolutions") if isinstance(ran_on, dict) else ""
+    return name if isinstance(name, str) else ""

@@ -1,4 +1,4 @@
-"""From settings to the objects that a main wires together: data, loader, model, and the banner."""
+"""Creates the objects that a main wires together from settings: data, loader and model."""
 
 from collections.abc import Sequence
 from dataclasses import replace

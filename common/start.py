@@ -1,4 +1,4 @@
-"""What every main does first, before torch is imported."""
+"""The first thing that every main does, before torch is imported."""
 
 from common.core.console import tell_long_waits
 from common.core.output import let_output_be_lost

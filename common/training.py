@@ -65,6 +65,6 @@ def forward(model: nn.Module, criterion: nn.Module, part: Part, run: Run) -> Ten
 
 
 def validate(run: Run, criterion: nn.Module, validation_set: Dataset, epoch: int) -> None:
-    """Evaluates the model after `epoch`, and notes it. Every rank must call it."""
-    found = evaluate(run, criterion, validation_set)
-    run.note_validation(epoch, found.loss, found.score, mirrored_accuracy=found.mirrored_accuracy)
+    """Evaluates the model after `epoch` and records the result. Every rank must call it."""
+    test = evaluate(run, criterion, validation_set)
+    run.note_validation(epoch, test.loss, test.score, mirrored_accuracy=test.mirrored_accuracy)

@@ -1,4 +1,4 @@
-"""What pip asks when it is to install this project: it may link to this folder, and not copy it.
+"""Build backend for pip: installs this project as a link to this folder, and refuses to copy it.
 
     pip install -e .      # `from common import *` works anywhere
     pip install .         # error: a copy would lack ...

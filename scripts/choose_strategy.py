@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which strategy on my hosts, and how many of them pay? Give every host the flags of the run:
+"""Ranks strategies on your hosts, and says how many pay. Give every host the flags of the run:
 
     python3 scripts/choose_strategy.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0  (1, 2, 3 there)
     scripts/ssh_cluster.sh hosts.txt scripts/choose_strategy.py --data-dir ~/cifar10
@@ -122,7 +122,7 @@ def tell(cells: list[Cell], findings: "Findings") -> None:
 
 
 def made_on(findings: "Findings") -> dict:
-    """What scripts/predict.py wants to know of the hosts."""
+    """The conditions of the measurement that scripts/predict.py needs."""
     cores = findings.ranks[0].cores
     machines = len({info.machine for info in findings.ranks})
     here = sum(info.machine == findings.ranks[0].machine for info in findings.ranks)

@@ -58,7 +58,7 @@ def _compare(options: argparse.Namespace, output: Path) -> None:
 
 def _watch(options: argparse.Namespace, output: Path) -> None:
     """Writes the page again and again, until the runs have ended."""
-    import common.reporting.page  # noqa: F401 (takes a while, which is no part of drawing)
+    import common.reporting.page  # noqa: F401 (takes a while, and does not count as drawing)
 
     say = partial(print, flush=True)
     say(f"renewed while runs go on, and for a minute after: {output / NAME}.html")

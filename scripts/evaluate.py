@@ -39,7 +39,7 @@ SHOWN_CLASSES = 3
 
 
 def parse(arguments: Sequence[str]) -> dict[str, Any]:
-    """What was given, by name. Raises UsageError."""
+    """Parses the command line into values by name. Raises UsageError."""
     title, _, rest = __doc__.partition("\n")
     parser = FlagParser("scripts/evaluate.py", title, rest, GROUPS)
     parser.usage = "scripts/evaluate.py CHECKPOINT [IMAGE ...] [flags]"

@@ -80,7 +80,7 @@ def places_of(text: str) -> Sequence[Place]:
 
 
 def _say(line: str) -> None:
-    """What is done meanwhile: on standard error, so that verdicts can be piped."""
+    """Prints progress on standard error, so that verdicts can be piped."""
     print(line, file=sys.stderr, flush=True)
 
 

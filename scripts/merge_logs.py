@@ -71,8 +71,8 @@ def main() -> None:
 
 
 def _show_all(folder_of_runs: Path, every: int) -> None:
-    found = [(folder, paths, by_place(paths)) for folder, paths in logs_of_runs([folder_of_runs])]
-    runs = [(folder, paths, steps) for folder, paths, steps in found if steps]
+    logs = [(folder, paths, by_place(paths)) for folder, paths in logs_of_runs([folder_of_runs])]
+    runs = [(folder, paths, steps) for folder, paths, steps in logs if steps]
     if not runs:
         raise DataError(f"{folder_of_runs} holds no steps in metrics_rank*.jsonl files")
     for number, (folder, paths, steps) in enumerate(runs):

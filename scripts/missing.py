@@ -20,7 +20,7 @@ except ImportError:
 
 
 def requirements(path: Path) -> Iterator[Requirement]:
-    """Those of the file and of the files that it includes, as far as they hold here."""
+    """The requirements of the file, and of files that it includes, whose markers hold here."""
     for line in path.read_text().splitlines():
         line = line.partition("#")[0].strip()
         if line.startswith("-r "):
@@ -32,7 +32,7 @@ def requirements(path: Path) -> Iterator[Requirement]:
 
 
 def fits(requirement: Requirement, if_absent: bool) -> bool:
-    """Whether the installed version is one of those required."""
+    """True if the installed version is one of those required; `if_absent` if none is installed."""
     try:
         return requirement.specifier.contains(version(requirement.name), prereleases=True)
     except PackageNotFoundError:

@@ -61,9 +61,9 @@ def predict(options: argparse.Namespace) -> None:
     seen, unseen = divide(source.cells, options.calibrate_on)
     model = calibrate(seen, source.machine, source.batch, source.latency)
     print(f"calibrated on {len(seen)} of {len(source.cells)} cells: {source.words}")
-    found = checks(model, unseen)
-    if found:
-        print("\n" + check_table(found))
+    compared = checks(model, unseen)
+    if compared:
+        print("\n" + check_table(compared))
     print("\n" + bars_in_words(model, seen))
     print(processors_in_words(source.machine, options.shared_processors))
     if not options.shared_processors:
@@ -73,11 +73,11 @@ def predict(options: argparse.Namespace) -> None:
         print("\n" + step_table(model, ranks, rates))
         print("\n" + "\n".join(which_strategy(model, ranks, rate) for rate in rates))
     print("\n" + scaling_table(model, rates))
-    _draw(model, found, options)
+    _draw(model, compared, options)
 
 
 def parse_flags() -> argparse.Namespace:
-    """What the command line says. Raises UsageError, in one sentence, for what cannot be meant."""
+    """Parses the command line. Raises UsageError, in one sentence, for what is not valid."""
     options = _parser().parse_args()
     for rate in options.rate:
         payload_rate(rate)
@@ -127,9 +127,9 @@ def _level(text: str) -> tuple[int, str]:
     return int(size), rate
 
 
-def _draw(model: Calibration, found: list[Check], options: argparse.Namespace) -> None:
-    """The figures that were asked for."""
-    if options.figure and not found:
+def _draw(model: Calibration, compared: list[Check], options: argparse.Namespace) -> None:
+    """Writes the figures that were asked for."""
+    if options.figure and not compared:
         raise UsageError("--figure shows cells that the model has not seen, and --calibrate-on "
                          "names them all: leave some out")
     if options.figure or options.simulate:
@@ -137,7 +137,7 @@ def _draw(model: Calibration, found: list[Check], options: argparse.Namespace) -
         from studies.prediction.simulation import growing, step_of
 
         if options.figure:
-            write(accuracy(found), options.figure)
+            write(accuracy(compared), options.figure)
         if options.simulate:
             levels = [Level(size, model.link(payload_rate(rate))) for size, rate in options.levels]
             write(scaling(growing(levels), step_of(model)), options.simulate)

@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def node_facts(folder: Path) -> dict[str, Any]:
-    """What a preflight would tell of this node; or, where torch cannot be imported, why not."""
+    """The facts that a preflight reports of this node; if torch cannot be imported, the error."""
     try:
         interface, address = choose_interface(None, ANYWHERE, 9)
     except PeerLost:

@@ -1,4 +1,4 @@
-"""How runs are doing, from their logs alone.
+"""Prints the state of runs, from their logs alone.
 
     python3 scripts/status.py outputs
     watch python3 scripts/status.py outputs
@@ -31,9 +31,9 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="OUTPUT_DIR")
     folders = parser.parse_args().folders
     with reading(" or ".join(map(str, folders))):
-        told = [describe(run, time.time()) for run in find_runs(folders)]
-    print("\n".join(text for text, _ in told))
-    sys.exit(max(code for _, code in told))
+        states = [describe(run, time.time()) for run in find_runs(folders)]
+    print("\n".join(text for text, _ in states))
+    sys.exit(max(code for _, code in states))
 
 
 if __name__ == "__main__":

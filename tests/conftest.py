@@ -27,7 +27,7 @@ def undisturbed(tmp_path_factory) -> Callable[[Case], End]:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory) -> Iterator[None]:
-    """What the tests measure of this machine is not remembered for real runs, nor the reverse."""
+    """Keeps measurements of this machine by tests and by real runs apart."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield

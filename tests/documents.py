@@ -36,11 +36,11 @@ class Command(NamedTuple):
         return f"{self.document}: {self.text}"
 
     def words(self) -> list[str]:
-        """As the shell takes them apart, without comments."""
+        """The words of the command as a shell splits it, without comments."""
         return shlex.split(self.text, comments=True)
 
     def runs_here(self) -> bool:
-        """Whether one machine is enough, and the mark says that it is run."""
+        """True if one machine is enough, and the mark says that it is run."""
         return self.mark.startswith(("run", "slow")) and not ELSEWHERE.search(self.text)
 
 

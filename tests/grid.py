@@ -16,7 +16,7 @@ CELLS = [(ranks, rate) for ranks in (2, 3, 4) for rate in ("100mbit", "1gbit", "
 
 
 def cell(ranks: int, rate: str, model: Calibration = PLANTED) -> dict:
-    """What benchmarks/sync.py would have written of a cluster that obeys the model."""
+    """The record that benchmarks/sync.py would write of a cluster that obeys the model."""
     compute, link = model.compute(ranks), model.link(payload_rate(rate))
     phases = {**Compute._asdict(compute), "sync": 0.0}
     moved = [{"counted": 1e6, "wire": 1.05e6, "payload_sent": 1e6, "payload_received": 1e6}] * ranks

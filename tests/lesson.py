@@ -77,7 +77,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _require_near(here: float, there: float) -> None:
-    """Rounding differs from processor to processor; a mistake does not."""
+    """Allows rounding, which differs from processor to processor; a mistake does not."""
     assert max(here, there) < ROUNDING or here == pytest.approx(there, rel=0.1), (here, there)
 
 

@@ -1,4 +1,4 @@
-"""What the test forkserver loads once, so that each rank starts with it."""
+"""The modules that the test forkserver loads once, so that each rank starts with them."""
 
 import sklearn.metrics  # noqa: F401
 import torch

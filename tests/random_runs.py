@@ -29,7 +29,7 @@ Rows = dict[tuple[int, int], dict[int, dict[str, Any]]]
 
 @dataclass
 class Drawn:
-    """What a run is: its steps by place and rank, and how it ended. `loads` is for a trace."""
+    """A drawn run: its steps by place and rank, and how it ended. `loads` is for a trace."""
 
     name: str
     ranks: int
@@ -59,7 +59,7 @@ class Drawn:
 
     @property
     def durations(self) -> list[float]:
-        """Of each iteration's slowest rank, without the first."""
+        """Seconds of each iteration's slowest rank, without the first iteration."""
         return [max(step["duration"] for step in row.values())
                 for row in list(self.rows.values())[1:]]
 
@@ -194,7 +194,7 @@ def _log(folder: Path, run: Drawn, rank: int, ranks: int, begin: Position, place
 
 
 def _rewrite(path: Path, changes: dict[str, Any]) -> None:
-    """What a start event has from the machine is another machine's."""
+    """Rewrites the start events as those of another machine."""
     events = [json.loads(line) for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps(
         event | changes if event["event"] == "start" else event) + "\n" for event in events))

@@ -10,7 +10,7 @@ MATRIX = [[8, 2], [5, 5]]
 
 
 def settings(**changes) -> dict:
-    """What a start event holds of the flags."""
+    """The flags in a start event."""
     return {"workload": "digits-vgg11", "data_dir": "data", "output_dir": "outputs", "epochs": 2,
             "batch_size": 100, "max_iterations": None, "loader": "memory",
             "sync": ["all-reduce"], "seed": 1, **changes}

@@ -25,7 +25,7 @@ FOLDERS = {**RUNS, **MORE_RUNS}
 
 
 class Case(NamedTuple):
-    """Which run to kill, on how many ranks, after which step, and how often it saves."""
+    """A run to kill, its number of ranks, after which step, and how often it saves."""
 
     run: str
     world_size: int
@@ -60,7 +60,7 @@ def launch(case: Case, folder: Path, resume: str, world_size: int | None = None,
 
 
 class End(NamedTuple):
-    """What a finished run has come to."""
+    """The results of a finished run."""
 
     weights: dict
     optimizer: dict

@@ -40,7 +40,7 @@ REQUESTS = {"get": 2, "multi_get": 2}
 
 @dataclass
 class Cluster:
-    """What the processes of one cluster share, with a place for each rank; times are monotonic.
+    """Memory shared by a cluster's processes, with a place for each rank; times are monotonic.
 
     `port` is the store's, `patience` the ranks' --timeout. A rank notes when it has `joined`, and
     when a verdict has `ended` it; it counts the `requests` it sends to the store, key by key.
@@ -74,7 +74,7 @@ class CountingStore:
 
 
 def run_process(cluster: Cluster, ranks: range) -> None:
-    """The life of a process that holds these ranks; it must be killed at the end."""
+    """Runs these ranks in a process, which must be killed at the end."""
     if 0 in ranks:  # a real leader does not share its cores with the other ranks
         os.setsid()  # Linux shares the cores out by session first
     else:
@@ -99,7 +99,7 @@ def run_process(cluster: Cluster, ranks: range) -> None:
 
 
 def _use_in_threads(cluster: Cluster) -> None:
-    """Counts what goes to the store, and ends ranks instead of the process."""
+    """Counts requests to the store, and ends ranks instead of the process."""
     connect, open_store = rendezvous.connect_store, rendezvous.open_store
 
     def counted_connect(world: World, address: str) -> Any:

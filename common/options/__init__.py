@@ -1,1 +1,1 @@
-"""From the command line to Settings. Read command_line.py first."""
+"""Parses the command line into Settings. Read command_line.py first."""

@@ -1,4 +1,4 @@
-"""What cannot be meant, as far as settings tell: refused before anything is imported or loaded.
+"""Checks of settings: combinations that cannot work are refused before anything heavy is imported.
 
     python3 PartTwo/main.py --wire int8      # --wire int8 requires --sync local-sgd or diloco
 """
@@ -26,7 +26,7 @@ def check(part: str, settings: Settings, world: World) -> None:
 
 
 def _check_profile(settings: Settings) -> None:
-    """What is certain before the data's size is known; create_loader does the rest."""
+    """Refuses traces that never begin; create_loader checks the rest when the data is loaded."""
     if settings.profile is None:
         return
     epoch, limit = settings.profile.epoch, settings.max_iterations
@@ -142,7 +142,7 @@ def _check_wire(part: str, settings: Settings) -> None:
 
 
 def _check_fp16(settings: Settings) -> None:
-    """What skips no step, or not a whole one, where an averaged gradient overflows."""
+    """Refuses settings with which an overflow would not skip one whole step on all ranks."""
     if settings.precision != "fp16":
         return
     names = [choice.name for choice in settings.sync]

@@ -50,28 +50,28 @@ def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tup
 
 
 def _given(part: str, arguments: Sequence[str] | None) -> dict[str, Any]:
-    """What the command line says, and for the rest what the file of its --settings says."""
+    """The flags on the command line; for the rest, the values in the file of --settings."""
     parser = _parser(part)
     flags = vars(parser.parse_args(arguments))
     if (path := flags.pop("settings", None)) is None:
         return flags
-    told, is_record = read_settings(path, part, parser)
+    in_file, is_record = read_settings(path, part, parser)
     rows = {**Launch.rows(), **Settings.rows()}
-    return {**(_without_defaults(told, part) if is_record else told),
-            **{name: rows[name].combine(told[name], value) if name in told else value
+    return {**(_without_defaults(in_file, part) if is_record else in_file),
+            **{name: rows[name].combine(in_file[name], value) if name in in_file else value
                for name, value in flags.items()}}
 
 
-def _without_defaults(told: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """All settings of a run without what its workload and its recipe say: flags may name others."""
-    named = {name: told[name] for name in TABLES if name in told}
+def _without_defaults(in_file: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """A run's settings less the defaults of its workload and recipe: flags may name others."""
+    named = {name: in_file[name] for name in TABLES if name in in_file}
     usual = complete(named, part)
-    return {**named, **{name: value for name, value in told.items()
+    return {**named, **{name: value for name, value in in_file.items()
                         if value != getattr(usual, name)}}
 
 
 def launched(flags: dict[str, Any]) -> World:
-    """The world that flags and environment tell of; takes the flags of the launch out of `flags`.
+    """The world that flags and environment describe; takes the flags of the launch out of `flags`.
 
     Raises UsageError.
     """
@@ -86,11 +86,11 @@ def complete(flags: Mapping[str, Any], part: str = "",
 
     What was in neither comes from the recipe, else from the workload, else from the row.
     """
-    told = {**(saved or {}), **flags}
-    workload = find_workload(told.get("workload", Settings.workload))
-    recipe = find_row("recipe", told.get("recipe", Settings.recipe))
+    chosen = {**(saved or {}), **flags}
+    workload = find_workload(chosen.get("workload", Settings.workload))
+    recipe = find_row("recipe", chosen.get("recipe", Settings.recipe))
     fixed = {"sync": (SyncChoice(SEAMS[part]),)} if part in SEAMS else {}
-    settings = Settings(**{**fixed, **_parsed(workload), **recipe, **told})
+    settings = Settings(**{**fixed, **_parsed(workload), **recipe, **chosen})
     if settings.virtual_nodes:  # another number of threads adds in another order
         settings = replace(settings, threads=settings.threads or 1)
     return replace(settings, data_dir=settings.data_dir.expanduser(),
@@ -99,18 +99,18 @@ def complete(flags: Mapping[str, Any], part: str = "",
 
 def _parsed(workload: Workload) -> dict[str, Any]:
     """A workload's defaults, of which a user's may be texts. Raises UsageError."""
-    rows, found = Settings.rows(), dict(workload.defaults)
-    for name, value in found.items():
+    rows, defaults = Settings.rows(), dict(workload.defaults)
+    for name, value in defaults.items():
         if name not in rows:
             raise UsageError(f"the workload {workload.name} has a default for {name!r}, which is "
                              "no setting")
         if isinstance(value, str) and rows[name].parse not in (str, bool):
             try:
-                found[name] = rows[name].parse(value)
+                defaults[name] = rows[name].parse(value)
             except ArgumentTypeError as error:
                 raise UsageError(f"the workload {workload.name} has a default for {name} that "
                                  f"cannot be: {error}") from None
-    return found
+    return defaults
 
 
 def _parser(part: str) -> FlagParser:

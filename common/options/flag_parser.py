@@ -1,6 +1,6 @@
-"""A parser whose complaints are one sentence, and say what a wrong flag or value was to be.
+"""A parser whose errors are one sentence that suggests the flag or value that was probably meant.
 
-    python3 PartOne/main.py --lr 0.1    # there is no flag --lr: in this program it is called ...
+    python3 PartOne/main.py --lr 0.1    # in this program it is called --learning-rate
 """
 
 import argparse
@@ -32,9 +32,9 @@ class SentenceParser(argparse.ArgumentParser):
 
 
 class FlagParser(SentenceParser):
-    """Its mistakes say what a flag or a value was to be; --help shows the flags that people use.
+    """A parser whose errors suggest flags and values; --help shows only the flags that people use.
 
-    `parts_with` tells which parts of the project have a flag; a program that is no part has none.
+    `parts_with` returns the parts of the project that have a flag; None for other programs.
     """
 
     def __init__(self, program: str, description: str, epilog: str, groups: Sequence[str] = (),
@@ -66,7 +66,7 @@ class FlagParser(SentenceParser):
         self._full_help[action] = row.help + row.details
 
     def show_all(self) -> None:
-        """From now on the help is about all flags, in place of those that people use."""
+        """Makes the help show all flags, instead of only those that people use."""
         for action, text in self._full_help.items():
             action.help = text
 
@@ -78,17 +78,17 @@ class FlagParser(SentenceParser):
                    namespace: Any = None) -> Any:
         try:
             # Words without a flag may stand before, between and after the flags.
-            found, unknown = self.parse_known_intermixed_args(arguments, namespace)
+            options, unknown = self.parse_known_intermixed_args(arguments, namespace)
         except argparse.ArgumentError as error:
             self.error(f"{error}{self._value_hint(error)}")
         if unknown:
             flags = [word.partition("=")[0] for word in unknown if re.match("--?[A-Za-z]", word)]
             raise UsageError(self._no_flags(flags)
                              or f"no flag takes these words: {' '.join(unknown)} {HELP}")
-        return found
+        return options
 
     def _no_flags(self, flags: Sequence[str]) -> str:
-        """What to say of flags that there are not: of those with one answer at once."""
+        """The error for unknown flags; flags with the same suggestion are named together."""
         with_answer: dict[str, list[str]] = {}
         for flag in dict.fromkeys(flags):
             with_answer.setdefault(self._answer(flag), []).append(flag)
@@ -105,12 +105,12 @@ class FlagParser(SentenceParser):
         return f"here: {hint}" if hint else HELP
 
     def _elsewhere(self, flag: str) -> str:
-        """Which parts have this very flag; or nothing."""
+        """Names the parts that have this very flag; "" if none does."""
         parts = self._parts_with(flag) if self._parts_with else []
         return f"{_only(parts)} it" if parts else ""
 
     def _other_name(self, name: str) -> str:
-        """What a flag that others have is called here, and in which parts; or nothing."""
+        """Suggests a flag for a name that other programs use, with its parts; "" if unknown."""
         if name in self.flags:
             return f"did you mean {name}?"
         if self._parts_with is None:
@@ -127,7 +127,7 @@ class FlagParser(SentenceParser):
         return f"{called}, which {_only(parts)}" if ours else f"{_only(parts)} it"
 
     def _value_hint(self, error: argparse.ArgumentError) -> str:
-        """What a wrong value was to be, from the flag's own choices; or nothing."""
+        """Suggests values for a wrong one, from the flag's own choices; "" if none is close."""
         flag = error.argument_name or ""
         wrong, choices = re.search("'([^']*)'", error.message), self._choices.get(flag, ())
         if not wrong:
@@ -154,7 +154,7 @@ class Combine(argparse.Action):
 
 
 class ShowAll(argparse.Action):
-    """What --help-all does: prints the help of all flags, and ends the program."""
+    """The action of --help-all: prints the help of all flags, and ends the program."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         assert isinstance(parser, FlagParser)
@@ -172,9 +172,9 @@ def _plain(word: str) -> str:
 
 
 def _near_values(word: str, choices: Iterable[str]) -> list[str]:
-    """The choices that hold the word, when they are one or two; else one that is spelt alike.
+    """The choices that contain the word, if one or two do; else the one with the closest spelling.
 
-    Other digits are another thing: int2 is no int4, and cifar100 no cifar10.
+    Digits must match: int2 does not suggest int4, nor cifar100 cifar10.
     """
     holding = [choice for choice in choices if f"-{word}-" in f"-{choice}-"]
     if word in choices or 1 <= len(holding) <= 2:

@@ -19,7 +19,7 @@ from common.options.flag_parser import FlagParser
 from common.settings.row import Plain, Row
 from common.settings.settings import Launch, Settings
 
-RAN_ON = "ran_on"  # the entry of a record that is no setting
+RAN_ON = "ran_on"  # the entry of a record that is not a setting
 FORMS = {".json": "JSON", ".toml": "TOML"}
 
 
@@ -31,14 +31,14 @@ class InFile(NamedTuple):
 
 
 def read_settings(path: Path, part: str, parser: FlagParser) -> InFile:
-    """What a file tells `part`, whose parser checks it; what only other parts have is left out.
+    """The settings of `part` in a file, checked by its parser; those of other parts are dropped.
 
-    Raises UsageError, in one sentence that names the file, for what cannot be read or meant.
+    Raises UsageError, in one sentence that names the file, for what cannot be read or is not valid.
     """
     try:
-        found = _read(path.expanduser())
-        is_record = RAN_ON in found
-        return InFile(vars(parser.parse_args(_words(found, part, is_record))), is_record)
+        in_file = _read(path.expanduser())
+        is_record = RAN_ON in in_file
+        return InFile(vars(parser.parse_args(_words(in_file, part, is_record))), is_record)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
 
@@ -48,14 +48,14 @@ def _read(path: Path) -> dict[str, Any]:
     if form is None:
         raise UsageError("a file of settings is named .toml or .json")
     try:
-        found = _loads(form)(read_text(path))
+        in_file = _loads(form)(read_text(path))
     except OSError as error:
         raise UsageError(f"the file cannot be read: {error.strerror}") from error
-    except ValueError as error:  # what both libraries raise, and bytes that are no text
+    except ValueError as error:  # raised by both libraries, and for bytes that are not text
         raise UsageError(f"the file is not {form}: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(in_file, dict):
         raise UsageError("the file holds no settings by name")
-    return found
+    return in_file
 
 
 def _loads(form: str) -> Callable[[str], Any]:
@@ -68,11 +68,11 @@ def _loads(form: str) -> Callable[[str], Any]:
                          "file named .json") from None
 
 
-def _words(found: dict[str, Any], part: str, is_record: bool) -> list[str]:
-    """What is in a file, as the words of a command line."""
+def _words(in_file: dict[str, Any], part: str, is_record: bool) -> list[str]:
+    """The settings in a file, as the words of a command line."""
     words: list[str] = []
     rows = Settings.rows()
-    for key, value in found.items():
+    for key, value in in_file.items():
         name = key.replace("-", "_")
         if name in Launch.rows():
             raise UsageError(f"{key} is for one start, and the file for every one: give "
@@ -80,8 +80,8 @@ def _words(found: dict[str, Any], part: str, is_record: bool) -> list[str]:
         if name not in rows:
             words += [] if key == RAN_ON else _unknown(key, value)
         elif part in rows[name].parts:
-            said = _as_words(name, rows[name], value)  # first: it says what cannot be meant
-            words += said if said and (not is_record or rows[name].repeated(value)) else []
+            as_words = _as_words(name, rows[name], value)  # first: it says what cannot be meant
+            words += as_words if as_words and (not is_record or rows[name].repeated(value)) else []
     return words
 
 
@@ -96,10 +96,10 @@ def _as_words(name: str, row: Row, value: Plain) -> list[str]:
     """A setting as on the command line; nothing for null."""
     if value is None:
         return []
-    kinds, said = _kinds(name, row)
+    kinds, expected = _kinds(name, row)
     if type(value) not in kinds:
         raise UsageError(f"{name} is {json.dumps(value, default=str)}, and {_flag(name)} takes "
-                         f"{said}")
+                         f"{expected}")
     if isinstance(value, bool):
         return [_flag(name if value else f"no-{name}")]
     text = ",".join(map(str, value)) if isinstance(value, list) else str(value)

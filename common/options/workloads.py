@@ -79,7 +79,7 @@ _ROWS = (
         "cifar10-vgg11", _lazy("common.data.datasets:load_cifar10"),
         _lazy("common.model.vgg11:VGG11"), _CIFAR10_MEAN, _CIFAR10_STD, flip=True,
     ),
-    Workload(  # a six is no mirrored six: no flip
+    Workload(  # a mirrored six is not a six: no flip
         "digits-vgg11", _lazy("common.data.datasets:load_digits"), _VGG11_FOR_A_SMALL_RATE,
         (0.305,) * 3, (0.376,) * 3,
         {"batch_size": 64, "epochs": 3, "learning_rate": 0.01, "crop_padding": 1},
@@ -134,18 +134,18 @@ def find_workload(name: str) -> Workload:
     place = Place.parse(name)
     if place is None:
         return find_row("workload", name)
-    found = place.load()
-    if not isinstance(found, Workload):
-        raise UsageError(f"--workload {name} is no Workload but {type(found).__name__}: make one "
+    value = place.load()
+    if not isinstance(value, Workload):
+        raise UsageError(f"--workload {name} is no Workload but {type(value).__name__}: make one "
                          "with common.options.workloads.Workload")
-    return found
+    return value
 
 
 def workload_of(settings: Settings) -> Workload:
-    """The row that `settings` name, with what they choose where it is a folder of images.
+    """The workload that `settings` name; for a folder of images, with their model and image size.
 
-    Raises UsageError where there is no such model, where it takes no images of that size, and where
-    the workload has a model and a size of its own.
+    Raises UsageError for an unknown model, if it does not take images of that size, or if the
+    workload has its own model and size.
     """
     row: Any = find_workload(settings.workload)
     name, size, skip = settings.model, settings.image_size, settings.skip_unreadable

@@ -1,1 +1,1 @@
-"""What is wrong with a cluster, found before its first run. Read examine.py first."""
+"""Checks of a cluster before its first run. Read examine.py first."""

@@ -62,9 +62,10 @@ def examine(findings: Findings, then: Callable[[Node], None] | None = None) -> N
 
 
 def keep_measurements(findings: Findings) -> None:
-    """Writes preflight.json, for scripts/predict.py, to where runs will write. On the leader.
+    """Writes preflight.json, for scripts/predict.py, where runs will write. On the leader.
 
-    A folder that cannot be written is reported but is no failure: the links work all the same.
+    A folder that cannot be written is reported and does not fail the preflight: the links still
+    work.
     """
     path = findings.settings.output_dir / "preflight.json"
     try:
@@ -83,9 +84,9 @@ def _exchange(findings: Findings, board: Board, me: RankInfo, port: int,
     try:
         exchange(board, me, deadline)
     finally:
-        found, facts_of = board.posted(JOINED), board.posted("facts")
-        findings.ranks = [RankInfo(**each) for each in found.values()]
-        findings.facts = [NodeFacts(**facts_of[rank]) for rank in found]
+        joined, facts_of = board.posted(JOINED), board.posted("facts")
+        findings.ranks = [RankInfo(**each) for each in joined.values()]
+        findings.facts = [NodeFacts(**facts_of[rank]) for rank in joined]
 
 
 def _compare(findings: Findings, board: Board) -> None:
@@ -107,7 +108,7 @@ def _compare(findings: Findings, board: Board) -> None:
 
 
 def _data(settings: Settings) -> tuple[str, str, int]:
-    """(digest, "", 0) of this node's data; or why there is none, and the exit code for that."""
+    """(digest, "", 0) of this node's data; if it cannot be loaded, ("none", reason, exit code)."""
     row = workload_of(settings)
     try:
         digests = [as_dataset(row.load(split, settings.data_dir)).digest

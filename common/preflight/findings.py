@@ -1,4 +1,4 @@
-"""What a preflight found and what follows from it: pure functions, equal answers on every rank."""
+"""The results of a preflight and conclusions from them: pure functions, equal on every rank."""
 
 from dataclasses import asdict, dataclass, field
 from statistics import median
@@ -18,10 +18,10 @@ CLOCK_SECONDS = 0.5
 
 @dataclass
 class Findings:
-    """What the preflight has found so far.
+    """The results of the preflight so far.
 
-    `ranks`, `facts` and `data` (digests) have one entry a rank; `links[a][b]` is what rank a found
-    towards rank b.
+    `ranks`, `facts` and `data` (digests) have one entry a rank; `links[a][b]` is the result of rank
+    a probing rank b.
     """
 
     world: World
@@ -83,20 +83,20 @@ def slow_link(findings: Findings) -> PeerLost | None:
 
 
 def remarks(findings: Findings) -> list[str]:
-    """What does not stop a run but is worth knowing."""
-    found = []
+    """Facts that do not stop a run but are worth knowing, one sentence each."""
+    lines = []
     for info, facts in zip(findings.ranks, findings.facts, strict=True):
         if facts.name_means.startswith("127.") and not info.address.startswith("127."):
-            found.append(f"{info}: {info.host} means {facts.name_means} there (hosts file); the "
+            lines.append(f"{info}: {info.host} means {facts.name_means} there (hosts file); the "
                          f"run uses {info.address} all the same")
         if abs(ahead := clock_ahead(findings, info.rank)) > CLOCK_SECONDS:
-            found.append(f"{info}: its clock is {ahead:+.1f} s off rank 0's, so times in logs will "
+            lines.append(f"{info}: its clock is {ahead:+.1f} s off rank 0's, so times in logs will "
                          "not line up")
-    return found
+    return lines
 
 
 def measurements(findings: Findings) -> dict:
-    """What scripts/predict.py wants to know of a cluster: plain values, ready for JSON.
+    """The measurements of a cluster that scripts/predict.py reads: plain values, ready for JSON.
 
     Bandwidths are bytes of payload a second, times seconds.
     """

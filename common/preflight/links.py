@@ -31,10 +31,10 @@ _NUMBER = struct.Struct("!d")
 
 @dataclass(frozen=True)
 class Link:
-    """What one rank found when it connected to another.
+    """The result of one rank's connection to another.
 
-    `round_trip` and `clock_ahead` (its clock minus ours) are seconds, `bandwidth` is bytes a
-    second towards the other rank; None where `error` says why there is no value.
+    `round_trip` and `clock_ahead` (its clock minus ours) are seconds, `bandwidth` is bytes a second
+    towards the other rank; None where `error` says why a value is missing.
     """
 
     round_trip: float | None = None

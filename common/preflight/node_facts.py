@@ -19,10 +19,10 @@ from common.core.provenance import lines_of
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What the preflight reports of a rank's node besides its RankInfo; as that, for JSON.
+    """Facts of a rank's node that RankInfo does not have: plain values, for JSON.
 
-    Sizes are bytes; `port` is that of its LinkServer, `ports` are those that the system gives to
-    whoever asks for any, as gloo does; `link_speed` is in Mbit/s.
+    Sizes are bytes; `port` is its LinkServer's, `ports` the range of ephemeral ports, as gloo uses
+    them; `link_speed` is in Mbit/s.
     """
 
     port: int
@@ -40,7 +40,7 @@ class NodeFacts:
     @classmethod
     def of_this_node(cls, port: int, output_dir: Path, interface: str,
                      master: str) -> "NodeFacts":
-        """`master` is an address."""
+        """Collects the facts of this node; `master` is an address."""
         return cls(
             port, given_ports(), own_name(), gateway(master), _interface_number(interface, "speed"),
             _interface_number(interface, "mtu"), *memory(), disk_free(output_dir),
@@ -60,12 +60,12 @@ def own_name() -> str:
 
 
 def given_ports() -> str:
-    """The range of ports that the system gives to who asks for any: "32768-60999"."""
+    """The range of ephemeral ports: "32768-60999"."""
     return "-".join(" ".join(lines_of("/proc/sys/net/ipv4/ip_local_port_range")).split())
 
 
 def gateway(destination: str) -> str | None:
-    """The first hop of the route; None on a direct route. IPv6's is not looked up: "" for it."""
+    """The first hop of the route; None on a direct route, "" for IPv6, which is not looked up."""
     if ":" in destination:
         return ""
     if destination.startswith("127."):
@@ -82,7 +82,7 @@ def gateway(destination: str) -> str | None:
 
 
 def memory() -> tuple[int, int]:
-    """(all, available) bytes of memory; zeros where Linux's meminfo is missing."""
+    """Total and available memory in bytes; zeros where Linux's meminfo is missing."""
     sizes = dict(line.split(":") for line in lines_of("/proc/meminfo"))
     return (1024 * int(sizes.get("MemTotal", "0").split()[0]),
             1024 * int(sizes.get("MemAvailable", "0").split()[0]))
@@ -97,6 +97,6 @@ def disk_free(folder: Path) -> int:
 
 
 def _interface_number(interface: str, name: str) -> int | None:
-    """What the driver reports of its interface; None for loopback and for unplugged cables."""
+    """A number that the interface's driver reports; None for loopback and for unplugged cables."""
     lines = lines_of(f"/sys/class/net/{interface}/{name}")
     return int(lines[0]) if lines and int(lines[0]) > 0 else None

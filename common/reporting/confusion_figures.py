@@ -1,4 +1,4 @@
-"""Which test images are taken for which: one run's confusion matrix, and where others differ.
+"""Figures of confusion: one run's confusion matrix, and the cells in which other runs differ.
 
     python3 scripts/compare.py outputs
 """
@@ -20,7 +20,7 @@ LETTERS = 230  # points that all names beside an axis have together
 
 
 def confusion(runs: Runs) -> Figure | None:
-    """The first run's that has one, on the test set; the title names the most frequent mistake."""
+    """The confusion matrix of the first run with one; the title names the most frequent mistake."""
     for run in filter(_classes, runs):
         matrix, names = _matrix(run), _classes(run)
         # roots, so that rare mistakes are seen too
@@ -33,9 +33,9 @@ def confusion(runs: Runs) -> Figure | None:
 
 
 def differences(runs: Runs) -> Figure | None:
-    """In each cell, of all other runs' differences from the first, the largest.
+    """The largest difference of all other runs from the first, in each cell.
 
-    None where no run differs from the first, or none has the same classes.
+    None if no run differs from the first, or none has the same classes.
     """
     tested = [run for run in runs if _classes(run)]
     others = [run for run in tested[1:] if _classes(run) == _classes(tested[0])]
@@ -64,7 +64,7 @@ def _matrix(run: RecordedRun) -> np.ndarray:
 
 def _drawn(title: str, matrix: np.ndarray, shades: np.ndarray, names: Sequence[str], legend: str,
            form: str) -> Figure:
-    """A number in each cell but zeros; `shades` from -1 (FEWER's colour) to 1 (MORE's).
+    """Draws a number in each cell but zeros; `shades` from -1 (FEWER's colour) to 1 (MORE's).
 
     Cells let the paper through, so that ink stays legible.
     """

@@ -1,4 +1,4 @@
-"""How far the runs' losses are from the first run's, iteration by iteration.
+"""Figure of the runs' losses minus the first run's, iteration by iteration.
 
     python3 scripts/compare.py outputs
 
@@ -38,7 +38,7 @@ def loss_differences(runs: Runs) -> Figure | None:
 
 
 def _gaps(first: RecordedRun, other: RecordedRun) -> dict[int, float]:
-    """By the iteration's number, from 1, in the order in which the first run trained."""
+    """Gaps by the iteration's number, from 1, in the order in which the first run trained."""
     mine, theirs = ({(row["epoch"], row["iteration"]): row["loss"] for row in run.merged}
                     for run in (first, other))
     return {number: abs(theirs[place] - loss) for number, (place, loss) in enumerate(

@@ -1,4 +1,4 @@
-"""Whether runs ended with the same weights, to the bit: with --virtual-nodes they must.
+"""Compares the weights of runs by digest, to the bit: with --virtual-nodes they must be equal.
 
     python3 scripts/compare.py outputs/quickstart --one-digest
 """
@@ -12,13 +12,13 @@ NOT_ENDED = "-"
 
 
 def have_one_digest(runs: Sequence[RecordedRun]) -> bool:
-    """Whether all runs, two or more, have ended, and with the same weights."""
+    """True if all runs, two or more, have ended with the same weights."""
     digests = _digests(runs)
     return len(digests) > 1 and NOT_ENDED not in digests and len(set(digests)) == 1
 
 
 def digests_as_text(runs: Sequence[RecordedRun]) -> str:
-    """Each run's digest on a line of its own, and last whether they are one."""
+    """Each run's digest on a line of its own, and last the verdict on them."""
     digests = _digests(runs)
     lines = [f"{digest:<8}  {short(run.name)} on {ranks(run.ranks)}"
              for digest, run in zip(digests, runs, strict=True)]
@@ -31,15 +31,15 @@ def _digests(runs: Sequence[RecordedRun]) -> list[str]:
 
 def _verdict(digests: Sequence[str]) -> str:
     runs = f"{number(len(digests))} run{'s' * (len(digests) > 1)}".capitalize()
-    found = len(set(digests))
+    kinds = len(set(digests))
     if missing := digests.count(NOT_ENDED):
         which = f"of which {number(missing)}" if len(digests) > 1 else "which"
         again = "them" if missing > 1 else "it"
         return f"{runs}, {which} did not end: run {again} again."
     if len(digests) == 1:
         return f"{runs}, digest {digests[0]}: there is no other to compare it with."
-    if found == 1:
+    if kinds == 1:
         return f"{runs}, one digest: {digests[0]}. They learned the same weights, bit for bit."
-    return (f"{runs}, {number(found)} digests: they did NOT learn the same weights. With the same "
+    return (f"{runs}, {number(kinds)} digests: they did NOT learn the same weights. With the same "
             "settings, --virtual-nodes among them, that is a fault: scripts/prove.py --bits names "
             "the first tensor that differs.")

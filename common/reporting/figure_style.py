@@ -1,4 +1,4 @@
-"""How all figures look: readable in grey, by colour-blind readers, on a telephone, and in the dark.
+"""The style of all figures: readable in grey, by colour-blind readers, on telephones, in the dark.
 
 Colours are Okabe and Ito's, which differ in lightness too; lines also differ in width and dashes,
 bars in hatching. Figures are narrow, so that their 10 point letters survive a narrow screen. An SVG
@@ -103,7 +103,7 @@ def wrapped(name: str) -> str:
 
 
 def rows_of_ranks(axes: Axes, ranks: Sequence[tuple[str, int]]) -> list[float]:
-    """A row for each (run's name, rank), from the top, named beside the axis: their places."""
+    """Names a row for each (run's name, rank) beside the axis, from the top; their places."""
     gaps = (1.0 if one == other else 1.6 for (one, _), (other, _) in pairwise(ranks))
     places = list(accumulate(gaps, initial=1.0))
     names = [f"{name}, rank {rank}" for name, rank in ranks]
@@ -114,7 +114,7 @@ def rows_of_ranks(axes: Axes, ranks: Sequence[tuple[str, int]]) -> list[float]:
 
 
 def legend_below(figure: Figure, axes: Axes, columns: int = 3) -> None:
-    """One legend for the whole figure, outside the panels: at most so many columns as fit."""
+    """Draws one legend for the figure, below the panels, with as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
     labels = [textwrap.fill(label, LEGEND_LETTERS - 10) for label in labels]
     letters = 6 + max(len(line) for label in labels for line in label.splitlines())
@@ -125,7 +125,7 @@ def legend_below(figure: Figure, axes: Axes, columns: int = 3) -> None:
 
 
 def _take_literally(figure: Figure) -> None:
-    """Names may hold dollar signs, which begin a formula for matplotlib, and control characters.
+    """Shows dollar signs and control characters of names literally: "$" begins a formula otherwise.
 
     The ticks of a logarithmic axis are formulae of its own.
     """

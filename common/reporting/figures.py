@@ -34,7 +34,7 @@ MILLISECONDS = 1000
 
 
 def label(run: RecordedRun) -> str:
-    """How a run is called in figures and tables."""
+    """A run's name in figures and tables."""
     return f"{short(run.name)}, {run.ranks} rank{'s' * (run.ranks > 1)}"
 
 
@@ -60,7 +60,7 @@ def learning(runs: Runs) -> Figure | None:
 
 
 def _mark_epochs(run: RecordedRun, index: int, loss: Axes, score: Axes) -> None:
-    """Epoch means in the middle of their iterations, and the test set's at the end."""
+    """Marks epoch means in the middle of their iterations, and the test set's at the end."""
     epochs = [place[0] for place in run.steps]
     means = [(fmean(at for at, epoch in enumerate(epochs, 1) if epoch == event["epoch"]), event)
              for event in run.events if event["event"] == "epoch" and event["epoch"] in epochs]
@@ -75,7 +75,7 @@ def _mark_epochs(run: RecordedRun, index: int, loss: Axes, score: Axes) -> None:
 
 
 def phases(runs: Runs) -> Figure | None:
-    """Where each rank's time goes: a bar a rank, a colour a phase, in milliseconds."""
+    """Bars of each rank's time by phase, in milliseconds."""
     bars = [(run, rank, seconds) for run in findings.timed(runs)
             for rank, seconds in run.phases.items()]
     if not bars:
@@ -117,12 +117,12 @@ def speed_up(runs: Runs) -> Figure | None:
 
 
 def _kind(run: RecordedRun) -> str:
-    """What averages: runs of one kind on several numbers of ranks make one line."""
+    """A run's strategy: runs that share it, on several numbers of ranks, make one line."""
     return short(run.name).rsplit("/", 1)[-1]
 
 
 def bytes_sent(runs: Runs) -> Figure | None:
-    """What the busiest and the other ranks send an iteration, in megabytes."""
+    """Bars of the megabytes an iteration that the busiest and the least busy rank send."""
     several = [run for run in runs if max(run.bytes_sent.values()) > 0]
     if not several:
         return None
@@ -169,7 +169,7 @@ def _workers(run: RecordedRun) -> int:
 
 
 def _fastest_workers(swept: Runs) -> str:
-    """The number that is fastest, or the least of those that no other is faster than."""
+    """Names the fastest number of loader processes, or the least of those that are as fast."""
     best = max(swept, key=lambda run: run.images_per_second or 0)
     equal = [run for run in swept if not times_as_fast(run.durations, best.durations)]
     number = _workers(equal[0])

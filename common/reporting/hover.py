@@ -28,13 +28,13 @@ class Spot(NamedTuple):
 def spots(figure: Figure) -> list[Spot]:
     """All values with a label, in the order drawn. Call when the figure has been laid out."""
     width, height = figure.bbox.size
-    found = []
+    shown = []
     for axes in figure.axes:
         for x, y, words in _values(axes, figure.axes[-1].get_xlabel()):
             right, up = axes.transData.transform((x, y))
             if axes.bbox.padded(1).contains(right, up):
-                found.append(Spot(round(right / width, 4), round(1 - up / height, 4), words))
-    return found
+                shown.append(Spot(round(right / width, 4), round(1 - up / height, 4), words))
+    return shown
 
 
 def _values(axes: Axes, x_label: str) -> Iterator[tuple[float, float, str]]:
@@ -71,12 +71,12 @@ def _bars(axes: Axes, unit: str) -> Iterator[tuple[float, float, str]]:
 
 
 def _row(axes: Axes, y: float) -> str:
-    """The name beside the axis that is nearest."""
+    """The name beside the axis that is nearest to a place."""
     at, names = axes.get_yticks(), [tick.get_text() for tick in axes.get_yticklabels()]
     return names[min(range(len(names)), key=lambda place: abs(at[place] - y))].replace("\n", " ")
 
 
 def _name(artist: Any) -> str:
-    """An artist's label, in the legend or not; "" for what matplotlib has named itself."""
+    """An artist's label, in the legend or not; "" for labels made by matplotlib."""
     label = str(artist.get_label() or "")
     return "" if label.startswith(("_child", "_nolegend_")) else label.removeprefix("_")

@@ -23,20 +23,20 @@ QUIET = 60.0  # seconds after the last run's end, in which another one may begin
 
 def watch(folders: Sequence[Path], draw: Callable[[list[RecordedRun], int], object],
           say: Callable[[str], None], pause: float = PAUSE, quiet: float = QUIET) -> None:
-    """Calls `draw` with the runs in `folders` and after how many seconds to look again.
+    """Calls `draw` with the runs in `folders` and the seconds until the next look.
 
-    It does so whenever their logs have grown, and returns when no run has gone on for `quiet`
-    seconds. What is not there yet is waited for, and said. This process gives way to all others.
+    It does so whenever their logs have grown, and returns when all runs have stood still for
+    `quiet` seconds. Waits for missing folders, and says so. This process gives way to all others.
     """
     os.nice(NICE)
     drawn: object = None
-    last, told, wait = time.monotonic(), "", pause
+    last, named, wait = time.monotonic(), "", pause
     while True:
         begun, used = time.monotonic(), time.process_time()
         runs, missing = _look(folders)
-        if missing not in ("", told):
+        if missing not in ("", named):
             say(f"waiting: {missing}")
-            told = missing
+            named = missing
         now = [(run.folder, len(run.steps), len(run.events), _goes_on(run)) for run in runs]
         if not runs or now != drawn or any(map(_goes_on, runs)):
             last = begun
@@ -50,7 +50,7 @@ def watch(folders: Sequence[Path], draw: Callable[[list[RecordedRun], int], obje
 
 
 def _look(folders: Sequence[Path]) -> tuple[list[RecordedRun], str]:
-    """The runs, or what is missing."""
+    """The runs in the folders, or a sentence on what is missing."""
     try:
         return find_runs(folders), ""
     except DataError as error:
@@ -62,7 +62,7 @@ def _goes_on(run: RecordedRun) -> bool:
 
 
 def _whole(run: RecordedRun) -> RecordedRun:
-    """Without the last iteration where only some of the ranks have logged it so far."""
+    """The run without its last iteration, if only some of the ranks have logged it so far."""
     *_, last = run.steps
     if len(run.steps[last]) == max(map(len, run.steps.values())) or not _goes_on(run):
         return run

@@ -37,15 +37,15 @@ def logs_of_runs(folders: Iterable[Path]) -> list[tuple[Path, list[Path]]]:
     differ in that alone belong to one run. What a run on more ranks has left in its folder does
     not.
     """
-    found: dict[Path, list[Path]] = {}
+    logs: dict[Path, list[Path]] = {}
     for folder in folders:
         for path in sorted(folder.rglob("metrics_rank*.jsonl")):
             if not _RANKS_LOG.fullmatch(path.name) or os.path.isdir(path):
                 continue  # a copy of the user's, say
             require_sound(path)
             parts = [part for part in path.parent.parts if not _NODES_FOLDER.fullmatch(part)]
-            found.setdefault(Path(*parts), []).append(path)
-    return [(folder, paths) for folder, every in found.items()
+            logs.setdefault(Path(*parts), []).append(path)
+    return [(folder, paths) for folder, every in logs.items()
             for paths in _one_and_left_over(every) if paths]
 
 
@@ -63,7 +63,7 @@ def leaders_starts(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def ranks_at(place: tuple[int, int], starts: list[dict[str, Any]]) -> float:
-    """How many ranks trained the (epoch, iteration) last; infinite if no start says so."""
+    """The number of ranks that trained the (epoch, iteration) last; infinite if unknown."""
     return next((start["world_size"] for start in reversed(starts)
                  if tuple(start["position"][:2]) <= place), inf)
 
@@ -88,16 +88,16 @@ def by_place(paths: Sequence[Path]) -> Steps:
 
 
 def metric_of(paths: Iterable[Path]) -> Metric:
-    """What a run reports beside the loss, by any rank's log."""
+    """The metric that a run reports beside the loss, from any rank's log."""
     starts = (event for path in paths for event in read_events(path, "start"))
     return Metric(**next(starts, {}).get("metric", {"name": "accuracy", "is_share": True}))
 
 
 def rank_of(path: Path) -> int:
-    """The R of metrics_rankR.jsonl."""
-    found = _RANKS_LOG.fullmatch(path.name)
-    assert found is not None
-    return int(found[1])
+    """The rank in a file name metrics_rankR.jsonl."""
+    name = _RANKS_LOG.fullmatch(path.name)
+    assert name is not None
+    return int(name[1])
 
 
 def merge(place: tuple[int, int], ranks: dict[int, Step], metric: str = ACCURACY.key,
@@ -122,7 +122,7 @@ def merge(place: tuple[int, int], ranks: dict[int, Step], metric: str = ACCURACY
 
 
 def _sum_of_losses(step: Step) -> Fraction | float:
-    """Over the rank's samples; a float where it is not a number or infinite."""
+    """The sum of the loss over the rank's samples; a float if it is not a number or infinite."""
     value = step.get("loss_sum", step["loss"] * step["samples"])
     return Fraction(value) if isinstance(value, str) or isfinite(value) else value
 
@@ -130,7 +130,7 @@ def _sum_of_losses(step: Step) -> Fraction | float:
 def own_work(step: Step, overlaps: bool) -> float:
     """Seconds of a step in which the rank did not wait for another.
 
-    `overlaps` says that averages_in_backward, where a rank may wait in backward too.
+    `overlaps`, from averages_in_backward, says that a rank may wait in backward too.
     """
     seconds = step["seconds"]
     alone = seconds["data"] + seconds["forward"]
@@ -138,7 +138,7 @@ def own_work(step: Step, overlaps: bool) -> float:
 
 
 def timed(steps: Steps) -> list[dict[int, Step]]:
-    """The iterations after the first, a warm-up; that one where there is no other."""
+    """The iterations after the first, which is a warm-up; the first if there is only one."""
     return list(steps.values())[1:] or list(steps.values())
 
 
@@ -151,7 +151,7 @@ def averages_in_backward(steps: Steps) -> bool:
 
 
 def straggler(steps: Steps) -> str:
-    """One sentence on the straggler, or that there is none; the first iteration excluded.
+    """Names the straggler in a sentence, or says that none exists; excludes the first iteration.
 
     A straggler's own work is longer than the other ranks' median by a tenth, and beyond the spread.
     """

@@ -27,7 +27,7 @@ LEAST = 0.001  # of the gradients' bytes: no average travels in fewer, whatever 
 
 
 def moves_bytes(event: Event) -> bool:
-    """Chooses messages."""
+    """True for messages."""
     return is_communication(event["name"])
 
 
@@ -39,7 +39,7 @@ def bytes_of(event: Event) -> float:
 
 
 def bytes_sent(event: Event, ranks: int) -> float:
-    """What a rank sends by a message."""
+    """Returns the bytes that a rank sends for a message."""
     kind = event["name"].partition(":")[2]
     if kind == "gather" and len(event["args"].get("Input Dims", ())) > 1:
         return 0.0
@@ -47,14 +47,14 @@ def bytes_sent(event: Event, ranks: int) -> float:
 
 
 def last_step(trace: Trace) -> Span:
-    """From rank 0's last "data" to the end of its "update", in microseconds."""
+    """The time from rank 0's last "data" to the end of its "update", in microseconds."""
     leaders = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["pid"] == 0]
     data, update = (list(filter(phase_is(phase), leaders))[-1] for phase in ("data", "update"))
     return data["ts"], update["ts"] + update["dur"]
 
 
 def phase_is(phase: str) -> Callable[[Event], bool]:
-    """Chooses the spans of a phase, as the host saw it."""
+    """Returns a filter for the spans of a phase, as the host saw it."""
     return lambda event: event["tid"] == PHASE_TRACK and event["name"] == phase
 
 
@@ -64,15 +64,15 @@ def ranks_of(trace: Trace) -> list[int]:
 
 
 def is_of_gpus(trace: Trace) -> bool:
-    """Whether kernels ran: then the host's events do not tell when the work was done."""
+    """True if kernels ran: then the host's events do not tell when the work was done."""
     return any(event.get("cat") == "kernel" for event in trace["traceEvents"])
 
 
 def are_all_there(trace: Trace, counted: float, rank: int = 0) -> bool:
-    """Whether the last step's messages are in the trace: a rank sends what its log has counted.
+    """True if the trace has the last step's messages: a rank sends what its log has counted.
 
-    Where a strategy has not counted, `counted` is 0: then they must be enough for gradients. On
-    GPUs only whether there are any can be told.
+    If the strategy does not count, `counted` is 0, and they must be enough for gradients. On GPUs,
+    True if there are any.
     """
     begin, finish = last_step(trace)
     mine = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["pid"] == rank
@@ -88,5 +88,5 @@ def are_all_there(trace: Trace, counted: float, rank: int = 0) -> bool:
 
 
 def is_gradient(event: Event) -> bool:
-    """Chooses the moments at which autograd has a parameter's gradient."""
+    """True for the moments at which autograd has a parameter's gradient."""
     return event["name"] == "torch::autograd::AccumulateGrad"

@@ -49,7 +49,7 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-s
 
 
 class Section(NamedTuple):
-    """A heading, and what stands below it."""
+    """A section of the page: a heading, text, tables and figures."""
 
     title: str
     tables: list[Table]
@@ -87,7 +87,7 @@ class Page:
                    [state for state in states if not state.is_finished])
 
     def first_sentences(self) -> str:
-        """What was proved, if anything, and whether the runs learn the same: for a terminal."""
+        """The proof's claim, if any, and whether the runs learn the same: for a terminal."""
         return "\n".join(textwrap.fill(sentence, TERMINAL, break_on_hyphens=False)
                          for sentence in self.learning)  # a flag stays whole
 
@@ -124,7 +124,7 @@ class Page:
 
 
 def _shown(value: object) -> object:
-    """What a template prints; the logs' words move no cursor and turn no line around."""
+    """A value as the template prints it: text from logs without control or direction characters."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -165,24 +165,24 @@ def _drawn(runs: Runs, *names: str) -> list[Picture]:
 
 
 def _traces(runs: Runs) -> Section:
-    """Of the runs with --profile: the top operators, the timeline, and what travels when."""
-    found, pictures = _with_rows(tables.operators(runs)), []
+    """The section on traces: top operators, timeline, and messages during computation."""
+    rows, pictures = _with_rows(tables.operators(runs)), []
     for run in runs:
         for path in sorted((run.folder / "traces").glob("trace_all*.json.gz"))[-1:]:
             table, drawn = _trace(path, path.lstat().st_mtime_ns, short(run.name),
                                   f"{run.name.replace('/', '-').lower()}-{run.ranks}",
                                   run.sent_while_traced)
-            found += table
+            rows += table
             pictures += drawn
-    return Section("Traces", found, pictures)
+    return Section("Traces", rows, pictures)
 
 
 @lru_cache
 def _trace(path: Path, changed: int, name: str, place: str,
            counted: int) -> tuple[list[Table], list[Picture]]:
-    """Of one run. A trace takes a second to read and draw, so it is done once until it changes.
+    """Tables and pictures of one run's trace, computed once until it changes: that takes a second.
 
-    Raises DataError where it is none.
+    Raises DataError if the file is not a trace.
     """
     try:
         trace = unpack_trace(read_bytes(path))

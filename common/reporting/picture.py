@@ -40,5 +40,5 @@ class Picture(NamedTuple):
 
 
 def pictures_of(drawn: Iterable[tuple[str, Figure | None]]) -> list[Picture]:
-    """Of figures by name, without those that have nothing to show."""
+    """Pictures of named figures; None, for a figure without anything to show, is skipped."""
     return [Picture.of(name, figure) for name, figure in drawn if figure]

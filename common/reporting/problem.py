@@ -1,4 +1,4 @@
-"""What a maintainer needs to know of a run that went wrong, in one text to read before sending.
+"""A text on a run that went wrong, for its maintainers: to be read before it is sent.
 
     python3 scripts/report_problem.py outputs
 """
@@ -61,7 +61,7 @@ def _lines(entries: Mapping[str, Any]) -> str:
 
 
 def _versions() -> dict[str, Any]:
-    """Of the code, of Python and its packages, of the system."""
+    """Versions of the code, of Python and its packages, and of the system."""
     return {"code": code_digest(), "commit": _git("rev-parse", "HEAD") or "no git",
             "changed files": len(_git("status", "--porcelain").splitlines()),
             "python": platform.python_version(), **{name: _installed(name) for name in PACKAGES},
@@ -89,12 +89,12 @@ def _files(folder: Path) -> Iterator[tuple[Path, str]]:
     """Each file that tells of a run in `folder` and below, with what it tells."""
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}")
-    found = sorted({path for name in (*WHOLE, *LOGS, METRICS) for path in folder.rglob(name)
+    paths = sorted({path for name in (*WHOLE, *LOGS, METRICS) for path in folder.rglob(name)
                     if os.path.isfile(path) or not os.path.exists(path)})
-    for path in found[:MOST_FILES]:
+    for path in paths[:MOST_FILES]:
         yield path, _contents(path)
-    if len(found) > MOST_FILES:
-        yield folder, f"and {len(found) - MOST_FILES} more files"
+    if len(paths) > MOST_FILES:
+        yield folder, f"and {len(paths) - MOST_FILES} more files"
 
 
 def _contents(path: Path) -> str:

@@ -1,9 +1,9 @@
-"""What a proof shows, in a sentence and a figure: computed from the JSON of scripts/prove.py.
+"""The result of a proof, in a sentence and a figure: computed from the JSON of scripts/prove.py.
 
     python3 scripts/compare.py outputs --proof docs/proof_float64.json
 
-A proof's tables are one a precision. A case in it is one rank's training compared with another's:
-held to bounds ("agrees", "FAILED: ..."), or measured only.
+A proof has one table a precision. A case in it compares one rank's training with another's: held to
+bounds ("agrees", "FAILED: ..."), or measured only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,7 +55,7 @@ def best_table(tables: Sequence[Table]) -> Table:
 
 
 def claim(table: Table) -> str:
-    """Whether N ranks learn what one rank learns, with the number that shows it."""
+    """Says whether N ranks learn what one rank learns, with the number that shows it."""
     if failed := [case for case in table["cases"] if case["verdict"].startswith(FAILED)]:
         return _failure(table, failed)
     judged = held_to_bounds(table)

@@ -45,7 +45,7 @@ class RecordedRun:
     memory: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def last(self, kind: str) -> dict[str, Any]:
-        """The last event of a kind; empty when there is none."""
+        """The last event of a kind; {} if it never occurred."""
         return next((event for event in reversed(self.events) if event["event"] == kind), {})
 
     @property
@@ -58,7 +58,7 @@ class RecordedRun:
 
     @property
     def metric(self) -> Metric:
-        """What is reported beside the loss."""
+        """The metric that is reported beside the loss."""
         return Metric(**self.start["metric"]) if "metric" in self.start else ACCURACY
 
     @property
@@ -83,7 +83,7 @@ class RecordedRun:
 
     @property
     def mean(self) -> float | None:
-        """Mean seconds an iteration; None when there are none to time."""
+        """Mean seconds an iteration; None if no iteration was timed."""
         return fmean(self.durations) if self.durations else None
 
     @property
@@ -115,17 +115,17 @@ class RecordedRun:
 
     @cached_property
     def overlaps_sync(self) -> bool:
-        """Whether averaging happens inside backward, as DDP does it."""
+        """True if averaging happens inside backward, as in DDP."""
         return self.ranks > 1 and averages_in_backward(self.steps)
 
 
 def short(name: str) -> str:
-    """A run's name without its part where the strategy says it all."""
+    """A run's name without its part, if the strategy makes that clear."""
     return name.replace("PartTwo/", "").replace("PartThree", "DDP")
 
 
 def capital(sentence: str) -> str:
-    """With a capital letter, unless it begins with a name out of a user's file."""
+    """The sentence with a capital letter, unless it begins with a name out of a user's file."""
     is_own = "." in sentence.partition(" ")[0][:-1]
     return sentence if is_own else sentence[:1].upper() + sentence[1:]
 
@@ -165,7 +165,7 @@ def _read(name: str, paths: list[Path]) -> RecordedRun | None:
 
 
 def _name(key: Path, folders: list[Path]) -> str:
-    """Short where one folder was searched; with the folder's own name where there were several."""
+    """The run's name: short for one searched folder, with the folder's own name for several."""
     for folder in folders:
         if key.is_relative_to(folder):
             inner = key.relative_to(folder)

@@ -1,4 +1,4 @@
-"""What a comparison of runs says: computed, never assumed, and no speed within the spread.
+"""Sentences that compare runs: computed from the logs; within the spread, speeds count as equal.
 
     python3 scripts/compare.py outputs
 """
@@ -19,12 +19,12 @@ WORK = ("workload", "model", "image_size", "batch_size")  # settings: what an it
 
 
 def learning(runs: Sequence[RecordedRun]) -> str:
-    """Whether the runs learn the same thing, and if not the gravest cause; without what to do."""
+    """Says if the runs learn the same, and if not the gravest cause; without advice."""
     return causes_of_differences(runs)[0].split("; ")[0]
 
 
 def causes_of_differences(runs: Sequence[RecordedRun]) -> list[str]:
-    """The same for every cause, the gravest first; where nothing compares, how the loss moves."""
+    """The causes of differences, gravest first; the loss's course if runs cannot be compared."""
     learned = [Learned(short(run.name), run.ranks, run.settings, {
         (row["epoch"], row["iteration"]): row["loss"] for row in run.merged},
         run.start.get("has_batch_norm", True), run.last("evaluation").get("weights", ""))
@@ -34,7 +34,7 @@ def causes_of_differences(runs: Sequence[RecordedRun]) -> list[str]:
 
 
 def _course_of_the_loss(losses: Sequence[float], whose: str) -> str:
-    """From the first iteration to the last ones: falls, rises or stays."""
+    """The loss from the first iteration to the last ones: falls, rises or stays."""
     last = losses[1:][-EARLY:]
     if not last:
         return f"the loss{whose} is {losses[0]:.3g} in its only iteration"
@@ -54,12 +54,12 @@ def timed(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
 
 
 def repeated(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """The runs that have a spread: two iterations or more after the first."""
+    """The runs with a spread: two iterations or more after the first."""
     return [run for run in runs if len(run.durations) > 1]
 
 
 def train_the_same(runs: Sequence[RecordedRun]) -> bool:
-    """Whether an iteration of all of them is the same work but for its precision and its ranks."""
+    """True if an iteration is the same work in all runs, but for precision and ranks."""
     return len({tuple(run.settings.get(name) for name in WORK) for run in runs}) < 2
 
 
@@ -90,9 +90,9 @@ def speed_up(runs: Sequence[RecordedRun]) -> str:
 
 
 def strategies(runs: Sequence[RecordedRun]) -> list[str]:
-    """For each number of ranks, every run's speed against gather/scatter's, or the slowest's.
+    """Every run's speed against gather/scatter's, or the slowest's, by number of ranks.
 
-    Nothing where they train different things.
+    Empty if the runs train different things.
     """
     known = repeated(runs)
     if not train_the_same(known):
@@ -143,7 +143,7 @@ def where_time_goes(runs: Sequence[RecordedRun]) -> str:
 
 
 def bytes_moved(runs: Sequence[RecordedRun]) -> str:
-    """What the busiest rank of each run sends; runs that send equally much are named together."""
+    """Says how much each run's busiest rank sends; runs that send equally much are together."""
     by_amount: dict[str, list[str]] = {}
     for run in sorted(runs, key=lambda run: -max(run.bytes_sent.values())):
         if most := max(run.bytes_sent.values()):
@@ -165,13 +165,13 @@ def amount(sent: float) -> str:
 
 
 def straggling(runs: Sequence[RecordedRun]) -> str:
-    """The first straggler of any run, or that there is none."""
+    """The first straggler of any run; or a sentence that denies one, or "" if that is unknown."""
     several = [run for run in repeated(runs) if run.ranks > 1]
-    told = [f"{short(run.name)}: {text}" for run in several
-            if not (text := straggler(run.steps)).startswith("no ")]
+    stragglers = [f"{short(run.name)}: {text}" for run in several
+                  if not (text := straggler(run.steps)).startswith("no ")]
     # of a rank whose log is missing nothing is known
     whole = all(len(run.phases) == run.ranks for run in several)
-    return told[0] if told else "no rank is a straggler" if several and whole else ""
+    return stragglers[0] if stragglers else "no rank is a straggler" if several and whole else ""
 
 
 def scores(runs: Sequence[RecordedRun]) -> str:
@@ -188,11 +188,11 @@ def scores(runs: Sequence[RecordedRun]) -> str:
 
 
 def summary(runs: Sequence[RecordedRun]) -> list[str]:
-    """What else there is to say, in plain language: one sentence each, whole, nothing empty."""
+    """The remaining findings in plain language: one whole sentence each, without empty ones."""
     return as_sentences([speed_up(runs), *strategies(runs), where_time_goes(runs),
                          bytes_moved(runs), straggling(runs), scores(runs)])
 
 
 def as_sentences(sentences: Sequence[str]) -> list[str]:
-    """Those that are not empty, with a capital and a full stop."""
+    """The sentences that are not empty, with a capital and a full stop."""
     return [capital(sentence) + "." for sentence in sentences if sentence]

@@ -1,4 +1,4 @@
-"""How runs are doing, from their logs alone: where they are, how fast, and whether they live.
+"""The state of runs, from their logs alone: progress, speed, and whether they live.
 
     python3 scripts/status.py outputs
 """
@@ -18,7 +18,7 @@ PATIENCE = 60.0  # seconds of silence, or ten iterations if that is longer
 
 
 class State(NamedTuple):
-    """Whether a run lives, in `words`, and the exit code for that; and how far it has come.
+    """The state of a run in `words`, with the exit code for it, and its progress.
 
     Of `last` iterations `done` are; `speed` has recent loss, speed and phase. A run that is neither
     running nor finished has failed, or fallen silent.
@@ -39,7 +39,7 @@ class State(NamedTuple):
 
     @property
     def condition(self) -> str:
-        """In a word: running, finished, failed or silent."""
+        """The condition in a word: running, finished, failed or silent."""
         return self.words.partition(" ")[0].rstrip(",")
 
     @property
@@ -48,7 +48,7 @@ class State(NamedTuple):
 
 
 def state_of(run: RecordedRun, now: float) -> State:
-    """How a run is doing; `now` is a time.time() value."""
+    """The state of a run; `now` is a time.time() value."""
     steps = [row[0] for row in run.steps.values() if 0 in row]
     recent, place = steps[-RECENT:], steps[-1]
     usual = median(step["duration"] for step in recent)
@@ -63,14 +63,14 @@ def state_of(run: RecordedRun, now: float) -> State:
 
 
 def tally(states: Iterable[State]) -> str:
-    """How many runs are in which condition: "3 finished, 1 running"; just "finished" if all are."""
+    """Counts the runs in each condition: "3 finished, 1 running"; "finished" if all are."""
     counts = Counter(state.condition for state in states)
     return next(iter(counts)) if len(counts) == 1 else ", ".join(
         f"{count} {condition}" for condition, count in counts.items())
 
 
 def _life(run: RecordedRun, now: float, usual: float) -> tuple[str, int, bool]:
-    """In words, the exit code, and whether the run goes on; `usual` are seconds an iteration."""
+    """(sentence, exit code, whether the run goes on); `usual` are seconds an iteration."""
     outcome = next(event for event in reversed(run.events)
                    if event["event"] in ("start", "failed", "end"))
     log = run.folder / "metrics_rank0.jsonl"
@@ -98,13 +98,13 @@ def _speed(run: RecordedRun, recent: list[dict], usual: float) -> str:
 
 
 def describe(run: RecordedRun, now: float) -> tuple[str, int]:
-    """What to say about a run, in three lines, and its exit code."""
+    """Describes a run's state in three lines; also returns its exit code."""
     state = state_of(run, now)
     return f"{state.title}: {state.words}\n  {state.place}\n  {state.speed}", state.code
 
 
 def duration(seconds: float) -> str:
-    """In words with two units at most: "3 s", "12 min 5 s", "2 h 10 min"."""
+    """A duration with two units at most: "3 s", "12 min 5 s", "2 h 10 min"."""
     whole = max(0, round(seconds))
     for unit, length, smaller, smaller_length in (("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if whole >= length:

@@ -66,12 +66,12 @@ def _test_score(run: RecordedRun) -> str:
 
 
 def _metric(runs: Runs) -> str:
-    """What the runs report beside the loss."""
+    """The names of the metrics that the runs report beside the loss."""
     return " or ".join(dict.fromkeys(run.metric.name for run in runs))
 
 
 def phases(runs: Runs) -> Table:
-    """Where an iteration's time goes."""
+    """The table of phases: milliseconds of an iteration, mean over ranks."""
     rows = []
     for run in timed(runs):
         means = {phase: fmean(rank[phase] for rank in run.phases.values()) for phase in PHASES}
@@ -129,32 +129,32 @@ def by_class(runs: Runs) -> Table:
 
 
 def waiting(runs: Runs) -> Table:
-    """Who waits for whom: a row a rank of the runs whose ranks' logs are all there."""
+    """The table of waiting: one row a rank, for the runs with the logs of all ranks."""
     rows = []
     for run in runs:
-        for rank, found in waits(run).items():
+        for rank, wait in waits(run).items():
             host = f" ({run.hosts[rank]})" if run.hosts.get(rank) else ""
-            rows.append((f"{short(run.name)}, rank {rank}{host}", f"{1000 * found.own:.1f}",
-                         f"{1000 * found.waits:.1f}", found.whom))
+            rows.append((f"{short(run.name)}, rank {rank}{host}", f"{1000 * wait.own:.1f}",
+                         f"{1000 * wait.waits:.1f}", wait.whom))
     return Table("Who waits for whom in an iteration, mean of the last ones: milliseconds of a "
                  "rank's own work, how long it waits at least because another rank's takes longer, "
                  "and the rank whose took longest most often",
                  ("rank", "own work", "waits at least", "for"), rows)
 
 
-def travel(found: Sequence[Interval], name: str) -> Table:
-    """Which bytes travel behind which computation, in one traced step."""
-    unit, size = unit_of(found)
+def travel(intervals: Sequence[Interval], name: str) -> Table:
+    """The table of one traced step: bytes made ready and sent during each computation."""
+    unit, size = unit_of(intervals)
     return Table(f"{name}: what rank 0 computes in its last traced step, and the bytes that it "
-                 f"sends meanwhile; {in_words(found)}",
+                 f"sends meanwhile; {in_words(intervals)}",
                  ("rank 0 computes", "from, ms", "to, ms", f"{unit} made ready", f"{unit} sent"),
                  [(each.computes, f"{each.start:.1f}", f"{each.end:.1f}",
                    f"{each.made / size:.2f}", f"{each.travelled / size:.2f}")
-                  for each in found])
+                  for each in intervals])
 
 
 class Proof(NamedTuple):
-    """What scripts/prove.py wrote: its claim, the table behind it, and all as tables."""
+    """A file of scripts/prove.py: its claim, the table behind it, and all its tables."""
 
     claim: str
     best: dict[str, Any]
@@ -162,7 +162,7 @@ class Proof(NamedTuple):
 
 
 def read_proof(path: Path) -> Proof:
-    """The proof in a file; raises DataError when it holds none."""
+    """The proof in a file. Raises DataError if it does not hold one."""
     try:
         data = read_json(path)
         best = best_table(data["tables"])

@@ -39,12 +39,12 @@ def spans(trace: Trace, rank: int, step: Span, chosen: Choice) -> list[Span]:
 
 
 def _within(step: Span, events: Iterable[Event]) -> list[Span]:
-    found = []
+    parts = []
     for event in events:
         start, end = max(event["ts"], step[0]), min(event["ts"] + event["dur"], step[1])
         if end > start:
-            found.append((MICROSECONDS * (start - step[0]), MICROSECONDS * (end - start)))
-    return found
+            parts.append((MICROSECONDS * (start - step[0]), MICROSECONDS * (end - start)))
+    return parts
 
 
 def computing(trace: Trace, rank: int) -> list[Event]:
@@ -74,7 +74,7 @@ def _contains(event: Event, moments: list[float]) -> bool:
 def overlap(trace: Trace, other: Choice | None = None) -> float:
     """The fraction of all ranks' communication time, in the last step, in which they also compute.
 
-    With `other`, in which the events that it chooses go on.
+    With `other`, the fraction in which the events that it chooses go on.
     """
     step = last_step(trace)
     moving = overlapped = 0.0
@@ -89,7 +89,7 @@ def overlap(trace: Trace, other: Choice | None = None) -> float:
 
 
 def _joined(pieces: Iterable[Span]) -> list[Span]:
-    """Pieces that overlap count once."""
+    """Joins pieces that overlap, so that they count once."""
     joined: list[Span] = []
     for start, length in sorted(pieces):
         if joined and start <= sum(joined[-1]):
@@ -101,7 +101,7 @@ def _joined(pieces: Iterable[Span]) -> list[Span]:
 
 
 def title(trace: Trace, counted: float) -> str:
-    """What the last step of a trace shows; `counted` are the bytes that rank 0's log has sent."""
+    """A title for the last step of a trace; `counted` are the bytes sent by rank 0's log."""
     ranks = ranks_of(trace)
     if len(ranks) == 1:
         return "one step of one rank"
@@ -136,5 +136,5 @@ def timeline(trace: Trace, name: str, counted: float = 0) -> Figure:
 
 
 def _once(name: str, place: int) -> str:
-    """The label of the first row's is in the legend."""
+    """The label for the first row only, so that the legend has it once."""
     return unlisted(name) if place else name

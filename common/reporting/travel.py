@@ -1,4 +1,4 @@
-"""Which bytes travel behind which computation, layer by layer: from a merged trace.
+"""Bytes sent during each computation, layer by layer: from a merged trace.
 
     python3 scripts/compare.py outputs        # for runs with --profile, on CPUs
 
@@ -34,7 +34,7 @@ UNITS = {"MB": 1e6, "kB": 1e3, "bytes": 1.0}
 
 
 class Interval(NamedTuple):
-    """What rank 0 computes from `start` to `end`, in milliseconds of its last traced step.
+    """The computation of rank 0 from `start` to `end`, in milliseconds of its last traced step.
 
     `made` are the bytes of the gradients that are ready at its end, `travelled` those that rank 0
     sent meanwhile.
@@ -80,17 +80,17 @@ def _layers(events: Iterable[Event], backward: Event) -> list[tuple[str, float, 
     Smaller ones, biases and batch norm's, are counted with the next of these. Of several passes
     in a step the last one counts, whose `backward` is given.
     """
-    found: list[tuple[str, float, float]] = []
+    layers: list[tuple[str, float, float]] = []
     small = 0.0
     for event in events:
         if is_gradient(event) and event["ts"] >= backward["ts"] and bytes_of(event):
             small += bytes_of(event)
             shape = event["args"]["Input Dims"][0]
             if len(shape) > 1:
-                found.append(("x".join(map(str, shape)), event["ts"] + event["dur"], small))
+                layers.append(("x".join(map(str, shape)), event["ts"] + event["dur"], small))
                 small = 0.0
-    return [(f"layer {len(found) - place}: {shape}", at, size)
-            for place, (shape, at, size) in enumerate(found)]
+    return [(f"layer {len(layers) - place}: {shape}", at, size)
+            for place, (shape, at, size) in enumerate(layers)]
 
 
 def _part(event: Event, start: float, end: float) -> float:
@@ -99,11 +99,11 @@ def _part(event: Event, start: float, end: float) -> float:
     return max(0.0, shared) / (event["dur"] or 1)
 
 
-def in_words(found: Sequence[Interval]) -> str:
-    """How many of the bytes are exposed, and for how long."""
-    name, unit = unit_of(found)
-    whole = sum(each.travelled for each in found) / unit
-    exposed = next(each for each in found if each.computes == EXPOSED)
+def in_words(intervals: Sequence[Interval]) -> str:
+    """Says how many of the bytes are exposed, and for how long."""
+    name, unit = unit_of(intervals)
+    whole = sum(each.travelled for each in intervals) / unit
+    exposed = next(each for each in intervals if each.computes == EXPOSED)
     late, long = exposed.travelled / unit, exposed.end - exposed.start
     words = f"{late:.1f}" if late >= 0.05 else f"{late:.1g}" if late else "none"
     return (f"{words} of the {whole:.1f} {name} that rank 0 sends {'is' if late == 0 else 'are'} "
@@ -112,22 +112,22 @@ def in_words(found: Sequence[Interval]) -> str:
                            f"{long:.{0 if long >= 10 else 1}f} ms"))
 
 
-def unit_of(found: Sequence[Interval]) -> tuple[str, float]:
-    """The unit in which all that is sent is no small number: its name and its bytes."""
-    whole = sum(each.travelled for each in found)
+def unit_of(intervals: Sequence[Interval]) -> tuple[str, float]:
+    """The name and bytes of the unit in which the total sent is at least 1."""
+    whole = sum(each.travelled for each in intervals)
     return next((each for each in UNITS.items() if whole >= each[1]), ("bytes", 1.0))
 
 
-def figure(found: Sequence[Interval], name: str) -> Figure:
+def figure(intervals: Sequence[Interval], name: str) -> Figure:
     """A bar for each interval: the bytes that travel behind what is computed in it."""
-    drawn, (axes,) = new_figure(f"{name}: {in_words(found)}", 1.8 + 0.24 * len(found))
-    unit, size = unit_of(found)
+    drawn, (axes,) = new_figure(f"{name}: {in_words(intervals)}", 1.8 + 0.24 * len(intervals))
+    unit, size = unit_of(intervals)
     for label, is_exposed, look in (("behind computation", False, PHASES["backward"]),
                                     ("exposed", True, PHASES["sync"])):
-        rows = [(place, each.travelled / size) for place, each in enumerate(found)
+        rows = [(place, each.travelled / size) for place, each in enumerate(intervals)
                 if (each.computes == EXPOSED) == is_exposed]
         axes.barh(*zip(*rows, strict=True), label=label, edgecolor=BAR_EDGE, linewidth=0.5, **look)
-    axes.set_yticks(range(len(found)), [each.computes for each in found], fontsize=9)
+    axes.set_yticks(range(len(intervals)), [each.computes for each in intervals], fontsize=9)
     axes.invert_yaxis()
     axes.set_xlabel(f"{unit} that rank 0 sends while it computes this")
     legend_below(drawn, axes)

@@ -1,4 +1,4 @@
-"""Who waits for whom: what each rank's own work says of its recent iterations.
+"""Waiting between ranks, derived from each rank's own work in its recent iterations.
 
     python3 scripts/compare.py outputs
 
@@ -31,7 +31,7 @@ TITLE = "who waits for whom in an iteration"
 
 
 class Waits(NamedTuple):
-    """One rank: mean seconds of its own work and of waiting, and the rank it mostly waits for.
+    """The waiting of one rank: mean seconds of own work and of waiting, and for which rank most.
 
     It waits for `rank` in `times` of `iterations`; for none where `times` is 0.
     """
@@ -49,7 +49,7 @@ class Waits(NamedTuple):
 
 
 def waits(run: RecordedRun) -> dict[int, Waits]:
-    """By rank, over recent iterations that all ranks' logs have; the run's first is left out.
+    """Waiting by rank, over recent iterations in all ranks' logs; the run's first is excluded.
 
     Empty for one rank, and where a rank's log is missing.
     """
@@ -69,18 +69,18 @@ def _of(rank: int, work: list[dict[int, float]], slowest: list[int]) -> Waits:
 
 def figure(runs: Sequence[RecordedRun]) -> Figure | None:
     """A bar a rank: its own work, how long it waits at least, and for whom; in milliseconds."""
-    bars = [(short(run.name), rank, found) for run in runs for rank, found in waits(run).items()]
+    bars = [(short(run.name), rank, wait) for run in runs for rank, wait in waits(run).items()]
     if not bars:
         return None
     drawn, (axes,) = new_figure(straggling(runs) or TITLE, 1.7 + 0.24 * len(bars))
     places = rows_of_ranks(axes, [(name, rank) for name, rank, _ in bars])
-    own, waited = ([MILLISECONDS * getattr(found, kind) for *_, found in bars]
+    own, waited = ([MILLISECONDS * getattr(wait, kind) for *_, wait in bars]
                    for kind in ("own", "waits"))
     axes.barh(places, own, label="own work", edgecolor=BAR_EDGE, linewidth=0.5,
               **PHASES["backward"])
     drawn_waits = axes.barh(places, waited, left=own, label="waits at least",
                             edgecolor=BAR_EDGE, linewidth=0.5, **PHASES["sync"])
-    axes.bar_label(drawn_waits, [found.whom for *_, found in bars], padding=3, fontsize=9)
+    axes.bar_label(drawn_waits, [wait.whom for *_, wait in bars], padding=3, fontsize=9)
     axes.margins(x=0.5)
     axes.set_xlabel("ms an iteration (mean of the last ones;\n"
                     "beside a bar: whom it mostly waits for)")

@@ -1,4 +1,4 @@
-"""What the runs were told, what they ran on and needed, and the commands that run them again.
+"""Settings, environment and memory of the runs, and the commands that run them again.
 
     python3 scripts/compare.py outputs
 """
@@ -42,7 +42,7 @@ def _word(value: Any) -> str:
 
 
 def environment(runs: Runs) -> Table:
-    """What each run ran on, a column a run; without what is known of none."""
+    """The environments of the runs, a column a run; facts unknown for all runs are dropped."""
     rows = [(name, *(fact(run) for run in runs)) for name, fact in FACTS.items()]
     return Table("What the runs ran on, what computed their convolutions, and the most memory that "
                  "a rank's process has held (in Part Two its earlier runs count too)",
@@ -88,7 +88,7 @@ FACTS: dict[str, Callable[[RecordedRun], str]] = {
 
 
 class Commands(NamedTuple):
-    """What runs some runs again, and what goes on with them; `settings` has all their flags."""
+    """Commands that repeat some runs, and that resume them; `settings` has all their flags."""
 
     runs: str
     repeat: str
@@ -105,7 +105,7 @@ def _again(resume: str) -> str:
 
 
 def commands(runs: Runs) -> list[Commands]:
-    """One for each command that the logs tell of, which may have started several runs."""
+    """The commands in the logs, each of which may have started several runs."""
     started: dict[str, list[RecordedRun]] = {}
     for run in runs:
         if "resume" in run.start:

@@ -1,4 +1,4 @@
-"""What a witness sees on one rank, through the hooks that torch offers, and asks of all ranks.
+"""Observes training on one rank, through torch's hooks, and compares it with all ranks.
 
 Before some of the optimizer's steps every rank posts a row, and the leader answers. Nobody waits
 long for a row that does not come: ranks need not be in step, and then are compared at the end.
@@ -30,7 +30,7 @@ MOST_IN_VAIN = 2
 
 
 class Found(RanksDisagree):
-    """A fault that every rank is told of, in the same words."""
+    """Raised for a fault, on every rank in the same words."""
 
 
 class Observer:
@@ -94,7 +94,7 @@ class Observer:
         self.here.steps += 1
 
     def compare(self, when: str) -> None:
-        """Raises Found, on every rank, what the rows of all ranks show; warns of what may be meant.
+        """Raises Found, on every rank, for faults in the rows of all ranks; warns of possible ones.
 
         Every rank must call it after as many steps, or it waits a few seconds for nothing.
         """
@@ -105,7 +105,7 @@ class Observer:
         self._take(answer or Answer())
 
     def conclude(self) -> None:
-        """The last comparison, when this rank's loop has ended; waits for all ranks' ends."""
+        """Compares for the last time when this rank's loop has ended; waits for all ranks' ends."""
         self.here.phase, self.here.has_ended = FINISHED, True
         row, answer = self._row(True), None
         self._warn_of_epoch(self._steps)
@@ -129,7 +129,7 @@ class Observer:
                    marks, sizes, self.seen.batches, self.seen.first_epoch(), self._is_wrapped())
 
     def _is_wrapped(self) -> bool:
-        """Whether the loop has called the model, and that averages what backward computes."""
+        """True if the loop has called the model, and it averages what backward computes."""
         return self.here.batches > 0 and any(
             isinstance(each, DistributedDataParallel) for each in self._model.modules())
 
@@ -144,7 +144,7 @@ class Observer:
         return Answer(*json.loads(self._store.get(topic)))
 
     def _wait(self, keys: list[str]) -> bool:
-        """Whether the keys are there in time; the store's own wait prints that they are not."""
+        """Waits for the keys; False if they are late. (The store's own wait would print that.)"""
         deadline, looks = time.monotonic() + ANSWER_SECONDS, 0
         while not self._store.check(keys):
             if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""What the rows that all ranks post about their training say: which rank differs, and in what.
+"""Compares the rows that all ranks post about their training: which rank differs, and in what.
 
 The leader compares. Pure: no store, no tensors.
 """
@@ -12,7 +12,7 @@ SAME_SAMPLES = 0.75  # of two ranks' first epochs: beyond what chance or padding
 
 
 class Row(NamedTuple):
-    """One rank, before its optimizer's next step.
+    """The state of one rank before its optimizer's next step.
 
     `weights` and `gradients` are checksums: one a tensor, or one for all of them. `batches` are the
     fingerprints of those since the last row and `sizes` their numbers of samples; `seen` counts all
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the leader says of the rows: sentences, if any.
+    """The leader's answer to the rows: sentences, if any.
 
     `closely` asks for rows with a checksum for each tensor, before every step.
     """
@@ -45,8 +45,8 @@ class Answer(NamedTuple):
 class Comparison:
     """Remembers, on the leader, since when the ranks differ.
 
-    Weights that differ while gradients do are no fault yet: they may be averaged every few steps.
-    They are one when they have not been equal in `every` comparisons, or never before the end.
+    Weights that differ while gradients do are not yet a fault: they may be averaged every few
+    steps. They are one if they have not been equal in `every` comparisons, or never before the end.
     """
 
     names: Sequence[str]
@@ -103,7 +103,7 @@ class Comparison:
                 f"what it returns, or average the gradients before optimizer.step(){every}")
 
     def _is_first(self, is_last: bool) -> bool:
-        """Whether the next rows will say which tensor it is."""
+        """True if the next rows will say which tensor it is."""
         return self._apart == 1 and not is_last
 
     def _where(self, one: list[int], other: list[int]) -> str:
@@ -113,7 +113,7 @@ class Comparison:
         return f" ({len(different)} of {len(one)} tensors, the first is {different[0]})"
 
     def _batches(self, rows: Sequence[Row]) -> str:
-        """Two ranks that get the same batch, and then another one, are no chance."""
+        """Names two ranks that got the same batch twice in a row: once may be chance."""
         batches = [tuple(row.batches) for row in rows]
         if not all(batches):
             return ""
@@ -151,7 +151,7 @@ def odd_one(values: Sequence[object]) -> tuple[int, int]:
 
 
 def _sizes(rows: Sequence[Row]) -> str:
-    """Means over batches of other sizes cannot be averaged by dividing by the number of ranks."""
+    """Warns of batches of other sizes: dividing by the number of ranks does not average them."""
     for rank, row in enumerate(rows[1:], 1):
         for index, (here, there) in enumerate(zip(row.sizes, rows[0].sizes, strict=False)):
             if here != there:
@@ -163,7 +163,7 @@ def _sizes(rows: Sequence[Row]) -> str:
 
 
 def uneven(lengths: Sequence[int | None]) -> str:
-    """What to say of loaders of different lengths, by rank; "" where they are equal or unknown."""
+    """The error for loaders of different lengths, by rank; "" if they are equal or unknown."""
     known = {rank: length for rank, length in enumerate(lengths) if length is not None}
     if len(set(known.values())) < 2:
         return ""

@@ -1,4 +1,4 @@
-"""A run that a script of somebody else's calls for, through common/assignment.py, on disk.
+"""The run of a user's script that calls common/assignment.py, on disk.
 
     python3 scripts/compare.py logs        # finds it as it finds the runs of our own programs
 """
@@ -19,13 +19,13 @@ from common.witnessing.observer import Observer
 
 
 class AtEpochEnds(Sentinel):
-    """In the place of a run's sentinel, which knows the order of the samples: the witness."""
+    """The witness, in place of a run's sentinel (which knows the order of the samples)."""
 
     def __init__(self, observer: Observer | None) -> None:
         self._observer = observer
 
     def note(self, at: Position, indices: Any) -> None:
-        """Nothing: the witness has hooks of its own."""
+        """Does nothing: the witness has hooks of its own."""
 
     def is_due(self) -> bool:
         return False
@@ -38,7 +38,7 @@ class AtEpochEnds(Sentinel):
 
 @contextmanager
 def recorded(run: Run) -> Iterator[None]:
-    """Around training: its log says how it began and how it ended, for scripts/status.py."""
+    """Logs how training began and how it ended, for scripts/status.py."""
     log, progress = run.log, process_progress()
     log.begin(world_size=run.node.world.size, settings=run.settings.as_json(),
               position=run.position, iterations_per_epoch=run.iterations_per_epoch,
@@ -57,7 +57,7 @@ def recorded(run: Run) -> Iterator[None]:
 
 
 def metrics_path(logs_path: Path, rank: int) -> Path:
-    """Where a rank's JSON lines stand beside its timing log, so that our scripts find the run.
+    """The path of a rank's JSON lines beside its timing log, where our scripts find the run.
 
     For logs_rankR.txt, as our own runs have it, in the same folder; for any other name in a folder
     of that name, without the rank: logs/ddp_rank1.txt has logs/ddp/metrics_rank1.jsonl.

@@ -1,4 +1,4 @@
-"""What a training loop hands to its model, as numbers that another rank can compare with its own.
+"""Fingerprints of the samples that a training loop hands to its model, for comparison across ranks.
 
 A sample's fingerprint is a hash of a few hundred of its bytes; the random numbers of the program
 are not touched, and on a GPU nothing is waited for until the fingerprints are asked for.
@@ -87,7 +87,7 @@ class SeenSamples:
         return sorted(self._sketch) if is_over and 2 * distinct > self._samples else []
 
     def forgotten_set_epoch(self, steps: int) -> bool:
-        """Whether a sampler that shuffles is past its epoch's last batch, and was not told.
+        """True if a shuffling sampler is past its epoch's last batch without a call of set_epoch.
 
         `steps` are all that the optimizer has begun: a model may be called several times a batch,
         and an optimizer too, but hardly both.
@@ -98,9 +98,9 @@ class SeenSamples:
 
 
 def fingerprints(inputs: Any) -> Tensor | None:
-    """One int64 a sample, (n,), of all tensors whose first dimension is the first tensor's.
+    """One int64 a sample, (n,), from all tensors whose first dimension is the first tensor's.
 
-    Sparse, nested and quantised tensors are skipped. None where there is no such tensor.
+    Sparse, nested and quantised tensors are skipped; None if no other tensor is left.
     """
     rows: Tensor | None = None
     for tensor in filter(_has_plain_rows, _tensors(inputs)):
@@ -110,7 +110,7 @@ def fingerprints(inputs: Any) -> Tensor | None:
 
 
 def _has_plain_rows(tensor: Tensor) -> bool:
-    """Whether the bytes of each row can be read."""
+    """True if the bytes of each row can be read."""
     return tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
 
 

@@ -30,7 +30,7 @@ _WHERE = {"sync": "in a collective", "backward": "in backward", "forward": "in f
 
 
 class Place(NamedTuple):
-    """What a rank posts: plain values, for JSON.
+    """A rank's post on its progress: plain values, for JSON.
 
     `is_quiet` says that for QUIET_SECONDS it has waited, or ended its loop, and nothing has moved
     in its process or was on its way. `length` is its loader's number of batches, if known.
@@ -107,9 +107,9 @@ class Standstill:
 
 
 def is_running() -> bool:
-    """Whether a thread of this process runs, or could, but for this one; True if unknown.
+    """True if another thread of this process runs, or could run, or if that is unknown.
 
-    One that serves for a moment, as the store's, does not run at each of a few looks.
+    One that serves for a moment, such as the store's, does not run at each of a few looks.
     """
     running = _running()
     for _ in range(_LOOKS):

@@ -48,7 +48,7 @@ _entered = itertools.count(1)
 def witness(model: nn.Module, optimizer: Optimizer, loader: Any = None, *, every: int = EVERY,
             timeout: float = TIMEOUT, strict: bool = False,
             progress: Progress | None = None) -> Iterator[Observer | None]:
-    """Around a loop that trains replicas of `model`; every rank of the process group must enter.
+    """A context for a loop that trains replicas of `model`; every rank of the group must enter.
 
     Raises RanksDisagree, on every rank, when replicas begin with other weights, drift, are averaged
     by nobody, or get the same batches; UsageError for an empty loader. Weights are compared before
@@ -97,7 +97,7 @@ def _several_ranks(model: nn.Module, optimizer: Optimizer, loader: Any, every: i
 
 def _standstill(connect: Callable[[], Store], world: World, observer: Observer,
                 model: nn.Module) -> AbstractContextManager:
-    """Finds ranks that wait for each other for ever, over gloo: the kernel sees what it sends."""
+    """Finds ranks that wait for each other for ever, over gloo: the kernel sees their bytes."""
     if "gloo" not in str(dist.get_backend_config()) or any(p.is_cuda for p in model.parameters()):
         return nullcontext()
     port = getattr(_bare(_group_store()), "port", 0)
@@ -105,7 +105,7 @@ def _standstill(connect: Callable[[], Store], world: World, observer: Observer,
 
 
 def _bare(store: Store) -> Any:
-    """The store itself, which may listen on a port of a host."""
+    """The store itself, without its prefix; it may listen on a port of a host."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return store
@@ -128,16 +128,16 @@ def _require_group(environment: Mapping[str, str]) -> None:
 def _meet(board: Board, watch: Watch, loader: Any) -> list[int | None]:
     """The lengths of all ranks' loaders, by rank; the watch learns the ranks' names."""
     me = [socket.gethostname(), os.getpid(), _address(), _length(loader)]
-    told = board.collect("the witness's start", me, list,
-                         hint=": every rank must enter `with witness(...)`, or call train_model")
+    ranks = board.collect("the witness's start", me, list,
+                          hint=": every rank must enter `with witness(...)`, or call train_model")
     watch.links.ranks = [RankInfo(rank, host, pid, address, "")
-                         for rank, (host, pid, address, _) in enumerate(told)]
-    watch.names = [f"rank {rank} ({host}, pid {pid})" for rank, (host, pid, *_) in enumerate(told)]
-    return [length for *_, length in told]
+                         for rank, (host, pid, address, _) in enumerate(ranks)]
+    watch.names = [f"rank {rank} ({host}, pid {pid})" for rank, (host, pid, *_) in enumerate(ranks)]
+    return [length for *_, length in ranks]
 
 
 def _address() -> str:
-    """By which the other ranks most likely know this machine; "" where nothing tells."""
+    """The address by which the other ranks most likely know this machine; "" if unknown."""
     store = _bare(_group_store())
     try:
         return local_address_towards(resolve(store.host), store.port)
@@ -168,7 +168,7 @@ def _require_batches(lengths: Sequence[int | None], strict: bool) -> None:
 
 @contextmanager
 def _explained(lengths: Sequence[int | None]) -> Iterator[None]:
-    """A collective that breaks though no rank is lost: between uneven loaders, for that reason."""
+    """Explains a collective that breaks though no rank is lost by uneven loaders, if they are."""
     try:
         yield
     except RuntimeError as error:
@@ -179,7 +179,7 @@ def _explained(lengths: Sequence[int | None]) -> Iterator[None]:
 
 @contextmanager
 def _all_or_none(board: Board) -> Iterator[None]:
-    """What ends one rank's loop ends all of them, with one sentence; the leader leaves last."""
+    """Ends all ranks' loops, with one sentence, when one rank's fails; the leader leaves last."""
     try:
         yield
     except Found as failure:

@@ -1,4 +1,4 @@
-"""What a host's network interfaces have carried, as the kernel counts it.
+"""Byte counters of a host's network interfaces, from the kernel.
 
     python3 -c "from studies.choosing.counters import *; print(read_counters())"
 """
@@ -23,13 +23,16 @@ class Counters(NamedTuple):
 
     @property
     def payload_sent(self) -> int:
-        """Bytes without headers. The kernel may count one long packet before it is cut up, or its
-        pieces after: this is the same for both, and nothing for a bare acknowledgement."""
+        """Payload bytes sent, without headers.
+
+        The kernel may count one long packet before it is cut up, or its pieces after: this is the
+        same for both, and 0 for a bare acknowledgement.
+        """
         return self.sent - HEADER_BYTES * self.sent_packets
 
     @property
     def payload_received(self) -> int:
-        """The same for what has arrived."""
+        """Payload bytes received; see payload_sent."""
         return self.received - HEADER_BYTES * self.received_packets
 
 

@@ -1,4 +1,4 @@
-"""Every strategy in turn on the hosts at hand, with a run's own data, model and global batch.
+"""Times every strategy in turn on these hosts, with a run's own data, model and global batch.
 
     scripts/local_cluster.sh 2 scripts/choose_strategy.py --workload digits-vgg11 --seconds 5
 """
@@ -30,7 +30,7 @@ WARM_UP_STEPS = 2
 
 
 class Taken(NamedTuple):
-    """A mean step of a turn: seconds of all of it, by phase, and to each parameter's gradient."""
+    """The mean step of a turn: seconds in all, by phase, and to each parameter's gradient."""
 
     step: float
     phases: dict[str, float]
@@ -50,11 +50,11 @@ class Contestant:
         self._batches = chain.from_iterable(self._loader.batches(epoch) for epoch in count(1))
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
-        """Where the last turn ended."""
+        """The batches from where the last turn ended."""
         return self._batches
 
     def turn(self, steps: int) -> Taken:
-        """`steps` steps of common/training.py, to the end of the last one."""
+        """Runs `steps` steps of common/training.py, to the end of the last one."""
         turn = Turn(self._wired.gradient_sync, self._settings, steps, self._ready)
         turn.metric = workload_of(self._settings).metric
         train(self._wired.replica, self._criterion, self._optimizer, self,
@@ -66,12 +66,12 @@ class Contestant:
 
     @property
     def gradient_bytes(self) -> list[int]:
-        """Of each parameter's gradient, in the model's order."""
+        """Bytes of each parameter's gradient, in the model's order."""
         return [total_bytes([each]) for each in self._model.parameters() if each.requires_grad]
 
 
 def one_host(node: Node) -> Node:
-    """The node as if there were no others."""
+    """This node as if there were no other hosts."""
     return replace(node, world=World(), ranks=(), store=None)
 
 
@@ -99,7 +99,7 @@ def measure(names: Sequence[str], settings: Settings, train_set: Dataset, node: 
 
 
 def _timed(contestant: Contestant | None, steps: int, node: Node) -> tuple[Taken | None, float]:
-    """A turn that all ranks begin together: what this rank took, and the slowest one's step."""
+    """Runs a turn that all ranks begin together: this rank's times, and the slowest one's step."""
     gather_rows(torch.zeros(1, device=node.device))
     taken = contestant.turn(steps) if contestant else None
     row = torch.tensor([taken.step if taken else 0.0], dtype=torch.float64, device=node.device)
@@ -112,7 +112,7 @@ def _steps(step: float, seconds: float) -> int:
 
 def _cells(takes: list[tuple[Contestant | None, list[Taken], list[float]]],
            node: Node) -> list[Cell]:
-    """What the leader knows, as cells; `rate` is filled in by who knows the links."""
+    """The leader's measurements as cells; the caller, who knows the links, fills in `rate`."""
     (_, alone, alone_steps), (computing, own, _) = takes[:2]
     assert computing is not None
     sizes = computing.gradient_bytes

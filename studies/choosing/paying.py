@@ -41,7 +41,7 @@ class Paying(NamedTuple):
 
 
 def paying(name: str, cells: Sequence[Cell], made_on: dict[str, Any], latency: float) -> Paying:
-    """What the model says; `cells` are one host alone and all hosts, each on a machine of its own.
+    """Predicts how many hosts pay; `cells` are one host alone and all hosts, each its own machine.
 
     The interval of each bound comes from the rounds, whose turns share the machine's noise.
     """
@@ -52,17 +52,17 @@ def paying(name: str, cells: Sequence[Cell], made_on: dict[str, Any], latency: f
 
     rate, most = cells[0]["rate"], cells[-1]["nodes"]
     hosts, speed = stops_paying(model(cells), name, rate, most)
-    found = [[log(stops_paying(each, name, rate, most)[0])
-              for each in _splits(model(seen), name, seen[-1])]
-             for seen in _by_round(cells, name)]
-    lows, highs = list(map(min, found)), list(map(max, found))
+    logs = [[log(stops_paying(each, name, rate, most)[0])
+             for each in _splits(model(seen), name, seen[-1])]
+            for seen in _by_round(cells, name)]
+    lows, highs = list(map(min, logs)), list(map(max, logs))
     low = exp(fmean(lows) - half_interval(lows)) + ROUNDING
     high = exp(min(fmean(highs) + half_interval(highs), log(most))) - ROUNDING
     return Paying(hosts, speed, min(hosts, max(1, floor(low))), max(hosts, ceil(high)), most)
 
 
 def _by_round(cells: Sequence[Cell], name: str) -> Iterator[list[Cell]]:
-    """The cells as if there had been that round alone, and one strategy."""
+    """The cells for each round alone, with one strategy."""
     for number in range(len(cells[0]["variants"][COMPUTE_ONLY]["steps"])):
         yield [{**cell, "variants": {
             each: {**variant, "steps": [variant["steps"][number]]}
@@ -87,17 +87,17 @@ def _splits(model: Calibration, name: str, cell: Cell) -> Iterator[Calibration]:
                 part * extra / strategy.overlapped(ranks, slower), slowdown)})
 
 
-def paying_in_words(name: str, found: Paying) -> str:
-    """A sentence, with its bounds, on no more hosts than were measured."""
-    if found.hosts == 1:
-        said = f"a second host does not pay with {name}"
+def paying_in_words(name: str, limit: Paying) -> str:
+    """A sentence on the hosts that pay, with bounds; never on more hosts than were measured."""
+    if limit.hosts == 1:
+        text = f"a second host does not pay with {name}"
     else:
-        said = (f"each host more pays with {name} up to {'all ' * (found.hosts == found.measured)}"
-                f"{found.hosts} ({found.speed:.0f} samples/s)")
-    bounds = (f"the last that pays is {found.low} to {found.high} hosts" if found.high > found.low
+        text = (f"each host more pays with {name} up to {'all ' * (limit.hosts == limit.measured)}"
+                f"{limit.hosts} ({limit.speed:.0f} samples/s)")
+    bounds = (f"the last that pays is {limit.low} to {limit.high} hosts" if limit.high > limit.low
               else "the same")
     more = ("; whether more than were measured would pay is not known"
-            if found.high == found.measured else "")
-    return (f"By the model of scripts/predict.py, calibrated on one and on {found.measured} hosts, "
-            f"{said}. Over the spread of the rounds, and over all that one number of hosts leaves "
+            if limit.high == limit.measured else "")
+    return (f"By the model of scripts/predict.py, calibrated on one and on {limit.measured} hosts, "
+            f"{text}. Over the spread of the rounds, and over all that one number of hosts leaves "
             f"open in the model: {bounds}{more}.")

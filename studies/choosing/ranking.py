@@ -1,4 +1,4 @@
-"""Which strategy was the fastest, as far as the spread of the turns can tell; imports no torch.
+"""Ranks strategies by speed, as far as the spread of the turns allows; does not import torch.
 
     python3 scripts/choose_strategy.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0
 """
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
     @property
     def is_as_fast(self) -> bool:
-        """Whether the fastest one is not faster than this one beyond the spread."""
+        """True if the fastest strategy is not faster than this one beyond the spread."""
         return self.times - self.times_error <= 1
 
 
@@ -61,7 +61,7 @@ def ranking_table(places: Sequence[Place], batch: int) -> str:
 
 
 def verdict(places: Sequence[Place], ranks: int) -> str:
-    """What to take, and what is as fast as far as this can tell."""
+    """Recommends a strategy, and names those that are as fast within the spread."""
     best, *others = places
     equal = [place.name for place in others if place.is_as_fast]
     text = f"On these {ranks} hosts take {best.name}: {command(best.name)}."
@@ -76,7 +76,7 @@ def verdict(places: Sequence[Place], ranks: int) -> str:
 
 
 def command(name: str) -> str:
-    """What starts a run with the strategy, less the flags of the cluster and of the run."""
+    """The command of a run with the strategy, without the flags of the cluster and of the run."""
     if name == PART_THREE:
         return "PartThree/main.py"
     wire = " --wire bf16" * name.endswith(BF16)

@@ -1,4 +1,4 @@
-"""When backward has each gradient ready: what overlapping has to work with.
+"""Times at which backward has each gradient ready: the room for overlapping.
 
     ready = ReadyTimes(model)
     loss.backward(); seconds = ready.take()

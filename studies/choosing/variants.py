@@ -1,4 +1,4 @@
-"""What is compared: every way to average gradients, wired to a model as the mains wire it."""
+"""The compared variants: each way to average gradients, wired to a model as in the mains."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from studies.prediction.grid import COMPUTE_ONLY, DDP_DEFAULT, PART_THREE
 
 
 class Wired(NamedTuple):
-    """The module to call, and what stands in the seam, to be prepared."""
+    """A module to call, and its strategy for the seam, to be prepared."""
 
     replica: nn.Module
     gradient_sync: GradientSync

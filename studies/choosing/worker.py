@@ -56,7 +56,7 @@ WARM_UP_STEPS = 3
 
 
 class Turn:
-    """Stands where the training loop has its run: it times a few steps, and writes nothing."""
+    """Replaces the training loop's run: it times a few steps, and writes nothing."""
 
     metric = ACCURACY
 
@@ -70,34 +70,34 @@ class Turn:
         gradient_sync.waiting = partial(self.timer, "sync")
 
     def epochs(self) -> Iterator[int]:
-        """One."""
+        """Yields one epoch."""
         yield 1
 
     def iterations(self) -> Iterator[int]:
-        """As many as there are steps to time."""
+        """Counts the steps to time."""
         yield from range(self._steps)
 
     def passes(self, batch: Batch) -> Iterator[Part]:
-        """The whole batch at once."""
+        """Yields the whole batch at once."""
         self.readings = Readings(self.metric)
         for part, _ in micro_batches(batch, 1):
             yield part
 
     def finish_step(self, *_: Any) -> None:
-        """Keeps when backward had each gradient ready, if anyone asked for it."""
+        """Records when backward had each gradient ready, if asked to."""
         if self._ready:
             self.ready_at.append(self._ready.take())
 
     def finish_epoch(self, epoch: int) -> None:
-        """The turn ends when all weights are updated."""
+        """Ends the turn: all weights are updated."""
         with self.timer("sync"):
             self._gradient_sync.settle()
 
     def save(self) -> None:
-        """Nothing is kept."""
+        """Does nothing: a turn is not saved."""
 
     def stop_if_asked(self) -> None:
-        """A signal ends the whole benchmark."""
+        """Does nothing: a signal ends the whole benchmark."""
 
 
 class Contestant:
@@ -140,7 +140,7 @@ class Contestant:
                 "ready": [fmean(each) for each in zip(*turn.ready_at, strict=True)]}
 
     def warm_up(self) -> None:
-        """A step that sends nothing: between turns the system may have put this memory away."""
+        """Runs a step that sends nothing: the system may have put this memory away meanwhile."""
         precision, parameters = Precision(self._settings.precision), list(self._model.parameters())
         with precision.autocast(self._batch.inputs.device):
             outputs = self._model(self._batch.inputs)
@@ -152,12 +152,12 @@ class Contestant:
 
     @property
     def gradient_bytes(self) -> list[int]:
-        """Of each parameter's gradient, in the model's order."""
+        """Bytes of each parameter's gradient, in the model's order."""
         return [total_bytes([parameter]) for parameter in self._model.parameters()]
 
 
 def measure(contestant: Contestant, steps: int) -> dict:
-    """A turn that all ranks begin together, and a step's bytes by our count and the kernel's."""
+    """Runs a turn that all ranks begin together; counts a step's bytes here and in the kernel."""
     contestant.warm_up()
     dist.barrier()
     counted, before = contestant.wired.gradient_sync.bytes_sent, read_counters()
@@ -193,9 +193,9 @@ def main() -> None:
     options, rest = parser.parse_known_args()
     settings, world = parse_command_line("PartTwo", rest)
     with process_group(world, settings) as node:
-        found = run(options, settings, node)
+        turns = run(options, settings, node)
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / f"rank{world.rank}.json").write_text(json.dumps(found))
+    (options.output / f"rank{world.rank}.json").write_text(json.dumps(turns))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a strategy makes of a NaN on one rank, and of the death of another."""
+"""Findings about accidents: a NaN on one rank, and the death of another."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from studies.grading.session import Outcome
 
 
 def of_a_nan(outcome: Outcome) -> Finding | None:
-    """One rank would see its NaN: so must all, in that element alone, or an exception tells."""
+    """Finds a NaN that vanishes or spreads: all must see it, in that element, or an exception."""
     if outcome.trouble is not None:
         waits = outcome.trouble.kind == "hangs"
         return Finding.of(outcome, "nan", f"rank {outcome.world - 1} has one, and "
@@ -17,8 +17,8 @@ def of_a_nan(outcome: Outcome) -> Finding | None:
                           rank=outcome.trouble.rank) if waits else None
     facts = truth_of(outcome)
     for rank, seen in enumerate(outcome.steps[0].seen):
-        for tensor, (name, found) in enumerate(zip(facts.names, seen.gradients, strict=True)):
-            expected, is_nan = (np.isnan(_row(each)) for each in (facts.mean(0, tensor), found))
+        for tensor, (name, gradient) in enumerate(zip(facts.names, seen.gradients, strict=True)):
+            expected, is_nan = (np.isnan(_row(each)) for each in (facts.mean(0, tensor), gradient))
             if (expected & ~is_nan).any():
                 return Finding.of(outcome, "nan", f"{facts.told(tensor)} on rank {rank} has a "
                                   "number where the mean is NaN, so nobody notices", 0, name, rank)
@@ -28,12 +28,12 @@ def of_a_nan(outcome: Outcome) -> Finding | None:
     return None
 
 
-def _row(found: np.ndarray | None) -> np.ndarray:
-    return np.zeros(1) if found is None else found.reshape(-1)
+def _row(gradient: np.ndarray | None) -> np.ndarray:
+    return np.zeros(1) if gradient is None else gradient.reshape(-1)
 
 
 def of_a_lost_peer(outcome: Outcome) -> Finding | None:
-    """Every other rank must end with an exception, soon."""
+    """Finds a rank that hangs or goes on instead of ending with an exception soon."""
     trouble, lost = outcome.trouble, outcome.world - 1
     if trouble is None:
         return None

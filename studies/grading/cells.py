@@ -17,7 +17,7 @@ Row = np.ndarray
 
 @dataclass(frozen=True)
 class Truth:
-    """What every rank has computed, and what averaging should make of it.
+    """The gradients of every rank, and the means that averaging should yield.
 
     `local[step][rank][tensor]` are gradients as rows; all are float64. They are already weighted,
     so that a plain mean over ranks is the gradient of one rank with the whole batch.
@@ -29,14 +29,14 @@ class Truth:
     local: Sequence[Sequence[Sequence[Row | None]]]
 
     def told(self, tensor: int) -> str:
-        """Its name, and its place, by which other models' tensors compare (scripts/prove.py)."""
+        """A tensor's name and place, by which other models' tensors compare (scripts/prove.py)."""
         return f"tensor {self.names[tensor]!r} ({tensor + 1} of {len(self.names)})"
 
     def mean(self, step: int, tensor: int) -> Row | None:
-        """None where no rank has a gradient; otherwise those that have none count with zeros."""
+        """The mean gradient; a rank without one counts as zeros. None if all are without."""
         rows = [rank[tensor] for rank in self.local[step]]
-        found = [row for row in rows if row is not None]
-        return np.sum(found, 0) / len(rows) if found else None
+        present = [row for row in rows if row is not None]
+        return np.sum(present, 0) / len(rows) if present else None
 
     def counts(self, step: int) -> np.ndarray:
         """The samples of each rank."""
@@ -45,7 +45,7 @@ class Truth:
 
 @lru_cache(MOST_RANKS * MOST_SCENARIOS)
 def truth(scenario: Scenario, world: int, secret: int) -> Truth:
-    """By the same model, in this process."""
+    """The truth of an outcome, computed with the same model in this process."""
     names = [name for name, _ in scenario.model(0).named_parameters()]
     return Truth(scenario, world, names, [[_gradients(scenario, world, rank, step, secret)
                                            for rank in range(world)]
@@ -105,12 +105,12 @@ class Cell:
         return int(self.wrong.sum()) >= ENOUGH
 
     def locals_of(self, step: int, tensor: int) -> list[Row]:
-        """A tensor's gradients on each rank; zeros where there are none."""
+        """A tensor's gradients on each rank; zeros on a rank without one."""
         rows = [rank[tensor] for rank in self.truth.local[step]]
         return [np.zeros_like(self.found) if row is None else row for row in rows]
 
     def holds(self, row: Row | None, tolerance: float = 0.0) -> bool:
-        """Whether this is what stands in the wrong elements."""
+        """True if `row` has the values that stand in the wrong elements."""
         if row is None or row.size != self.found.size:
             return False
         limit = max(self.tolerance, tolerance) * self.scale
@@ -129,7 +129,7 @@ class Cell:
 
     @cached_property
     def factors(self) -> Row | None:
-        """By which this step's gradients of this tensor, by rank, add up to what is found."""
+        """The factors by which the ranks' gradients of this step add up to the result."""
         return self.weights_of(self.locals_of(self.step, self.tensor))
 
 
@@ -138,13 +138,13 @@ def cells(outcome: Outcome) -> Iterator[Cell]:
     facts = truth_of(outcome)
     for step, seen in enumerate(each.seen for each in outcome.steps):
         for rank, one in enumerate(seen):
-            for tensor, found in enumerate(one.gradients):
-                row = _row(facts, step, tensor, found)
+            for tensor, gradient in enumerate(one.gradients):
+                row = _row(facts, step, tensor, gradient)
                 yield Cell(facts, step, rank, tensor, row, max(EXACT, outcome.tolerance))
 
 
-def _row(facts: Truth, step: int, tensor: int, found: np.ndarray | None) -> Row:
-    if found is not None:
-        return found.reshape(-1).astype(float)
+def _row(facts: Truth, step: int, tensor: int, gradient: np.ndarray | None) -> Row:
+    if gradient is not None:
+        return gradient.reshape(-1).astype(float)
     size = np.prod(dict(facts.scenario.shapes)[facts.names[tensor]])
     return np.zeros(int(size))

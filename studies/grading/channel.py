@@ -18,7 +18,7 @@ _AT_ONCE = 1 << 20
 
 
 class Malformed(Exception):
-    """A frame is none, too long, or not what was asked for."""
+    """Raised for an answer that is not a frame, is too long, or is not the one asked for."""
 
 
 def frame(header: Mapping[str, Any], body: bytes = b"") -> bytes:
@@ -33,13 +33,13 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
-    found = bytearray()
-    while len(found) < size:
-        part = connection.recv(min(size - len(found), _AT_ONCE))
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(min(size - len(data), _AT_ONCE))
         if not part:
             raise EOFError
-        found += part
-    return bytes(found)
+        data += part
+    return bytes(data)
 
 
 class Channel:
@@ -57,7 +57,7 @@ class Channel:
         self._connection.close()
 
     def put(self, data: bytes) -> None:
-        """For `go_on` to send. Raises Malformed where something has come that nobody asked for."""
+        """Queues a frame for `go_on` to send. Raises Malformed if something unasked has arrived."""
         with contextlib.suppress(BlockingIOError, ConnectionError):
             self._arrived += self._connection.recv(1)
         if self._arrived:
@@ -66,11 +66,11 @@ class Channel:
 
     @property
     def events(self) -> int:
-        """What to wait for."""
+        """The events to poll for."""
         return select.POLLIN | (select.POLLOUT if self._leaving else 0)
 
     def go_on(self, most_body: int) -> tuple[dict[str, Any], bytes] | None:
-        """Sends and receives a part; the frame when it is complete.
+        """Sends and receives a part; returns the frame when it is complete.
 
         What comes after it stays unread. Raises EOFError at the end of the stream, Malformed for
         anything but a frame whose body has `most_body` bytes at most.
@@ -90,7 +90,7 @@ class Channel:
         return self._complete(most_body)
 
     def _missing(self) -> int:
-        """How many bytes to read at most, so that nothing of the next frame is."""
+        """The number of bytes to read at most, so that none of the next frame is."""
         if len(self._arrived) < _HEAD.size:
             return _HEAD.size - len(self._arrived)
         whole = _HEAD.size + sum(_HEAD.unpack_from(self._arrived))
@@ -105,9 +105,9 @@ class Channel:
         whole = _HEAD.size + header + body
         if len(self._arrived) < whole:
             return None
-        found, self._arrived = self._arrived, bytearray()
-        text = bytes(found[_HEAD.size:_HEAD.size + header])
-        return _parsed(text), bytes(found[_HEAD.size + header:whole])
+        data, self._arrived = self._arrived, bytearray()
+        text = bytes(data[_HEAD.size:_HEAD.size + header])
+        return _parsed(text), bytes(data[_HEAD.size + header:whole])
 
 
 def _parsed(text: bytes) -> dict[str, Any]:

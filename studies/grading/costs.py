@@ -1,4 +1,4 @@
-"""What a strategy has sent, beside the bound of its task; and its seconds, beside ours."""
+"""Costs of a strategy: bytes sent, beside the bound of its task; and seconds, beside ours."""
 
 from collections.abc import Sequence
 from math import log2, prod
@@ -15,7 +15,7 @@ SLACK = 1.1  # for headers, and what connections exchange
 
 
 class Cost(NamedTuple):
-    """Of one number of ranks: bytes of the gradient, of the busiest rank and of all together.
+    """The cost on `world` ranks: bytes of the gradient, of the busiest rank and of all together.
 
     Bytes are medians over steps. `slowdown` is the time of backward and averaging on the slowest
     rank, as a multiple of that with our all-reduce; the best step of each, as others may use the
@@ -29,7 +29,7 @@ class Cost(NamedTuple):
     slowdown: float
 
     def share(self, bound: str) -> float:
-        """What was sent, as a share of what `bound`, "ring" or "root", allows."""
+        """Bytes sent, as a fraction of those that `bound`, "ring" or "root", allows."""
         others = self.world - 1
         if bound == "ring":
             return self.busiest / (2 * others / self.world * self.gradient)
@@ -38,7 +38,7 @@ class Cost(NamedTuple):
 
 
 def costs(outcomes: Sequence[Outcome]) -> list[Cost]:
-    """Of each number of ranks from two on that has got so far."""
+    """The costs on each number of ranks, from two, whose timed scenario ended without trouble."""
     return [_cost(each) for each in outcomes
             if each.scenario.is_timed and each.world > 1 and each.trouble is None]
 
@@ -53,7 +53,7 @@ def _cost(outcome: Outcome) -> Cost:
 
 
 def least_bytes(outcome: Outcome) -> int:
-    """Fewer do not tell the others of a rank's gradients of all steps, nor it of theirs.
+    """The least bytes that a rank must send, and receive, to exchange gradients of all steps.
 
     The numbers are random, so each takes as many bits as its error allows; half of them is asked
     for, as an error may be spread unevenly.
@@ -66,10 +66,10 @@ def _gradient_bytes(scenario: Scenario) -> int:
     return 8 * sum(prod(shape) for name, shape in scenario.shapes if name not in scenario.unused)
 
 
-def too_many_bytes(found: Sequence[Cost], bound: str) -> list[Finding]:
+def too_many_bytes(every: Sequence[Cost], bound: str) -> list[Finding]:
     """A finding for the smallest number of ranks that sends more than `bound` allows, or none."""
     return [Finding("too-many-bytes", "more bytes are sent than the task allows: with "
                     f"{cost.world} ranks the busiest sends {cost.busiest:,} bytes in a step "
                     f"and all together {cost.together:,}, that is {cost.share(bound):.2f} "
                     f"times the bound ({bound}), for gradients of {cost.gradient:,} bytes")
-            for cost in found if bound != "none" and cost.share(bound) > SLACK][:1]
+            for cost in every if bound != "none" and cost.share(bound) > SLACK][:1]

@@ -10,12 +10,12 @@ END_SECONDS = 10.0
 
 
 def own_number() -> int:
-    """This process's, as /proc has it: the machine's, also in a namespace."""
+    """This process's number in /proc: the machine's, also in a namespace."""
     return int(os.readlink("/proc/self"))
 
 
 def descendants(process: int) -> Iterator[int]:
-    """All below it, those included that have ended and were not waited for.
+    """All processes below one, including those that have ended and were not waited for.
 
     Each comes before its children are looked for. There may be no end of them: a caller stops them
     as they come, or stops to ask.
@@ -27,16 +27,16 @@ def descendants(process: int) -> Iterator[int]:
 
 
 def _children(process: int) -> list[int]:
-    found = list[int]()
+    children = list[int]()
     with contextlib.suppress(OSError):  # it has ended meanwhile
         for thread in os.listdir(f"/proc/{process}/task"):
             with open(f"/proc/{process}/task/{thread}/children") as listed:
-                found += map(int, listed.read().split())
-    return found
+                children += map(int, listed.read().split())
+    return children
 
 
 def end_descendants() -> None:
-    """Ends all below this process, which must adopt orphans, or be the first of its namespace."""
+    """Ends all processes below this one, which must adopt orphans, or be first in its namespace."""
     deadline = time.monotonic() + END_SECONDS
     while time.monotonic() < deadline:
         if os.getpid() == 1:  # the kernel finds them all, and lets none be added meanwhile
@@ -50,7 +50,7 @@ def end_descendants() -> None:
 
 
 def _end_one_by_one() -> None:
-    """Stops them first, as long as there are new ones: what is stopped starts nothing."""
+    """Stops them first, as long as there are new ones: a stopped process starts nothing."""
     stopped, before = set[int](), -1
     while len(stopped) > before:
         before = len(stopped)
@@ -67,7 +67,7 @@ def _signal(process: int, which: int) -> None:
 
 
 def _reap() -> bool:
-    """Whether there are children left; those that have ended are forgotten."""
+    """Forgets children that have ended; True if others are left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -66,10 +66,10 @@ class Finding(NamedTuple):
     @classmethod
     def of(cls, outcome: Outcome, id: str, seen: str, step: int, tensor: str | None = None,
            rank: int | None = None, trace: str = "") -> "Finding":
-        """With a sentence made of the headline, what was seen, and where."""
+        """A finding whose sentence has the headline, the observation, and the place."""
         return cls(id, f"{HEADLINES[id]}: {seen} ({ranks_in_words(outcome.world)}, "
                    f"{outcome.scenario.name}, step {step + 1})", tensor, rank, trace)
 
-    def because(self, id: str, told: str = "") -> "Finding":
+    def because(self, id: str, where: str = "") -> "Finding":
         """The same finding as the sign of another mistake."""
-        return self._replace(id=id, sentence=f"{HEADLINES[id]}{told}: {self.sentence}")
+        return self._replace(id=id, sentence=f"{HEADLINES[id]}{where}: {self.sentence}")

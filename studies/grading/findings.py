@@ -1,4 +1,4 @@
-"""What is wrong in one scenario, in sentences with the tensor and the rank."""
+"""Finds the mistakes in one scenario: sentences with the tensor and the rank."""
 
 from collections.abc import Sequence
 
@@ -17,16 +17,16 @@ ON_ANY_RANK = ("weighted-again", "stale", "wrong-order", "mixed-shapes")
 
 
 def findings(outcome: Outcome) -> list[Finding]:
-    """What has ended the scenario, and the first mistake in the steps before; none if it passed."""
+    """The trouble that ended the scenario, and the first mistake in the steps before it, if any."""
     if outcome.scenario.loses_a_peer:
-        found = [of_a_lost_peer(outcome)]
+        causes = [of_a_lost_peer(outcome)]
     elif outcome.scenario.has_nan:
-        found = [of_a_nan(outcome)]
+        causes = [of_a_nan(outcome)]
     else:
         looks = (_under_way, _not_waited, _weights, _not_in_place, _numbers, _nothing_sent)
         seen = filter(None, (look(outcome) for look in looks))
-        found = [_trouble(outcome), next(seen, None)]
-    return [each for each in found if each]
+        causes = [_trouble(outcome), next(seen, None)]
+    return [each for each in causes if each]
 
 
 def _trouble(outcome: Outcome) -> Finding | None:
@@ -35,8 +35,8 @@ def _trouble(outcome: Outcome) -> Finding | None:
         return None
     if trouble.kind == "hangs":
         done = [f"rank {rank} has returned" for rank in sorted(trouble.answers)]
-        told = ", ".join([*map(str, trouble.waiting), *done])
-        return Finding.of(outcome, "rank-left-waiting", f"{told}: it does not go on",
+        states = ", ".join([*map(str, trouble.waiting), *done])
+        return Finding.of(outcome, "rank-left-waiting", f"{states}: it does not go on",
                           len(outcome.steps), rank=trouble.rank)
     if trouble.kind == "time-limit":
         return Finding.of(outcome, trouble.kind, trouble.sentence or "each step ended, but slowly",
@@ -51,8 +51,8 @@ def _under_way(outcome: Outcome) -> Finding | None:
             if seen.under_way:
                 names = truth_of(outcome).names
                 place = names.index(seen.under_way) if seen.under_way in names else None
-                told = "a tensor" if place is None else truth_of(outcome).told(place)
-                return Finding.of(outcome, "changed-under-way", f"{told} on rank {rank} is written "
+                name = "a tensor" if place is None else truth_of(outcome).told(place)
+                return Finding.of(outcome, "changed-under-way", f"{name} on rank {rank} is written "
                                   "to after its asynchronous all-reduce has started and before "
                                   "wait() has returned", number,
                                   None if place is None else names[place], rank)
@@ -79,7 +79,7 @@ def _same(before: np.ndarray | None, now: np.ndarray | None) -> bool:
 
 
 def _weights(outcome: Outcome) -> Finding | None:
-    """Whether anything but the gradients has changed, in `average` or by the optimizer's step."""
+    """Finds a change of anything but the gradients, in `average` or by the optimizer's step."""
     for number, step in enumerate(outcome.steps):
         for rank, seen in enumerate(step.seen):
             before, after, stepped = seen.weights
@@ -102,15 +102,15 @@ def _first_other(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> in
 
 
 def _changed_weight(outcome: Outcome, step: Step, number: int, rank: int, place: int) -> Finding:
-    name, told = truth_of(outcome).names[place], truth_of(outcome).told(place)
+    name, which = truth_of(outcome).names[place], truth_of(outcome).told(place)
     gradients = [seen.gradients[place] for seen in step.seen]
     for moment in (1, 2):
         now = [seen.weights[moment][place] for seen in step.seen]
         if _are_equal(now) and not _are_equal(gradients):
-            return Finding.of(outcome, "weights-averaged", f"the weights of {told} on rank {rank} "
+            return Finding.of(outcome, "weights-averaged", f"the weights of {which} on rank {rank} "
                               "become those of all ranks, and its gradient does not", number,
                               name, rank)
-    return Finding.of(outcome, "changes-model", f"the weights of {told} on rank {rank} are not "
+    return Finding.of(outcome, "changes-model", f"the weights of {which} on rank {rank} are not "
                       "what the optimizer alone makes of them", number, name, rank)
 
 
@@ -137,28 +137,28 @@ def _numbers(outcome: Outcome) -> Finding | None:
     wrong = [cell for cell in every if cell.wrong.any()]
     if not wrong:
         return _unlike(outcome, every)
-    id, told, first = _explanation([cell for cell in wrong if cell.is_large] or wrong)
+    id, text, first = _explanation([cell for cell in wrong if cell.is_large] or wrong)
     ranks = {cell.rank for cell in wrong}
     right = sorted(set(range(outcome.world)) - ranks)
     if right and id in WRONG_NUMBERS and id not in ON_ANY_RANK:
         id = "some-ranks-only"
-        told += f", while rank {right[0]} " + (
+        text += f", while rank {right[0]} " + (
             "has the mean" if len(right) > 1 else "alone has the mean, as after dist.reduce")
     elif id == "nothing-averaged" and _is_part(wrong, every):
-        id, told = "tensor-skipped", told + _which_part(wrong, first)
+        id, text = "tensor-skipped", text + _which_part(wrong, first)
     elif id == "nothing-averaged" and _least_sent(outcome) >= least_bytes(outcome):
-        id, told = "not-in-place", f"{told}, although messages were sent"
-    return Finding.of(outcome, id, f"{first.truth.told(first.tensor)} on rank {first.rank} {told}",
+        id, text = "not-in-place", f"{text}, although messages were sent"
+    return Finding.of(outcome, id, f"{first.truth.told(first.tensor)} on rank {first.rank} {text}",
                       first.step, first.name, first.rank)
 
 
 def _explanation(wrong: Sequence[Cell]) -> tuple[str, str, Cell]:
-    """The first hypothesis that explains all cells it is about, what it says, and of which."""
+    """The first hypothesis that explains all its cells, its sentence, and the first such cell."""
     for hypothesis in HYPOTHESES:
         about = [cell for cell in wrong if cell.step >= hypothesis.first_step]
-        told = [hypothesis.explains(cell) for cell in about[:1]]
-        if about and told[0] and all(map(hypothesis.explains, about[1:])):
-            return hypothesis.id, told[0], about[0]
+        texts = [hypothesis.explains(cell) for cell in about[:1]]
+        if about and texts[0] and all(map(hypothesis.explains, about[1:])):
+            return hypothesis.id, texts[0], about[0]
     for hypothesis in HYPOTHESES:
         if wrong[0].step >= hypothesis.first_step and (seen := hypothesis.explains(wrong[0])):
             return hypothesis.id, f"{seen}, and others hold something else", wrong[0]
@@ -168,7 +168,7 @@ def _explanation(wrong: Sequence[Cell]) -> tuple[str, str, Cell]:
 
 
 def _is_part(wrong: Sequence[Cell], every: Sequence[Cell]) -> bool:
-    """Whether other tensors, or other elements, are averaged."""
+    """True if other tensors, or other elements, are averaged."""
     return (len({cell.tensor for cell in wrong}) < len({cell.tensor for cell in every})
             or any(not cell.wrong.all() for cell in wrong))
 
@@ -203,7 +203,7 @@ def _unlike(outcome: Outcome, every: Sequence[Cell]) -> Finding | None:
 
 
 def _nothing_sent(outcome: Outcome) -> Finding | None:
-    """What is right, and cannot have come by the messages that were seen."""
+    """Finds ranks with the right mean that cannot have got it through the observed connections."""
     least = least_bytes(outcome) if outcome.world > 1 else 0
     for rank in range(outcome.world):
         sent, received = (sum(step.traffic[rank][way] for step in outcome.steps) for way in (0, 1))

@@ -1,4 +1,4 @@
-"""From a user's strategy to its grade: what is wrong, gravest first, and the marks.
+"""Grades a user's strategy: its mistakes, gravest first, and the marks.
 
     grade = grade_of(Place.parse("my_sync.py:MyAllReduce"), bound="ring", seconds=60)
 """
@@ -44,7 +44,7 @@ class Grade(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """0 for right, 1 for wrong, 2 for what cannot be used."""
+        """The exit code: 0 for right, 1 for wrong, 2 for unusable."""
         if self.diagnosis is None:
             return 0
         return 2 if self.diagnosis.id in ("unusable", "raises", "ends-process") and not any(
@@ -52,24 +52,24 @@ class Grade(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """What a passed check counts: 1, half where a rank is left waiting, or nothing.
+        """The weight of a passed check: 1, half if a rank is left waiting, or 0.
 
-        Nothing for what is right on one rank alone, and for who cheats anywhere.
+        It is 0 if only one rank is right, and for cheats.
         """
-        found = {each.id for check in self.checks for each in check.findings}
-        if not found.isdisjoint(CHEATS) or not any(check.is_passed and check.world > 1
-                                                   for check in self.checks):
+        ids = {each.id for check in self.checks for each in check.findings}
+        if not ids.isdisjoint(CHEATS) or not any(check.is_passed and check.world > 1
+                                                 for check in self.checks):
             return 0.0
-        return HANG_WEIGHT if "rank-left-waiting" in found else 1.0
+        return HANG_WEIGHT if "rank-left-waiting" in ids else 1.0
 
     @property
     def correctness(self) -> float:
-        """The share of the checks that were passed, times their weight."""
+        """The fraction of passed checks, times their weight."""
         return self.weight * sum(check.is_passed for check in self.checks) / len(self.checks)
 
     @property
     def bytes_mark(self) -> float:
-        """The weight within the bound, less in proportion to what is too much."""
+        """The mark for bytes: the weight within the bound, less in proportion beyond it."""
         if self.bound == "none":
             return self.weight
         worst = max((cost.share(self.bound) for cost in self.costs), default=inf)
@@ -89,21 +89,21 @@ def grade_of(place: Place, bound: str = "none", seconds: float = 60, plan: Plan 
     except Trouble as trouble:
         run, unusable = [], Finding("unusable", f"{HEADLINES['unusable']}: {trouble.sentence}",
                                     rank=trouble.rank, trace=trouble.trace)
-    checks, found = checks_of(run, plan), costs(run)
-    wrong = [unusable] if unusable else [*mistakes(checks), *too_many_bytes(found, bound)]
+    checks, sent = checks_of(run, plan), costs(run)
+    wrong = [unusable] if unusable else [*mistakes(checks), *too_many_bytes(sent, bound)]
     counted = max((each.tolerance for each in run), default=0.0)
-    return Grade(place, wrong, checks, found, bound, counted, time.monotonic() - start)
+    return Grade(place, wrong, checks, sent, bound, counted, time.monotonic() - start)
 
 
 def checks_of(run: Sequence[Outcome], plan: Plan = PLAN) -> list[Check]:
-    """Of all that is planned, whether it was run or not."""
+    """A check for every planned scenario, run or not."""
     by_key = {(each.world, each.scenario.name): each for each in run}
-    found = [_check(world, scenario, by_key.get((world, scenario.name)))
-             for world, scenarios in plan.items() for scenario in scenarios]
-    works = {check.world for check in found if check.scenario is BASIC and check.is_passed}
+    planned = [_check(world, scenario, by_key.get((world, scenario.name)))
+               for world, scenarios in plan.items() for scenario in scenarios]
+    works = {check.world for check in planned if check.scenario is BASIC and check.is_passed}
     return [check._replace(was_run=False, findings=[])
             if check.scenario.is_accident and check.world not in works else check
-            for check in found]
+            for check in planned]
 
 
 def _check(world: int, scenario: Scenario, outcome: Outcome | None) -> Check:

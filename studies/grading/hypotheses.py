@@ -1,4 +1,4 @@
-"""What may have happened to a gradient: one row each, and adding one is adding a row.
+"""Hypotheses about a wrong gradient: one row each, and adding one is adding a row.
 
 Each is asked about the cells that are wrong, and answers with what it sees there; the first that
 explains all of them is the diagnosis.
@@ -23,21 +23,21 @@ class Hypothesis(NamedTuple):
 
 
 def local(cell: Cell) -> str | None:
-    """What was there before."""
+    """Matches the gradient before averaging."""
     if cell.holds(cell.locals_of(cell.step, cell.tensor)[cell.rank]):
         return "still holds that rank's own gradient"
     return None
 
 
 def total(cell: Cell) -> str | None:
-    """Added, never divided."""
+    """Matches a sum that was not divided."""
     if cell.holds(np.sum(cell.locals_of(cell.step, cell.tensor), 0)):
         return f"holds the sum over {cell.world} ranks, not divided by {cell.world}"
     return None
 
 
 def another_divisor(cell: Cell) -> str | None:
-    """Added, and divided by something else than the number of ranks."""
+    """Matches a sum divided by something other than the number of ranks."""
     whole = np.sum(cell.locals_of(cell.step, cell.tensor), 0)
     factors = cell.weights_of([whole])
     if factors is None or not factors[0]:
@@ -48,7 +48,7 @@ def another_divisor(cell: Cell) -> str | None:
 
 
 def weighted_again(cell: Cell) -> str | None:
-    """With factors that depend on the samples of each rank, which the loss has already."""
+    """Matches factors that depend on each rank's samples, which the loss has already."""
     if cell.factors is None:
         return None
     counts = cell.truth.counts(cell.step)
@@ -63,7 +63,7 @@ def weighted_again(cell: Cell) -> str | None:
 
 
 def stale(cell: Cell) -> str | None:
-    """From steps before, alone or together with this one's."""
+    """Matches gradients of earlier steps, alone or together with this one's."""
     if cell.step and cell.holds(cell.truth.mean(cell.step - 1, cell.tensor)):
         return "holds the mean of the step before"
     rows = [row for step in range(cell.step + 1) for row in cell.locals_of(step, cell.tensor)]
@@ -78,7 +78,7 @@ def zero(cell: Cell) -> str | None:
 
 
 def another_tensor(cell: Cell) -> str | None:
-    """A mean that belongs elsewhere: another tensor's, or other elements of this one."""
+    """Matches a mean that belongs elsewhere: to another tensor, or other elements of this one."""
     for tensor, name in enumerate(cell.truth.names):
         if tensor != cell.tensor and cell.holds(cell.truth.mean(cell.step, tensor)):
             return f"holds the mean of {name!r}"
@@ -95,7 +95,7 @@ def another_tensor(cell: Cell) -> str | None:
 
 
 def other_order(cell: Cell) -> str | None:
-    """The sum of one tensor here and of another one there."""
+    """Matches the sum of one tensor here and of another one there."""
     alike = [tensor for tensor in range(len(cell.truth.names))
              if cell.truth.local[cell.step][0][tensor] is not None
              and cell.locals_of(cell.step, tensor)[0].size == cell.found.size]
@@ -111,7 +111,7 @@ def other_order(cell: Cell) -> str | None:
 
 
 def some_ranks(cell: Cell) -> str | None:
-    """The mean, or the sum, of a part of the ranks."""
+    """Matches the mean, or the sum, of some of the ranks."""
     factors = cell.factors
     if factors is None:
         return None
@@ -122,7 +122,7 @@ def some_ranks(cell: Cell) -> str | None:
 
 
 def unequal(cell: Cell) -> str | None:
-    """Any other sum of this step's gradients of this tensor."""
+    """Matches any other sum of this step's gradients of this tensor."""
     if cell.factors is None:
         return None
     parts = " + ".join(f"{factor:.4g} × rank {rank}" for rank, factor in enumerate(cell.factors)
@@ -131,7 +131,7 @@ def unequal(cell: Cell) -> str | None:
 
 
 def in_chunks(cell: Cell) -> str | None:
-    """Sums of some ranks in some elements: chunks that were passed on too early, or not at all."""
+    """Matches sums of some ranks in some elements: chunks passed on too early, or not at all."""
     if cell.tolerance > EXACT:
         return None
     parts = np.stack(cell.locals_of(cell.step, cell.tensor))
@@ -150,7 +150,7 @@ def in_chunks(cell: Cell) -> str | None:
 
 
 def another_operation(cell: Cell) -> str | None:
-    """What other reductions make of the ranks' numbers."""
+    """Matches another reduction of the ranks' numbers: largest, smallest or product."""
     parts = cell.locals_of(cell.step, cell.tensor)
     known: dict[str, Callable] = {"largest": np.max, "smallest": np.min, "product": np.prod}
     return next((f"holds the {name} of the ranks' numbers" for name, reduce in known.items()

@@ -1,4 +1,4 @@
-"""What the kernel lets a process of any user take from itself: sight of others, and their files.
+"""Kernel limits that a process of any user can put on itself: it cannot see others, or their files.
 
 Namespaces hide all processes, networks and connections of the machine, and make its files
 read-only; Landlock forbids writing, signals and looking into processes outside of its domain. Both
@@ -47,7 +47,7 @@ def _checked(result: int) -> int:
 
 
 def is_possible() -> bool:
-    """Whether this user may make namespaces here: tried in a process that ends at once."""
+    """True if this user may make namespaces here: tried in a process that ends at once."""
     trial = CONTEXT.Process(target=_try)
     trial.start()
     trial.join()
@@ -85,7 +85,10 @@ def leave_the_machine() -> None:
 
 
 def make_files_read_only(hidden: Sequence[str], writable: str) -> None:
-    """All but those below `writable`, which is empty and small; `hidden` folders are empty."""
+    """Makes all files read-only but those below `writable`, which is empty and small.
+
+    `hidden` folders are empty.
+    """
     _checked(_libc.mount(None, b"/", None, _MS_REC_PRIVATE, None))
     attributes = struct.pack("4Q", _READ_ONLY, 0, 0, 0)
     for folder in hidden:
@@ -108,7 +111,7 @@ def adopt_orphans() -> None:
 
 
 def give_up_rights(writable: str) -> None:
-    """For good: writes below `writable` alone, and signals to what this process has started."""
+    """Limits this process for good to writes below `writable` and signals to its descendants."""
     _libc.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     with contextlib.suppress(OSError):  # a kernel without Landlock
         _restrict(writable)
@@ -120,7 +123,7 @@ def give_up_rights(writable: str) -> None:
 
 
 def _refuse_unix_sockets(machine: int, socket_call: int) -> None:
-    """Makes `socket` refuse them, by a filter: those of other programs obey who connects."""
+    """Makes `socket` refuse Unix sockets: other programs may obey whoever connects to theirs."""
     load, equal, at_least, end = 0x20, 0x15, 0x35, 0x06
     steps = ((load, 0, 0, 4), (equal, 0, 7, machine), (load, 0, 0, 0),
              (at_least, 5, 0, _OTHER_CALLS), (equal, 4, 0, _IO_URING_SETUP),

@@ -52,7 +52,7 @@ def keep(is_isolated: bool, folder: str, hidden: Sequence[str], place: Place,
 
 
 def _close_all_but(kept: set[int]) -> None:
-    """The forkserver's connections lead out."""
+    """Closes all other descriptors: the forkserver's connections lead out."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor not in kept:
             with contextlib.suppress(OSError):
@@ -77,7 +77,7 @@ def _start(folder: str, place: Place, scenarios: Sequence[Scenario], ends: Ends)
 
 
 def _watch(control: socket.socket, ranks: dict[int, int]) -> None:
-    """Until the grader hangs up, or a limit is passed; tells that, and how each rank has ended."""
+    """Waits until the grader hangs up, or a limit is passed; reports it, and each rank's end."""
     end, running = time.monotonic() + LIFE_SECONDS, dict(ranks)
     while control.fileno() not in (ready := select([control.fileno(), *running], [], [],
                                                    LOOK_SECONDS)[0]):

@@ -18,7 +18,7 @@ LIFE_SECONDS = 60
 
 
 def limit_this_process(writable: str) -> None:
-    """For good; only the folder `writable` can be written to, where the kernel knows how."""
+    """Limits this process for good; only `writable` can be written to, if the kernel can do so."""
     os.setsid()
     os.environ["TMPDIR"] = tempfile.tempdir = writable
     give_up_rights(writable)
@@ -37,7 +37,7 @@ def _at_most(which: int, limit: int) -> None:
 
 
 def _bytes_of(what: str) -> int:
-    """Memory of this process by now: importing torch alone takes much of it."""
+    """Memory of this process in bytes: importing torch alone takes much of it."""
     with open("/proc/self/status") as status:
-        found = next(line for line in status if line.startswith(f"{what}:"))
-    return int(found.split()[1]) * 1024
+        entry = next(line for line in status if line.startswith(f"{what}:"))
+    return int(entry.split()[1]) * 1024

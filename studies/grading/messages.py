@@ -1,4 +1,4 @@
-"""What a rank under test tells the grader, and how it is checked: a rank may send anything."""
+"""Messages from a rank under test to the grader, and their checks: a rank may send anything."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -19,7 +19,7 @@ KINDS = ("raises", "mixed-shapes", "ends-process")
 
 
 class Order(NamedTuple):
-    """What a rank is to do next, at `start` on the machine's monotonic clock.
+    """The next step for a rank, to begin at `start` on the machine's monotonic clock.
 
     It is the step of a scenario, by their numbers; with `is_settling` the step is over on every
     rank, and the rank looks at its gradients again.
@@ -32,24 +32,24 @@ class Order(NamedTuple):
 
 
 class Started(NamedTuple):
-    """The rank's process is there, and has not yet run a line of the user's."""
+    """Says that the rank's process runs, and has not yet run a line of the user's."""
 
     process: int
 
 
 class Ready(NamedTuple):
-    """The strategy could be made. `tolerance` is what it declares, 0 for exact."""
+    """Says that the strategy could be made. `tolerance` is the declared one, 0 for exact."""
 
     tolerance: float
 
 
 class Seen(NamedTuple):
-    """One rank after `average`; gradients by parameter, None where there is none.
+    """The state of one rank after `average`; gradients by parameter, None for one without.
 
-    `returned` says what `average` has returned, "" for nothing; `replaced` whether it has put
-    other tensors into the list. Weights are those before `average`, after it, and after the
-    optimizer's step. `under_way` names a tensor that was changed while it was being summed, "" for
-    none.
+    `returned` describes the value that `average` has returned, "" for None; `replaced` says whether
+    it has put other tensors into the list. Weights are those before `average`, after it, and after
+    the optimizer's step. `under_way` names a tensor that was changed while it was being summed, or
+    is "".
     """
 
     gradients: list[np.ndarray | None]
@@ -64,7 +64,7 @@ class Seen(NamedTuple):
 class Settled(NamedTuple):
     """The gradients of the same step when it is over on every rank.
 
-    `our_seconds` is what our all-reduce has needed for the same.
+    `our_seconds` is the time of our all-reduce on them.
     """
 
     gradients: list[np.ndarray | None]
@@ -72,7 +72,7 @@ class Settled(NamedTuple):
 
 
 class Raised(NamedTuple):
-    """An exception has ended the rank, `when` on the machine's monotonic clock.
+    """Says that an exception has ended the rank, `when` on the machine's monotonic clock.
 
     `kind` is the diagnosis, one of KINDS; `trace` is cut to the user's own lines; `is_broken` says
     that a connection broke.
@@ -89,7 +89,7 @@ Message = Started | Ready | Seen | Settled | Raised
 
 
 def as_frame(message: Message, order: Order | None = None) -> tuple[dict[str, Any], bytes]:
-    """Header and numbers of a message, in a rank."""
+    """Header and numbers of a message, for a rank to send."""
     header: dict[str, Any] = {"message": type(message).__name__, "order": order and order[:2]}
     arrays: list[np.ndarray] = []
     for name, value in message._asdict().items():
@@ -104,17 +104,17 @@ def as_frame(message: Message, order: Order | None = None) -> tuple[dict[str, An
 
 
 def most_bytes(scenario: Scenario) -> int:
-    """The longest answer's numbers: gradients, and weights at three moments."""
+    """Bytes of the longest answer's numbers: gradients, and weights at three moments."""
     return 4 * NUMBER_BYTES * sum(map(prod, _shapes(scenario)))
 
 
 def read(header: Header, body: bytes, kind: type, order: Order | None,
          scenario: Scenario | None) -> Message:
     """The `kind` of message that was asked for, or a Raised. Raises Malformed for anything else."""
-    told = header.get("message")
-    if told == "Raised":
+    name = header.get("message")
+    if name == "Raised":
         return _raised(header)
-    if told != kind.__name__ or header.get("order") != (order and list(order[:2])):
+    if name != kind.__name__ or header.get("order") != (order and list(order[:2])):
         raise Malformed("its answer is not to what it was asked")
     if kind is Started:
         return Started(int(_number(header, "process", 1 << 31)))
@@ -148,7 +148,7 @@ def _looked(header: Header, body: bytes, is_seen: bool, shapes: Shapes) -> Seen 
 
 @cache
 def _shapes(scenario: Scenario) -> Shapes:
-    """In the order of the model's parameters."""
+    """The shapes of the gradients, in the order of the model's parameters."""
     return [tuple(each.shape) for each in scenario.model(0).parameters()]
 
 
@@ -170,7 +170,7 @@ def _text(header: Header, name: str) -> str:
 
 
 def printable(text: str) -> str:
-    """With escape sequences shown instead of obeyed; lines and tabs stay."""
+    """The text with escape sequences shown instead of obeyed; lines and tabs stay."""
     return "".join(each if each.isprintable() or each in "\n\t" else
                    each.encode("unicode_escape").decode() for each in text)
 

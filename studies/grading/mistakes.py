@@ -1,4 +1,4 @@
-"""From what is wrong in each scenario to the mistakes that explain it: each once, gravest first."""
+"""Condenses the findings of all scenarios to the mistakes behind them: each once, gravest first."""
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
@@ -27,37 +27,37 @@ class Check(NamedTuple):
 
 
 def mistakes(checks: Sequence[Check]) -> list[Finding]:
-    """Each as the first check shows it, on several ranks if there is one.
+    """The mistakes, each as the first check shows it, on several ranks if there is one.
 
-    What goes wrong in plain training is graver than what does in a special scenario only.
+    A mistake in plain training is graver than one in a special scenario only.
     """
     common = [check for check in checks if not check.scenario.is_special
               and not _is_a_sign(check, checks)]
-    found: dict[str, tuple[bool, Finding]] = {}
+    firsts: dict[str, tuple[bool, Finding]] = {}
     for check in sorted(checks, key=lambda check: check.world == 1):
         for each in _news(check, checks):
             explained = _explained(each, check, checks, common)
-            found.setdefault(explained.id, (check.scenario.is_special, explained))
-    if {"rank-left-waiting", "wrong-order"} <= found.keys():  # two signs of one mistake
-        is_special, waiting = found.pop("rank-left-waiting")
-        found["wrong-order"] = (is_special, waiting.because("wrong-order"))
-    if "wrong-divisor" in found:  # by the number of others, which is none on two ranks
-        found.pop("sum-not-divided", None)
-    if not found and not all(check.was_run for check in checks):
+            firsts.setdefault(explained.id, (check.scenario.is_special, explained))
+    if {"rank-left-waiting", "wrong-order"} <= firsts.keys():  # two signs of one mistake
+        is_special, waiting = firsts.pop("rank-left-waiting")
+        firsts["wrong-order"] = (is_special, waiting.because("wrong-order"))
+    if "wrong-divisor" in firsts:  # by the number of others, which is 1 on two ranks
+        firsts.pop("sum-not-divided", None)
+    if not firsts and not all(check.was_run for check in checks):
         return [Finding("time-limit", HEADLINES["time-limit"])]
-    return [each for _, each in sorted(found.values(), key=lambda each: (
+    return [each for _, each in sorted(firsts.values(), key=lambda each: (
         each[1].id not in CHEATS, each[0], GRAVITY[each[1].id]))]
 
 
 def _is_a_sign(check: Check, checks: Sequence[Check]) -> bool:
-    """Whether it fails because of what is special in it: plain training works on as many ranks."""
+    """True if it fails because of its special feature: plain training works on as many ranks."""
     return (bool(check.findings) and check.scenario.name in SIGNS
             and any(each.is_passed and each.scenario is BASIC and each.world == check.world
                     for each in checks))
 
 
 def _news(check: Check, checks: Sequence[Check]) -> Iterator[Finding]:
-    """Its findings but for wrong numbers where the numbers of plain training are wrong already."""
+    """The check's findings, without wrong numbers that plain training already has."""
     basic = [each.id for other in checks for each in other.findings
              if other.scenario is BASIC and other.world == check.world]
     for each in check.findings:
@@ -66,22 +66,22 @@ def _news(check: Check, checks: Sequence[Check]) -> Iterator[Finding]:
             yield each
 
 
-def _explained(found: Finding, check: Check, checks: Sequence[Check],
+def _explained(finding: Finding, check: Check, checks: Sequence[Check],
                common: Sequence[Check]) -> Finding:
-    """As the sign of another mistake, where it goes wrong in some cases alone."""
-    if found.id in (*CHEATS, "time-limit"):
-        return found
+    """The mistake that a finding is a sign of, if it fails only in some cases; else itself."""
+    if finding.id in (*CHEATS, "time-limit"):
+        return finding
     if _is_a_sign(check, checks):
-        return found.because(SIGNS[check.scenario.name])
+        return finding.because(SIGNS[check.scenario.name])
     right = {world for world in (each.world for each in common)
              if all(each.is_passed for each in common if each.world == world)}
     wrong = {each.world for each in common if each.findings}
     if check in common and right and wrong == {1}:
-        return found.because("single-rank")
+        return finding.because("single-rank")
     if check in common and 2 in right:
-        told = f" (right on {_words(right - {1})}, wrong on {_words(wrong - {1})})"
-        return found.because("two-not-three", told)
-    return found
+        where = f" (right on {_words(right - {1})}, wrong on {_words(wrong - {1})})"
+        return finding.because("two-not-three", where)
+    return finding
 
 
 def _words(worlds: Collection[int]) -> str:

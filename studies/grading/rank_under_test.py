@@ -43,18 +43,18 @@ def serve(rank: int, world: int, folder: str, place: Place, scenarios: Sequence[
     `store` listens for the ranks; what `faulthandler` sees is written to `stacks`.
     """
     _send(grader, Started(own_number()))
-    told = io.StringIO()
+    warnings = io.StringIO()
     try:
         limit_this_process(folder)
         _be_silent()
         faulthandler.register(signal.SIGUSR1, stacks.fileno(), all_threads=False)
-        with contextlib.redirect_stderr(told), own_errors(unless=_never):
+        with contextlib.redirect_stderr(warnings), own_errors(unless=_never):
             _join(rank, world, store)
             _serve(rank, world, place, scenarios, grader)
     except EOFError:
         os._exit(0)
     except BaseException as error:  # also what ends a process without a word
-        _send(grader, _raised(error, told.getvalue()))
+        _send(grader, _raised(error, warnings.getvalue()))
     os._exit(1)  # so that the other ranks' connections break now
 
 
@@ -63,7 +63,7 @@ def _send(grader: socket.socket, message: Message, order: Order | None = None) -
 
 
 def _never(error: BaseException) -> bool:
-    """A connection that breaks in the user's line is reported with that line too."""
+    """Returns False: a connection that breaks in the user's line is reported with that line."""
     return False
 
 
@@ -86,7 +86,7 @@ def _raised(error: BaseException, trace: str) -> Raised:
 
 
 def _end_of(error: BaseException, root: BaseException) -> str:
-    """What has ended the process, with the user's line where it is known."""
+    """The reason why the process ended, with the user's line if it is known."""
     lines = own_frames(root)
     where = f"{Path(lines[-1].filename).name}, line {lines[-1].lineno}: " if lines else ""
     return f"{where}{type(root).__name__}: {first_line(root)}"[:MOST_TEXT]
@@ -125,8 +125,8 @@ def _serve(rank: int, world: int, place: Place, scenarios: Sequence[Scenario],
 
 
 def _tolerance(place: Place) -> float:
-    """What the strategy declares. Raises UsageError where that is no number from 0 to 0.1."""
-    own_strategy(place)  # so that what is none is refused now
+    """The strategy's declared tolerance. Raises UsageError if it is not a number from 0 to 0.1."""
+    own_strategy(place)  # refuses now what is not a strategy
     declared = getattr(place.load(), "tolerance", 0)
     if not isinstance(declared, int | float) or not 0 <= declared <= MOST_TOLERANCE:
         raise UsageError(f"{place} declares tolerance = {declared!r}: it must be a number from 0 "

@@ -43,15 +43,15 @@ def _sent(cost: Cost, bound: str) -> str:
 
 def as_list(grades: Sequence[Grade]) -> str:
     """One line a strategy, for a whole class."""
-    found = [", ".join(each.id for each in grade.mistakes) or verdict(grade) for grade in grades]
-    width = max(map(len, ("mistakes, gravest first", *found)))
+    ids = [", ".join(each.id for each in grade.mistakes) or verdict(grade) for grade in grades]
+    width = max(map(len, ("mistakes, gravest first", *ids)))
     return "\n".join([f"{'points':>6}  {'mistakes, gravest first':{width}}  strategy", *(
-        f"{points(grade):6.1f}  {told:{width}}  {grade.place}"
-        for grade, told in zip(grades, found, strict=True))])
+        f"{points(grade):6.1f}  {words:{width}}  {grade.place}"
+        for grade, words in zip(grades, ids, strict=True))])
 
 
 def verdict(grade: Grade) -> str:
-    """One sentence."""
+    """The verdict in one sentence."""
     if grade.diagnosis is None:
         return "right" + (" (compressed)" if grade.tolerance else "")
     return f"WRONG: {grade.diagnosis.sentence}"
@@ -62,7 +62,7 @@ def passed(grade: Grade) -> str:
 
 
 def points(grade: Grade) -> float:
-    """For correctness, and for bytes where there is a bound; seconds count nothing."""
+    """Points for correctness, and for bytes if there is a bound; seconds do not count."""
     for_bytes = _points_for_bytes(grade)
     return round((POINTS - for_bytes) * grade.correctness + for_bytes * grade.bytes_mark, 1)
 
@@ -72,12 +72,12 @@ def _points_for_bytes(grade: Grade) -> float:
 
 
 def as_record(grade: Grade) -> dict[str, Any]:
-    """All of it, for --json."""
-    found = [{"id": each.id, "sentence": each.sentence, "tensor": each.tensor, "rank": each.rank,
-              "traceback": each.trace} for each in grade.mistakes]
-    return {"strategy": str(grade.place), "is_right": not found, "exit_code": grade.exit_code,
-            "verdict": verdict(grade), "diagnosis": found[0] if found else None,
-            "mistakes": found, "tolerance": grade.tolerance, "points": points(grade),
+    """The whole grade as plain values, for --json."""
+    rows = [{"id": each.id, "sentence": each.sentence, "tensor": each.tensor, "rank": each.rank,
+             "traceback": each.trace} for each in grade.mistakes]
+    return {"strategy": str(grade.place), "is_right": not rows, "exit_code": grade.exit_code,
+            "verdict": verdict(grade), "diagnosis": rows[0] if rows else None,
+            "mistakes": rows, "tolerance": grade.tolerance, "points": points(grade),
             "correctness": grade.correctness, "seconds_to_grade": grade.seconds,
             "scenarios": [{"ranks": check.world, "name": check.scenario.name,
                            "is_passed": check.is_passed, "told": _told(check, grade.weight)}
@@ -87,28 +87,28 @@ def as_record(grade: Grade) -> dict[str, Any]:
 
 
 def as_gradescope(grades: Sequence[Grade]) -> dict[str, Any]:
-    """What Gradescope expects in results.json; of several strategies, the mean of their points."""
+    """The content of Gradescope's results.json; points are the mean over strategies."""
     rows = [row for grade in grades for row in _rows(grade, len(grades))]
     upto = [round(sum(row[1] for row in rows[:end]), 1) for end in range(len(rows) + 1)]
     tests = [{"name": name, "score": round(share * (after - before), 1),
-              "max_score": round(after - before, 1), "output": told}
-             for (name, _, share, told), before, after in zip(rows, upto, upto[1:], strict=False)]
+              "max_score": round(after - before, 1), "output": text}
+             for (name, _, share, text), before, after in zip(rows, upto, upto[1:], strict=False)]
     return {"score": round(sum(map(points, grades)) / len(grades), 1),
             "output": "\n\n".join(map(as_text, grades)), "tests": tests}
 
 
 def _rows(grade: Grade, strategies: int) -> list[tuple[str, float, float, str]]:
-    """Name, most points, the share of them that is given, and what the student reads."""
+    """(name, most points, fraction of them given, text for the student) of each test."""
     before = f"{grade.place}: " if strategies > 1 else ""
     most = (POINTS - _points_for_bytes(grade)) / len(grade.checks) / strategies
-    found = [(f"{before}{ranks_in_words(check.world)}, {check.scenario.name}", most,
-              check.is_passed * grade.weight, _told(check, grade.weight))
-             for check in grade.checks]
+    rows = [(f"{before}{ranks_in_words(check.world)}, {check.scenario.name}", most,
+             check.is_passed * grade.weight, _told(check, grade.weight))
+            for check in grade.checks]
     if grade.bound != "none":
         sent = [f"{ranks_in_words(cost.world)}: {_sent(cost, grade.bound)}" for cost in grade.costs]
-        found.append((f"{before}bytes sent ({grade.bound})", POINTS_FOR_BYTES / strategies,
-                      grade.bytes_mark, "\n".join(sent) or NOT_RUN))
-    return found
+        rows.append((f"{before}bytes sent ({grade.bound})", POINTS_FOR_BYTES / strategies,
+                     grade.bytes_mark, "\n".join(sent) or NOT_RUN))
+    return rows
 
 
 def _told(check: Check, weight: float) -> str:

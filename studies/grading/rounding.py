@@ -13,7 +13,7 @@ UNITS = [10.0 ** -digits for digits in range(7)] + [2.0 ** -bits for bits in ran
 
 
 def single_precision(cell: Cell) -> str | None:
-    """All but the last digits are right."""
+    """Matches a result that is right but for the last digits."""
     if cell.holds(cell.expected, SINGLE):
         return f"is right to {_error(cell):.0e} only, as after float32 arithmetic"
     return None
@@ -24,15 +24,15 @@ def _error(cell: Cell) -> float:
 
 
 def rounded(cell: Cell) -> str | None:
-    """Near the mean; its parts were rounded before they were added, or it was itself."""
+    """Matches the mean up to rounding, of its parts before they were added or of itself."""
     if not np.isfinite(cell.found).all():
         return None
     error = float(np.abs(cell.found - cell.expected).max())
     for unit in (unit for unit in UNITS if error <= cell.world * unit):
-        for divisor, told in ((cell.world, "divided, rounded"), (1, "rounded")):
+        for divisor, done in ((cell.world, "divided, rounded"), (1, "rounded")):
             if any(cell.holds(_sum_of_rounded(cell, how, unit, divisor), SINGLE)
                    for how in (np.trunc, np.floor, np.round)):
-                return (f"is a sum of parts that were {told} to multiples of {unit:.4g} and then "
+                return (f"is a sum of parts that were {done} to multiples of {unit:.4g} and then "
                         "added")
         if _is_near_multiples(cell.found, unit):
             return f"was rounded to multiples of {unit:.4g}"
@@ -54,14 +54,14 @@ def _is_near_multiples(row: Row, unit: float) -> bool:
 
 
 def _has_16_bits(row: Row) -> bool:
-    """Whether float16, or bfloat16, has these numbers, up to float32 arithmetic."""
+    """True if the numbers are float16's, or bfloat16's, up to float32 arithmetic."""
     as_bfloat = torch.from_numpy(row).bfloat16().double().numpy()
     return any(np.allclose(row, coarse, rtol=SINGLE, atol=0)
                for coarse in (row.astype(np.float16).astype(float), as_bfloat))
 
 
 def near(cell: Cell) -> str | None:
-    """Compressed, perhaps."""
+    """Matches a result near the mean: compressed, perhaps."""
     if cell.holds(cell.expected, ROUNDED):
         return (f"is right to {_error(cell):.0e} only, as after rounding (a compressed strategy "
                 "must declare a tolerance, and be graded with one)")

@@ -1,4 +1,4 @@
-"""What a strategy is put through: tensors, shards and steps, the same for everyone but their data.
+"""Scenarios that a strategy is tested in: tensors, shards and steps, equal but for their data.
 
 The model of each scenario is linear in its parameters, so a gradient is a mean of known random
 numbers: other ones for every rank, step, tensor and element. Whatever a strategy has done to them
@@ -54,7 +54,7 @@ class Scenario:
 
     @property
     def is_special(self) -> bool:
-        """Whether it says nothing of how many ranks the strategy is right on."""
+        """True if it does not show on how many ranks the strategy is right."""
         return self.is_accident or self.is_zero_on_one or bool(self.unused)
 
     @property
@@ -63,16 +63,16 @@ class Scenario:
 
     @property
     def is_accident(self) -> bool:
-        """Whether something goes wrong that is not the strategy's fault."""
+        """True if something goes wrong that is not the strategy's fault."""
         return self.has_nan or self.loses_a_peer
 
     def model(self, rank: int) -> "LinearModel":
-        """With the same weights on every rank, and buffers that are the rank's own."""
+        """The model, with equal weights on every rank, and buffers that are the rank's own."""
         unused = () if self.uses_all_on_first and rank == 0 else self.unused
         return LinearModel(self.shapes, self.is_strided, unused, rank)
 
     def shard(self, world: int, rank: int, step: int, secret: int) -> Tensor:
-        """This rank's inputs (n, numbers), float64: those of others do not follow from them."""
+        """This rank's inputs (n, numbers), float64; other ranks' do not follow from them."""
         numbers = sum(torch.Size(shape).numel() for _, shape in self.shapes)
         place = (secret, *self.name.encode(), world, rank, step)
         inputs = torch.from_numpy(3 * np.random.default_rng(place).standard_normal(

@@ -19,7 +19,7 @@ SETTLE_SECONDS = 0.02  # for what arrives late
 
 
 class Step(NamedTuple):
-    """What every rank has seen of one step, by rank, and what it has sent and received."""
+    """The ranks' reports on one step, by rank, and the bytes that they sent and received."""
 
     seen: Sequence[Seen]
     settled: Sequence[Settled]
@@ -48,25 +48,25 @@ def outcomes(place: Place, seconds: float,
              plan: Mapping[int, Sequence[Scenario]] = PLAN,
              tell: Callable[[str], None] = lambda line: None,
              tolerance: float = 0.0) -> list[Outcome]:
-    """The outcome of every scenario that was run within `seconds`.
+    """Runs the scenarios within `seconds`, and returns their outcomes.
 
-    `tell` is called with each number of ranks. `tolerance` is the most that counts of what the
-    strategy declares. No scenario follows a hang in the first one on several ranks. Raises Trouble
+    `tell` is called with a line for each number of ranks. `tolerance` is the most that counts of
+    what the strategy declares. No scenario follows a hang in the first one on several ranks. Raises Trouble
     where the strategy cannot be used at all.
     """
-    deadline, found, secret = time.monotonic() + seconds, list[Outcome](), randbits(128)
+    deadline, done, secret = time.monotonic() + seconds, list[Outcome](), randbits(128)
     for world, scenarios in plan.items():
         left = list(scenarios)
         tell(f"{place}: {len(left)} scenarios on {ranks_in_words(world)}")
         while left and time.monotonic() < deadline:
             run = _with_one_set_of_processes(place, world, left, secret, deadline, tolerance)
-            found += run
+            done += run
             left = left[len(run):]
             if _ends_this_size(run[-1]):
                 left = []
-        if found and found[-1].hangs and len([each for each in found if each.world > 1]) == 1:
-            return found
-    return found
+        if done and done[-1].hangs and len([each for each in done if each.world > 1]) == 1:
+            return done
+    return done
 
 
 def ranks_in_words(world: int) -> str:
@@ -74,7 +74,7 @@ def ranks_in_words(world: int) -> str:
 
 
 def _ends_this_size(last: Outcome) -> bool:
-    """Whether the other scenarios on as many ranks would only take time, or fail alike."""
+    """True if the other scenarios on as many ranks would only take time, or fail alike."""
     special = last.scenario.is_accident or last.scenario.unused
     return not special and (last.hangs or last.scenario is BASIC and last.trouble is not None)
 
@@ -82,16 +82,16 @@ def _ends_this_size(last: Outcome) -> bool:
 def _with_one_set_of_processes(place: Place, world: int, scenarios: Sequence[Scenario],
                                secret: int, deadline: float,
                                tolerance: float) -> list[Outcome]:
-    """The outcomes up to the first trouble, at least one."""
-    found = []
+    """Runs scenarios up to the first trouble, at least one, and returns their outcomes."""
+    ended = []
     with Ranks(world, place, scenarios, secret) as ranks:
         tolerance = min(tolerance, ranks.tolerance())
         for number, scenario in enumerate(scenarios):
             steps, trouble = _run(ranks, world, number, scenario, deadline)
-            found.append(Outcome(scenario, world, steps, tolerance, secret, trouble))
+            ended.append(Outcome(scenario, world, steps, tolerance, secret, trouble))
             if trouble:
                 break
-    return found
+    return ended
 
 
 def _run(ranks: Ranks, world: int, number: int, scenario: Scenario,

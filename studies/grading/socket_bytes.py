@@ -44,7 +44,7 @@ class SocketBytes:
         os.close(self.process)
 
     def total(self) -> Traffic:
-        """So far; what cannot be looked at does not count."""
+        """Bytes so far; connections that cannot be looked at do not count."""
         with contextlib.suppress(OSError):
             for descriptor in os.listdir(self._folder):
                 with contextlib.suppress(OSError):
@@ -55,12 +55,12 @@ class SocketBytes:
                        if self._by_socket else (0, 0))
 
     def _of(self, descriptor: int) -> Traffic:
-        """Raises OSError where it is no TCP socket."""
+        """The traffic of one descriptor. Raises OSError if it is not a TCP socket."""
         copy = _libc.syscall(_PIDFD_GETFD, self.process, descriptor, 0)
         if copy < 0:
             raise OSError(ctypes.get_errno(), "pidfd_getfd")
         with socket.socket(fileno=copy) as connection:
-            found = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
-        found = found.ljust(_SIZE, b"\0")
-        sent, again = struct.unpack_from("QQ", found, _SENT)
-        return Traffic(sent - again, *struct.unpack_from("Q", found, _RECEIVED))
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
+        info = info.ljust(_SIZE, b"\0")
+        sent, again = struct.unpack_from("QQ", info, _SENT)
+        return Traffic(sent - again, *struct.unpack_from("Q", info, _RECEIVED))

@@ -1,4 +1,4 @@
-"""Where a rank waits: the user's line, and the call in it, out of its stack as it stands."""
+"""Finds where a rank waits, from its stack: the user's line, and the call in it."""
 
 import contextlib
 import linecache
@@ -33,26 +33,26 @@ class Waiting(NamedTuple):
 
 def waiting_in(process: int, stacks: socket.socket, rank: int, file: Path) -> Waiting:
     """Asks the process, a descriptor of it, for its stacks, which faulthandler writes."""
-    found = b""
+    written = b""
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(process, signal.SIGUSR1)
-    while len(found) < MOST_BYTES and select([stacks], [], [], REST_SECONDS if found else
-                                             STACK_SECONDS)[0]:
+    while len(written) < MOST_BYTES and select([stacks], [], [], REST_SECONDS if written else
+                                               STACK_SECONDS)[0]:
         part = stacks.recv(MOST_BYTES)
         if not part:
             break
-        found += part
-    return innermost(printable(found.decode(errors="replace")), rank, file)
+        written += part
+    return innermost(printable(written.decode(errors="replace")), rank, file)
 
 
 def innermost(stacks: str, rank: int, file: Path) -> Waiting:
     """The user's line that is being run, of stacks whose most recent call comes first."""
     called = ""
-    for found in map(_FRAME.match, stacks.splitlines()):
-        if found is None:
+    for frame in map(_FRAME.match, stacks.splitlines()):
+        if frame is None:
             called = ""
             continue
-        where, line, function = found.groups()
+        where, line, function = frame.groups()
         if Path(where).parent == file.absolute().parent and Path(where).is_file():
             text = linecache.getline(where, int(line)).strip()
             return Waiting(rank, int(line), text, called)

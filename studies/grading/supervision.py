@@ -91,7 +91,7 @@ class Ranks:
         self._folder.cleanup()
 
     def tolerance(self) -> float:
-        """What the strategy declares. Raises Trouble where it cannot be used."""
+        """The tolerance that the strategy declares. Raises Trouble if it cannot be used."""
         try:
             started = self._judged(self._everyone, self._answers(
                 self._everyone, START_SECONDS, Started))
@@ -100,19 +100,19 @@ class Ranks:
             ready = self._judged(self._everyone, self._answers(
                 self._everyone, START_SECONDS, Ready))
         except Trouble as trouble:
-            told = trouble.sentence or f"{self._place.file} is not loaded in {START_SECONDS:.0f} s"
-            raise Trouble("unusable", trouble.rank, told, trouble.trace) from trouble
+            text = trouble.sentence or f"{self._place.file} is not loaded in {START_SECONDS:.0f} s"
+            raise Trouble("unusable", trouble.rank, text, trouble.trace) from trouble
         return max(each.tolerance for each in ready.values() if isinstance(each, Ready))
 
     def ask(self, order: Order) -> list[Message]:
-        """Every rank's answer. Raises Trouble, soon after the first exception."""
+        """Returns every rank's answer. Raises Trouble, soon after the first exception."""
         answers = self._send(order)
         return [*self._judged(self._everyone, answers or self._answers(
             self._everyone, PATIENCE_SECONDS, Settled if order.is_settling else Seen,
             order)).values()]
 
     def ask_without(self, lost: int, order: Order) -> None:
-        """The same when rank `lost` dies of it: raises a Trouble whose `answers` are the others'.
+        """Asks while rank `lost` dies: raises a Trouble whose `answers` are the other ranks'.
 
         Its kind is "lost" where every other rank has raised an exception or gone on.
         """
@@ -127,7 +127,7 @@ class Ranks:
         raise Trouble("lost", lost, answers=answers)
 
     def traffic(self) -> list[Traffic]:
-        """What each rank has sent and received so far."""
+        """Bytes that each rank has sent and received so far."""
         return [each.total() for each in self._bytes]
 
     @property
@@ -135,7 +135,7 @@ class Ranks:
         return range(len(self._channels))
 
     def _send(self, order: Order) -> dict[int, Message]:
-        """Begins to; returns what cannot go on, where a rank has sent what nobody asked for."""
+        """Begins to send an order; returns the failures of ranks that sent something unasked."""
         forged = dict[int, Message]()
         for rank in self._everyone:
             try:
@@ -145,7 +145,7 @@ class Ranks:
         return forged
 
     def _order(self, order: Order, rank: int) -> bytes:
-        """With the rank's own data; and no other's."""
+        """The order for a rank, with its own data and no other's."""
         scenario, place = self._scenarios[order.scenario], (len(self._channels), rank, order.step)
         if order.is_settling:
             return frame({"order": order, "weight": 0.0})
@@ -156,7 +156,7 @@ class Ranks:
     def _answers(self, asked: Sequence[int], seconds: float, kind: type,
                  order: Order | None = None,
                  others_seconds: float = OTHERS_SECONDS) -> dict[int, Message]:
-        """What comes within `seconds`, or `others_seconds` after the first exception."""
+        """The answers that come within `seconds`, or `others_seconds` after the first exception."""
         deadline, answers = time.monotonic() + seconds, dict[int, Message]()
         while missing := {rank: self._channels[rank] for rank in asked if rank not in answers}:
             for rank in (ready := wait(missing, deadline)):
@@ -172,8 +172,8 @@ class Ranks:
     def _received(self, rank: int, kind: type, order: Order | None) -> Message | None:
         scenario = self._scenarios[order.scenario] if order else None
         try:
-            found = self._channels[rank].go_on(most_bytes(scenario) if scenario else 0)
-            return found and read(*found, kind, order, scenario)
+            parts = self._channels[rank].go_on(most_bytes(scenario) if scenario else 0)
+            return parts and read(*parts, kind, order, scenario)
         except Malformed as error:
             return _forged(error)
         except EOFError:
@@ -194,15 +194,15 @@ class Ranks:
         return Trouble("hangs", missing[0], waiting=waiting, answers=answers)
 
     def _ended(self, rank: int) -> Raised:
-        """What the keeper says of the end of a rank."""
-        told = self._told(rank)
-        if told in ("time", str(-signal.SIGXCPU)):
+        """Describes the end of a rank, from its keeper's report."""
+        end = self._told(rank)
+        if end in ("time", str(-signal.SIGXCPU)):
             return _raised(f"rank {rank} has worked for {LIFE_SECONDS} s", "time-limit")
-        if told == "processes":
+        if end == "processes":
             return _raised(f"it has started more than {MOST_PROCESSES} processes", "processes")
-        if told.startswith("-"):
-            return _raised(f"its process was ended by {signal.Signals(-int(told)).name}", "raises")
-        return _raised(f"its process has ended with exit code {told or 'unknown'}, and no "
+        if end.startswith("-"):
+            return _raised(f"its process was ended by {signal.Signals(-int(end)).name}", "raises")
+        return _raised(f"its process has ended with exit code {end or 'unknown'}, and no "
                        "exception: nothing in average() may end it", "ends-process")
 
     def _told(self, rank: int) -> str:

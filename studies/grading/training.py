@@ -21,7 +21,7 @@ RATE = 0.1
 
 
 class OtherShape(UsageError):
-    """A gradient has another shape than its parameter."""
+    """Raised when a gradient has another shape than its parameter."""
 
 
 def _require_shapes(model: nn.Module) -> None:
@@ -73,7 +73,7 @@ class Training:
                 for each in self._weights]
 
     def _complete(self) -> None:
-        """Zeros for what only rank 0 has a gradient of: PartTwo/own_strategy.py promises as much.
+        """Fills in zeros for gradients that only rank 0 has, as PartTwo/own_strategy.py promises.
 
         Nothing is sent for it here: the scenario says which they are.
         """
@@ -91,7 +91,7 @@ class Training:
         self._optimizer.zero_grad()
 
     def _start_together(self) -> None:
-        """Otherwise waiting for a rank that starts later would count as the strategy's time."""
+        """Waits for all ranks: a rank that starts later would count as the strategy's time."""
         if self._scenario.is_timed:
             dist.barrier()
 

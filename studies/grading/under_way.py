@@ -18,21 +18,24 @@ OTHER_ENDS = ("get_future", "is_completed")  # by which one may learn that a sum
 
 
 class Sums:
-    """Those of this process."""
+    """Watches the asynchronous sums of this process for tensors that change before they end."""
 
     def __init__(self) -> None:
         self._under_way: dict[int, tuple[Any, list[tuple[Tensor, int]]]] = {}
         self._changed: list[Tensor] = []
 
     def watch(self) -> None:
-        """From now on, whoever starts them and however the function was imported."""
+        """Wraps the collectives from now on, whoever starts them and however they were imported."""
         for name in SUMS:
             setattr(dist.ProcessGroup, name, self._starts(getattr(dist.ProcessGroup, name)))
         for name in ("wait", *OTHER_ENDS):
             setattr(dist.Work, name, self._ends(getattr(dist.Work, name), name == "wait"))
 
     def first_changed(self, model: nn.Module) -> str:
-        """The parameter whose gradient was, "a tensor" for another one, "" for none: since last."""
+        """The parameter whose gradient was changed since the last call; "" for none.
+
+        For another tensor, "a tensor".
+        """
         changed, self._changed = {each.data_ptr() for each in self._changed}, []
         self._under_way.clear()
         names = [name for name, each in model.named_parameters()
@@ -60,5 +63,5 @@ class Sums:
 
 
 def _is_whole(tensor: Tensor) -> bool:
-    """Whether it is all of its memory: the parts of a tensor have one count together."""
+    """True if the tensor is all of its memory: parts of a tensor share one version count."""
     return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()

@@ -23,7 +23,7 @@ class Prediction(NamedTuple):
 
     @property
     def low(self) -> float:
-        """The bar's lower end; without a bar there is no telling, and it is 0."""
+        """The lower end of the error bar; 0 without a bar."""
         return 0.0 if self.error is None else self.seconds * max(0.0, 1 - self.error)
 
     @property
@@ -71,11 +71,11 @@ class Calibration:
         return replace(self, machine=replace(self.machine, machines=None))
 
     def link(self, bytes_per_second: float) -> Link:
-        """Links of that rate; their latency is the calibrated one."""
+        """The links of a rate, with the calibrated latency."""
         return Link(1 / bytes_per_second, self.latency)
 
     def seconds(self, name: str, ranks: int, link: Link) -> float:
-        """Of a step with the strategy `name`. Raises UsageError for one that was not measured."""
+        """Seconds of a step with the strategy `name`. Raises UsageError if it was not measured."""
         compute = self.compute(ranks)
         if name == COMPUTE_ONLY:
             return compute.seconds
@@ -97,13 +97,13 @@ def measured(cell: Cell, name: str) -> float:
 
 
 def variants(cells: Sequence[Cell]) -> list[str]:
-    """What was measured and the model knows, compute first."""
+    """The measured variants that the model knows, compute first."""
     return [name for name in (COMPUTE_ONLY, *STRATEGIES)
             if any(name in cell["variants"] for cell in cells)]
 
 
 class Check(NamedTuple):
-    """A measured step of a cell that the model has not seen, beside what it says of it."""
+    """A measured step of a cell that the model has not seen, beside the prediction."""
 
     nodes: int
     rate: str
@@ -122,7 +122,7 @@ class Check(NamedTuple):
 
 
 def checks(model: Calibration, unseen: Sequence[Cell]) -> list[Check]:
-    """Every step of the unseen cells that the model can say something of."""
+    """Checks every step of the unseen cells that the model can predict."""
     return [Check(cell["nodes"], str(cell["rate"]), name, measured(cell, name),
                   model.predict(name, cell["nodes"], payload_rate(cell["rate"])))
             for cell in unseen for name in variants([cell]) if name in (COMPUTE_ONLY, *model.costs)]

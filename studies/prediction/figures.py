@@ -17,15 +17,15 @@ STEPS = 3  # of each simulated cluster
 SPREAD = 0.1  # of a rank's time: a standard deviation of a tenth
 
 
-def accuracy(found: Sequence[Check]) -> Figure:
+def accuracy(steps: Sequence[Check]) -> Figure:
     """Predicted against measured steps of unseen cells: a mark a step, its shape the nodes."""
-    figure, (axes,) = new_figure(errors_in_words(found).split(";")[0].split(" (")[0], 3.9)
-    ends = [min(each.measured for each in found) / 1.2, max(each.measured for each in found) * 1.2]
+    figure, (axes,) = new_figure(errors_in_words(steps).split(";")[0].split(" (")[0], 3.9)
+    ends = [min(each.measured for each in steps) / 1.2, max(each.measured for each in steps) * 1.2]
     axes.plot(ends, ends, color="#888888", linewidth=1)
     axes.fill_between(ends, [0.85 * end for end in ends], [1.15 * end for end in ends],
                       color="#e0e0e0", label="within 15 %")
-    for index, nodes in enumerate(sorted({each.nodes for each in found})):
-        own = [each for each in found if each.nodes == nodes]
+    for index, nodes in enumerate(sorted({each.nodes for each in steps})):
+        own = [each for each in steps if each.nodes == nodes]
         axes.plot([each.measured for each in own], [each.predicted.seconds for each in own],
                   linestyle="none", marker=MARKS[index], markersize=5, fillstyle="none",
                   color=line(index + 1)["color"], label=f"{nodes} nodes")
@@ -63,7 +63,7 @@ def scaling(clusters: Sequence[Cluster], work: Work) -> Figure:
 
 
 def write(figure: Figure, path: Path) -> None:
-    """As SVG. Raises UsageError when that cannot be written."""
+    """Writes a figure as SVG. Raises UsageError if it cannot be written."""
     with writing(path):
         path.write_text(svg(figure))
     print(f"\nto look at: {path}")

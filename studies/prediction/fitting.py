@@ -2,14 +2,14 @@
 
     python3 scripts/predict.py docs/results/sync_grid.json --calibrate-on 4:1gbit 2:none
 
-Compute comes from the compute-only steps, as the link's rate does not change them:
-oversubscription * (fixed + image * images), where oversubscription is the number of ranks a
-processor. The communication overhead less the link's part is the strategy's processor cost.
+Compute comes from the compute-only steps, as the link's rate does not change them: oversubscription
+* (fixed + image * images), where oversubscription is the number of ranks a processor. The
+communication overhead less the link's part is the strategy's processor cost.
 
-Error bars are earned: each cell is excluded once, predicted from the rest, and compared with what
-was measured, so that the errors of the model and of the measurement are both in them. A bar is as
-wide as held 95 % of these errors. Fewer than three cells have no bar. Bars hold between the cells,
-not beyond: for more nodes than were measured there is none.
+Error bars come from cross-validation: each cell is excluded once, predicted from the rest, and
+compared with its measurement, so that they hold the errors of both the model and the measurement. A
+bar is as wide as held 95 % of these errors. Fewer than three cells do not have bars. Bars hold
+between the cells, not beyond: predictions for more nodes than were measured do not have one.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ Errors = dict[str, list[float]]
 
 def calibrate(cells: Sequence[Cell], machine: Machine, batch: int,
               latency: float = 0.0) -> Calibration:
-    """The model that fits these cells best. Raises DataError when there is none."""
+    """The model that fits these cells best. Raises DataError for no cells."""
     if not cells:
         raise DataError("there is no cell to calibrate the model on")
 
@@ -52,10 +52,10 @@ def _fit(cells: Sequence[Cell], machine: Machine, batch: int, latency: float) ->
     phases = [cell["variants"][COMPUTE_ONLY]["phases"] for cell in cells]
     backward = median(each["backward"] / (each["forward"] + each["backward"]) for each in phases)
     nodes = [cell["nodes"] for cell in cells]
-    found = Calibration(machine, batch, _gradient(cells), fixed, image, update, backward, latency,
+    model = Calibration(machine, batch, _gradient(cells), fixed, image, update, backward, latency,
                         {}, {}, (min(nodes), max(nodes)))
-    costs = {name: _fit_cost(name, cells, found) for name in variants(cells)[1:]}
-    return replace(found, costs=costs)
+    costs = {name: _fit_cost(name, cells, model) for name in variants(cells)[1:]}
+    return replace(model, costs=costs)
 
 
 def _fit_compute(cells: Sequence[Cell], machine: Machine,
@@ -85,7 +85,7 @@ def _gradient(cells: Sequence[Cell]) -> Gradient:
 
 
 class Overhead(NamedTuple):
-    """What averaging added to a step of one cell, and what one handling of the gradient adds.
+    """The overhead of averaging in a step of one cell, and the cost of handling the gradient once.
 
     All relative to the step; `links` has the link's part at each of SLOWDOWNS.
     """
@@ -97,9 +97,9 @@ class Overhead(NamedTuple):
 
 
 def _fit_cost(name: str, cells: Sequence[Cell], model: Calibration) -> Cost:
-    """The least squares of relative errors: the best serial cost for all others that are tried.
+    """The cost with the least squares of relative errors: the best serial cost for each slowdown.
 
-    Where no cell tells a slowdown from a cost, there is none: see SLOWDOWN_PRICE.
+    If the cells cannot tell a slowdown from a cost, it is 0: see SLOWDOWN_PRICE.
     """
     rows = [_overhead(name, cell, model) for cell in cells if name in cell["variants"]]
     most = max(0.0, min(row.extra / row.overlapped for row in rows))
@@ -152,10 +152,10 @@ def _better_at(number: int, rows: Sequence[Overhead], loads: Sequence[float],
 
 def error_bars(cells: Sequence[Cell],
                fit: Callable[[Sequence[Cell]], Calibration]) -> dict[str, float | None]:
-    """Half of each variant's error bar, relative to the step; None where there is none.
+    """Half of each variant's error bar, relative to the step; None for a variant without a bar.
 
-    A variant's errors are compared with its scale, the root mean square of its own errors and of
-    all, half each, because few errors say little. The bar is as many scales as held 95 % of errors.
+    A variant's scale is the root mean square of its own errors and of all, half each, because few
+    errors alone are unreliable. The bar is as many scales as held 95 % of errors.
     """
     errors = _leave_one_out(cells, fit)
     everybody = [error for each in errors.values() for error in each]
@@ -168,7 +168,7 @@ def error_bars(cells: Sequence[Cell],
 
 
 def _times(errors: Sequence[float], cells: int) -> float:
-    """How many scales hold COVERAGE of further errors, as these did, of so many cells.
+    """The number of scales that hold COVERAGE of further errors, given these and their cells.
 
     One of n errors is the largest of n + 1 with probability 1 / (n + 1); where that is too often,
     Student's t for the cells, if it is more than the largest.
@@ -181,11 +181,11 @@ def _times(errors: Sequence[float], cells: int) -> float:
 
 def _leave_one_out(cells: Sequence[Cell], fit: Callable[[Sequence[Cell]], Calibration]) -> Errors:
     """The relative errors on each cell when it is excluded, by variant."""
-    found: Errors = {name: [] for name in variants(cells)}
+    errors: Errors = {name: [] for name in variants(cells)}
     for cell in cells if len(cells) >= LEAST_CELLS else []:
         for check in checks(fit([each for each in cells if each is not cell]), [cell]):
-            found[check.name].append(check.error)
-    return found
+            errors[check.name].append(check.error)
+    return errors
 
 
 def _square(errors: Sequence[float]) -> float:

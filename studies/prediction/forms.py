@@ -1,4 +1,4 @@
-"""What each way to average costs on the wire, in closed form: the alpha-beta model.
+"""Communication costs of each way to average, in closed form: the alpha-beta model.
 
     python3 -c "from studies.prediction.forms import *; print(ring(36.9e6, 4, Link(8e-9, 5e-5)))"
 
@@ -20,7 +20,7 @@ UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 class Link(NamedTuple):
-    """What a message costs: beta, seconds a byte of payload, and alpha, seconds a message."""
+    """The cost of a message: beta, seconds a byte of payload, and alpha, seconds a message."""
 
     seconds_per_byte: float
     latency: float = 0.0
@@ -45,10 +45,10 @@ def payload_rate(rate: str | float) -> float:
         return rate
     if rate == "none":
         return float("inf")
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(kbit|mbit|gbit)", rate)
-    if not found or not float(found[1]):
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(kbit|mbit|gbit)", rate)
+    if not match or not float(match[1]):
         raise UsageError(f"{rate!r} is no rate: write 300mbit, 1gbit or none")
-    return float(found[1]) * UNITS[found[2]] * PAYLOAD_FRACTION / 8
+    return float(match[1]) * UNITS[match[2]] * PAYLOAD_FRACTION / 8
 
 
 def gather_scatter(size: float, ranks: int, link: Link) -> float:
@@ -76,12 +76,12 @@ def reduce_scatter(size: float, ranks: int, link: Link) -> float:
 
 
 def sent(name: str, ranks: int) -> float:
-    """How many gradients the busiest rank sends: the root one to each rank, in a ring all alike."""
+    """Gradients that the busiest rank sends: the root one to each rank, in a ring all alike."""
     return ranks - 1 if name.startswith("gather-scatter") else 2 * (ranks - 1) / ranks
 
 
 def queue(ready: Sequence[float], seconds: Sequence[float]) -> float:
-    """When the last bucket is through, if each begins when it is ready and the one before is.
+    """The end of the last bucket, if each begins when it is ready and the one before has ended.
 
     `ready` and the result are seconds from one beginning; `seconds` is what each bucket takes.
     """
@@ -92,7 +92,7 @@ def queue(ready: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def two_lanes(ready: Sequence[float], seconds: Sequence[float], first: int) -> list[float]:
-    """When each bucket is through, if those from number `first` on have a lane of their own.
+    """The end of each bucket, if those from number `first` on have a lane of their own.
 
     Within a lane buckets go one after the other, as in `queue`; while both lanes have something to
     carry, each has half of the link. `seconds` is what a bucket takes on the whole link.

@@ -21,9 +21,9 @@ Cell = dict[str, Any]
 
 
 def cell(nodes: int, rate: str, ranks: list[dict]) -> Cell:
-    """What is kept of a cell: `ranks` is what each rank of it wrote."""
-    taken = [step for rank in ranks for found in rank["rounds"][COMPUTE_ONLY]
-             for step in found["steps"]]
+    """The record of a cell; `ranks` are the records that its ranks wrote."""
+    taken = [step for rank in ranks for turn in rank["rounds"][COMPUTE_ONLY]
+             for step in turn["steps"]]
     rounds = [rank["rounds"] for rank in ranks]
     return {"nodes": nodes, "rate": rate, "gradient_bytes": ranks[0]["gradient_bytes"],
             "ready": [median(each) for each in zip(*(step["ready"] for step in taken),
@@ -32,22 +32,22 @@ def cell(nodes: int, rate: str, ranks: list[dict]) -> Cell:
 
 
 def _variant(ranks: list[list[dict]]) -> dict[str, Any]:
-    """`steps` are as long as the slowest rank took; phases are medians, means over the ranks."""
-    by_rank = [[step for found in rounds for step in found["steps"]] for rounds in ranks]
+    """A variant's record: `steps` of the slowest rank; phases are medians, means over ranks."""
+    by_rank = [[step for turn in rounds for step in turn["steps"]] for rounds in ranks]
     return {
         "steps": [max(step["step"] for step in steps) for steps in zip(*by_rank, strict=True)],
         "phases": {phase: fmean(median(step[phase] for step in steps) for steps in by_rank)
                    for phase in PHASES},
         "processor": fmean(median(step["user"] + step["system"] for step in steps)
                            for steps in by_rank),
-        "bytes": [{name: median(found[name] for found in rounds) for name in BYTES}
+        "bytes": [{name: median(turn[name] for turn in rounds) for name in BYTES}
                   for rounds in ranks],
     }
 
 
-def exposed(found: Cell, name: str) -> float:
+def exposed(record: Cell, name: str) -> float:
     """Seconds of a step that averaging adds: its median minus the compute-only one's."""
-    variants = found["variants"]
+    variants = record["variants"]
     return median(variants[name]["steps"]) - median(variants[COMPUTE_ONLY]["steps"])
 
 

@@ -26,7 +26,7 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True)
 class Machine:
-    """Where ranks compute: `cores` a machine; on `machines` None each rank has one of its own.
+    """The machines of ranks: `cores` each; with `machines` None each rank has one of its own.
 
     `threads` of arithmetic a rank.
     """
@@ -89,7 +89,7 @@ Load = Callable[[int, float], float]
 
 @dataclass(frozen=True)
 class Strategy:
-    """How a strategy uses links and processors.
+    """A strategy's use of links and processors.
 
     `wire` gives the link's seconds for a gradient, with N ranks; `serial` and `overlapped` how
     often the busiest processor handles a gradient, given N and the oversubscription. With `limits`,
@@ -117,7 +117,7 @@ class Cost:
     slowdown: float = 1.0
 
     def slowed(self, link: Link) -> Link:
-        """The link at the strategy's pace."""
+        """The link, slowed down to the strategy's pace."""
         return link._replace(seconds_per_byte=self.slowdown * link.seconds_per_byte)
 
 
@@ -174,7 +174,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 
 def link_seconds(strategy: Strategy, gradient: Gradient, compute: Compute, ranks: int,
                  link: Link) -> float:
-    """What the links add to a step: all they take, or what exceeds backward."""
+    """Seconds that the links add to a step: all they take, or only those that exceed backward."""
     if not strategy.limits:
         return strategy.wire(gradient, ranks, link)
     sizes, parts = gradient.buckets(strategy.limits)
@@ -187,7 +187,7 @@ def link_seconds(strategy: Strategy, gradient: Gradient, compute: Compute, ranks
 
 
 def _kept_waiting(compute: Compute, ready: Sequence[float], through: Sequence[float]) -> float:
-    """How long forward waits for buckets that are `through` after these seconds of backward.
+    """Seconds that forward waits for buckets that are `through` so long after backward began.
 
     What backward reaches late, forward needs early: a bucket that is ready at 0.9 of the one is
     needed at 0.1 of the other.

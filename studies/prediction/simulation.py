@@ -40,7 +40,7 @@ class Hop(NamedTuple):
 
 
 def ring(ready: ArrayLike, steps: int, hop: Hop) -> Times:
-    """When each rank has sent and received `steps` messages round a ring.
+    """The times at which each rank has sent and received `steps` messages round a ring.
 
     `ready[i]` is when rank i can begin. In each step a rank sends its neighbour what it received in
     the step before (its own block in the first).
@@ -53,7 +53,7 @@ def ring(ready: ArrayLike, steps: int, hop: Hop) -> Times:
 
 
 def funnel(ready: Iterable[float], hop: Hop) -> Sequence[float]:
-    """When each message is at the root, in the order of arrival, if all go over the root's link.
+    """Arrival times of messages at the root, in order, if all go over the root's link.
 
     `ready[i]` is when sender i can begin; the link serves in the order of `ready`.
     """
@@ -86,7 +86,7 @@ class Cluster:
 
     @property
     def slowest(self) -> Link:
-        """What a ring over all ranks runs at: some of its messages take the slowest link."""
+        """The slowest link, which limits a ring over all ranks: some of its messages take it."""
         return max((level.link for level in self.levels if level.size > 1),
                    key=lambda link: link.seconds_per_byte, default=self.levels[0].link)
 
@@ -114,13 +114,13 @@ class Work:
         return self.ready[-1]
 
     def draw(self, ranks: int, random: np.random.Generator) -> list[Times]:
-        """By bucket, when each rank has it: a slow rank is slow in all of its step."""
+        """Times at which each rank has a bucket, by bucket: a slow rank is slow in all its step."""
         pace = np.exp(self.spread * random.standard_normal(ranks))
         return [at * pace for at in self.ready]
 
 
 def step_of(model: Calibration) -> Work:
-    """What each rank of a large cluster does: a quarter of the global batch, as on four nodes.
+    """The work of each rank in a large cluster: a quarter of the global batch, as on four nodes.
 
     Each has processors of its own, and gradients leave in Part Three's buckets.
     """
@@ -130,7 +130,7 @@ def step_of(model: Calibration) -> Work:
 
 
 Averaging = Callable[[Cluster, Sequence[Times], Sequence[float]], Times]
-"""When each rank has its means, given when each bucket was ready on each rank, and its bytes."""
+"""A function from ready times (by bucket and rank) and sizes to the times of the means, by rank."""
 
 
 def gather_scatter(cluster: Cluster, ready: Sequence[Times], sizes: Sequence[float]) -> Times:

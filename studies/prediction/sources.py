@@ -22,7 +22,7 @@ OWN = tuple(phase for phase in PHASES if phase != "sync")
 
 
 class Source(NamedTuple):
-    """What the model is calibrated on, and where that was measured."""
+    """The cells that the model is calibrated on, and the conditions of their measurement."""
 
     cells: list[Cell]
     machine: Machine
@@ -36,12 +36,12 @@ def read_source(paths: Sequence[Path], preflight: Path | None) -> Source:
     if len(paths) == 1 and paths[0].is_file():
         return _grid(paths[0])
     runs = find_runs(paths)
-    found = preflight or next((path / "preflight.json" for path in paths
-                               if (path / "preflight.json").exists()), None)
-    if found is None:
+    file = preflight or next((path / "preflight.json" for path in paths
+                              if (path / "preflight.json").exists()), None)
+    if file is None:
         raise UsageError("runs say how long averaging took, but not over what links: give "
                          "--preflight FILE, which scripts/preflight.py wrote on that cluster")
-    return _runs(runs, read_links(found), found)
+    return _runs(runs, read_links(file), file)
 
 
 def _grid(path: Path) -> Source:
@@ -54,7 +54,7 @@ def _grid(path: Path) -> Source:
 
 
 class Links(NamedTuple):
-    """The median link of a preflight: bytes and seconds; and on how many machines ranks were."""
+    """The median link of a preflight, in bytes and seconds, and the number of machines."""
 
     bytes_per_second: float
     latency: float
@@ -62,13 +62,13 @@ class Links(NamedTuple):
 
 
 def read_links(path: Path) -> Links:
-    """The median link of a preflight. Raises DataError when the file is none, or has no links."""
+    """The median link of a preflight. Raises DataError for another file, or one without links."""
     try:
-        found = read_json(path)
-        links = [link for row in found["links"] for link in row if link["bandwidth"]]
+        record = read_json(path)
+        links = [link for row in record["links"] for link in row if link["bandwidth"]]
         return Links(median(link["bandwidth"] for link in links),
                       median(link["round_trip"] for link in links) / 2,
-                      len({rank["machine"] for rank in found["ranks"]}))
+                      len({rank["machine"] for rank in record["ranks"]}))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{path} is no preflight with links that scripts/preflight.py wrote") from error

@@ -1,4 +1,4 @@
-"""What the model says, in lines of text: steps by strategy and rate, and what follows from them."""
+"""The model's predictions in lines of text: steps by strategy and rate, and conclusions."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -12,22 +12,22 @@ from studies.prediction.model import Machine
 
 NO_BAR = "not enough data for an error bar"
 
-def check_table(found: Sequence[Check]) -> str:
+def check_table(checked: Sequence[Check]) -> str:
     """Markdown: measured and predicted seconds of each unseen step, then the errors in a line."""
     rows = [(f"{each.nodes}, {each.rate}", each.name, f"{each.measured:.3f}", each.predicted.words,
-             f"{100 * each.error:+.1f} %") for each in found]
+             f"{100 * each.error:+.1f} %") for each in checked]
     head = ("nodes, rate", "strategy", "measured, s", "predicted, s", "error")
-    return f"{markdown_table(head, rows, texts=2)}\n\n{errors_in_words(found)}"
+    return f"{markdown_table(head, rows, texts=2)}\n\n{errors_in_words(checked)}"
 
 
-def errors_in_words(found: Sequence[Check]) -> str:
+def errors_in_words(checked: Sequence[Check]) -> str:
     """The median and the worst error, and how many of those with an error bar lie within it."""
-    worst = max(found, key=lambda each: abs(each.error))
-    barred = [each for each in found if each.predicted.error is not None]
+    worst = max(checked, key=lambda each: abs(each.error))
+    barred = [each for each in checked if each.predicted.error is not None]
     within = (f"{sum(each.is_within_bar for each in barred)} of the {len(barred)} with an error "
               "bar within it" if barred else NO_BAR)
-    middle = median(abs(each.error) for each in found)
-    return (f"{len(found)} steps of unseen cells: error {100 * middle:.1f} % in the median, "
+    middle = median(abs(each.error) for each in checked)
+    return (f"{len(checked)} steps of unseen cells: error {100 * middle:.1f} % in the median, "
             f"{100 * abs(worst.error):.1f} % at worst ({worst.name}, {worst.nodes} nodes, "
             f"{worst.rate}); {within}")
 
@@ -42,14 +42,14 @@ def step_table(model: Calibration, ranks: int, rates: Sequence[str | float]) -> 
 
 
 def rate_in_words(rate: str | float) -> str:
-    """As it was given; a measured one in Mbit/s."""
+    """A rate as it was given; a measured one in Mbit/s."""
     return rate if isinstance(rate, str) else f"{rate * 8 / 1e6:.0f} Mbit/s, measured"
 
 
 def which_strategy(model: Calibration, ranks: int, rate: str | float) -> str:
-    """The fastest one, and those that the error bars cannot tell from it."""
-    found = [(name, model.predict(name, ranks, payload_rate(rate))) for name in model.costs]
-    (best, seconds), *others = sorted(found, key=lambda each: each[1].seconds)
+    """Names the fastest strategy, and those that the error bars cannot tell from it."""
+    steps = [(name, model.predict(name, ranks, payload_rate(rate))) for name in model.costs]
+    (best, seconds), *others = sorted(steps, key=lambda each: each[1].seconds)
     text = f"{ranks} nodes, {rate_in_words(rate)}: {best}, {seconds.seconds:.3f} s a step "
     if seconds.error is None:
         return text + f"({why_no_bar(model, best, ranks)})"
@@ -67,7 +67,7 @@ def why_no_bar(model: Calibration, name: str, ranks: int) -> str:
 
 
 def bars_in_words(model: Calibration, cells: Sequence[Cell]) -> str:
-    """What the error bars are made of, or why there are none."""
+    """Explains the error bars, or why they are absent."""
     least, most = model.measured
     if all(error is None for error in model.errors.values()):
         return (f"{NO_BAR}: that takes {LEAST_CELLS} cells (numbers of nodes, or rates), and here "
@@ -78,7 +78,7 @@ def bars_in_words(model: Calibration, cells: Sequence[Cell]) -> str:
 
 
 def processors_in_words(machine: Machine, shared: bool) -> str:
-    """For which nodes the predictions are."""
+    """Says for which nodes the predictions are."""
     cores = f"{machine.cores} cores"
     if shared:
         return (f"nodes: hosts that share {machine.machines} machine"
@@ -111,15 +111,15 @@ def scaling_table(model: Calibration, rates: Sequence[str | float]) -> str:
     """
     most, rows = model.measured[1], []
     for name in model.costs:
-        found = [stops_paying(model, name, payload_rate(rate), most) for rate in rates]
+        paying = [stops_paying(model, name, payload_rate(rate), most) for rate in rates]
         rows.append((name, *(f"{'all ' * (ranks == most)}{ranks} node{'s' * (ranks > 1)}, "
-                             f"{speed:.0f} images/s" for ranks, speed in found)))
+                             f"{speed:.0f} images/s" for ranks, speed in paying)))
     table = markdown_table(("another node pays up to", *map(rate_in_words, rates)), rows)
     return f"{table}\n\n{limits_in_words(model)}"
 
 
 def limits_in_words(model: Calibration) -> str:
-    """How far the measurements let anybody say what another node brings."""
+    """Says how far measurements support the number of nodes that pay."""
     least, most = model.measured
     one = "" if least == 1 else " One node was not measured; its step is computed from theirs."
     return (f"{most} nodes are the most that were measured: whether more than \"all {most}\" pay "

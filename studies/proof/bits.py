@@ -1,4 +1,4 @@
-"""To the bit: what virtual nodes learn on any number of ranks, against what one rank learns.
+"""Compares virtual nodes on any number of ranks with one rank, to the bit.
 
 One rank's weights are hashed after every step, and kept at the end. Every other training compares
 its own; where a bit differs, both train once more to say which step, tensor and element came first.
@@ -51,10 +51,10 @@ class Wanted:
 
 def digest(tensors: Iterable[Tensor]) -> str:
     """A hash of the tensors' bytes, in order."""
-    found = hashlib.blake2b(digest_size=8)
+    hasher = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
-        found.update(_bytes(tensor).data)
-    return found.hexdigest()
+        hasher.update(_bytes(tensor).data)
+    return hasher.hexdigest()
 
 
 def _bytes(tensor: Tensor) -> np.ndarray:
@@ -62,12 +62,12 @@ def _bytes(tensor: Tensor) -> np.ndarray:
 
 
 def differing_bits(mine: Tensor, other: Tensor) -> int:
-    """In how many bits two tensors of one shape and dtype differ."""
+    """The number of bits in which two tensors of one shape and dtype differ."""
     return int(np.unpackbits(_bytes(mine) ^ _bytes(other)).sum())
 
 
 def first_element(mine: Tensor, other: Tensor) -> str:
-    """Which element of two tensors differs first, and its two values."""
+    """Names the first element in which two tensors differ, and its two values."""
     size = mine.element_size()
     unlike = (_bytes(mine) ^ _bytes(other)).reshape(-1, size).any(axis=1)
     at = int(unlike.argmax())
@@ -101,7 +101,7 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Reference:
-    """What one rank learned on all virtual nodes, in a file."""
+    """The results of one rank that computed all virtual nodes, in a file."""
 
     problem: Problem
     path: Path
@@ -152,7 +152,7 @@ class Reference:
 
 def compared(reference: Reference, strategies: Mapping[str, Strategy],
              sizes: Iterable[int]) -> Iterator[Case]:
-    """Every strategy on every number of ranks."""
+    """Compares every strategy on every number of ranks."""
     for size in sizes:
         for name, strategy in strategies.items():
             yield reference.compare(name, strategy, size)
@@ -196,8 +196,8 @@ def _compared_here(problem: Problem, strategy: Strategy, path: Path) -> Outcome:
         for place, (count, pair) in enumerate(zip(counts, pairs, strict=True)):
             if count:
                 firsts.setdefault(name, (place, first_element(*pair)))
-    begins = min((place for place, found in hashes.found.items()
-                  if reference["hashes"].get(place) != found), default=None)
+    begins = min((place for place, mine in hashes.found.items()
+                  if reference["hashes"].get(place) != mine), default=None)
     return Outcome(bits, firsts, begins, _whole(learned))
 
 
@@ -213,7 +213,7 @@ def _whole(learned: Mapping[str, Any]) -> str:
 
 
 def _names(problem: Problem) -> tuple[list[str], list[str]]:
-    """Of the parameters, in the optimizer's order, and of the buffers."""
+    """Names of the parameters, in the optimizer's order, and of the buffers."""
     model, _, optimizer = create_training(problem.settings, problem.load(),
                                           Node(World(), torch.device("cpu"), 1))
     known: dict[nn.Parameter, str] = {each: name for name, each in model.named_parameters()}

@@ -1,4 +1,4 @@
-"""How far the weights are from one rank's after each step: the curve that a proof draws.
+"""Differences of the weights from one rank's after each step: the curve that a proof draws.
 
 One rank's weights are kept; every other training compares its own in passing, since copies of
 each would be gigabytes. Both are handed each weight as the optimizer has changed it.

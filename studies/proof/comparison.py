@@ -1,4 +1,4 @@
-"""How far trajectories may be apart, and how far they are. Pure: tensors in, numbers out.
+"""Gaps between trajectories, and the bounds on them. Pure: tensors in, numbers out.
 
 Exact arithmetic would give N ranks the very trajectory of one. Rounding does not, because sums are
 split otherwise, and every step passes the differences on to the next. So there are two bounds:
@@ -37,11 +37,11 @@ class Gap(NamedTuple):
 
 
 Gaps = Mapping[str, Gap]
-"""By quantity."""
+"""Gaps by quantity."""
 
 
 def differences(reference: Mapping[str, list[Tensor]], other: Mapping[str, list[Tensor]]) -> Gaps:
-    """How far `other` is from `reference`, both as studies.proof.trajectory describes them.
+    """Gaps between `other` and `reference`, both as studies.proof.trajectory describes them.
 
     Raises ValueError when they do not even have the same number of tensors of the same shapes.
     """
@@ -85,12 +85,12 @@ def bounds(reference: Mapping[str, list[Tensor]], summands: int, perturbed: Iter
     layers = sum(weight.dim() > 1 for weight in reference["weights"])
     scale = 2 * layers * sqrt(summands) * torch.finfo(reference["weights"][0].dtype).eps
     measured = worst([*perturbed, dict.fromkeys(QUANTITIES, Gap(0.0, 0.0))])
-    found = {}
+    gaps = {}
     for name in QUANTITIES:
         top = largest(reference[name])
         allowed = min(limit, max(scale * top, FACTOR * measured[name].absolute))
-        found[name] = Gap(allowed, allowed / (top or 1.0))
-    return found
+        gaps[name] = Gap(allowed, allowed / (top or 1.0))
+    return gaps
 
 
 def beyond(gaps: Gaps, allowed: Gaps) -> list[str]:

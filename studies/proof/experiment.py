@@ -51,7 +51,7 @@ class Case:
 
     @property
     def verdict(self) -> str:
-        """A word or two, or what failed."""
+        """The verdict in a word or two, or the failure."""
         if self.beyond is None:
             return "measured"
         if not self.is_meant_to_agree and self.beyond:
@@ -61,13 +61,13 @@ class Case:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it breaks the promise of one trajectory."""
+        """True if it breaks the promise of one trajectory."""
         return bool(self.beyond) and self.is_meant_to_agree
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What one rank learned, in a file; what rounding does to it; the bounds that follow."""
+    """The results of one rank, in a file; their changes by rounding; and the bounds that follow."""
 
     problem: Problem
     path: Path
@@ -75,7 +75,7 @@ class Reference:
     allowed: Gaps
 
     def measure(self, name: str, strategy: Strategy, world_size: int, **changed: Any) -> Case:
-        """How far any of `world_size` ranks is from one rank, settings `changed` or not."""
+        """Gaps between `world_size` ranks and one rank, with settings `changed` or not."""
         settings = replace(self.problem.settings, **changed)
         gaps, by_step, tensors = zip(*run_ranks(world_size, _apart_here, replace(
             self.problem, settings=settings), strategy, self.path), strict=True)
@@ -84,7 +84,7 @@ class Reference:
 
     def judge(self, name: str, strategy: Strategy, world_size: int, is_meant_to_agree: bool = True,
               **changed: Any) -> Case:
-        """The same, held to the bounds."""
+        """Measures a case, and holds it to the bounds."""
         case = self.measure(name, strategy, world_size, **changed)
         return replace(case, beyond=beyond(case.gaps, self.allowed),
                        is_meant_to_agree=is_meant_to_agree, tensor=self._first_tensor(case))
@@ -119,7 +119,7 @@ def create_reference(problem: Problem, path: Path, limit: float = float("inf")) 
 
 def judged(reference: Reference, strategies: Mapping[str, Strategy], sizes: Iterable[int],
            are_meant_to_agree: bool = True) -> Iterator[Case]:
-    """Every strategy on every number of ranks, held to the reference's bounds."""
+    """Compares every strategy on every number of ranks, held to the reference's bounds."""
     for size in sizes:
         for name, strategy in strategies.items():
             yield reference.judge(name, strategy, size, are_meant_to_agree)
@@ -138,7 +138,7 @@ def accumulated(reference: Reference, passes: Iterable[int]) -> Iterator[Case]:
 
 
 def local_statistics(reference: Reference, sizes: Iterable[int]) -> Iterator[Case]:
-    """How far ranks end from one rank when each normalises by its own shard's statistics.
+    """Gaps between ranks and one rank when each normalises by its own shard's statistics.
 
     Measured with one strategy, as all do the same; not judged: it cannot agree. The reference must
     have synchronised statistics, which on one rank are local ones. Nothing without batch norm.
@@ -150,7 +150,7 @@ def local_statistics(reference: Reference, sizes: Iterable[int]) -> Iterator[Cas
 
 
 def in_float32(reference: Reference, sizes: Iterable[int]) -> Iterator[Case]:
-    """How far float32 takes one rank, and as many as there may be, from a reference in float64.
+    """Gaps that float32 causes, on one rank and on the most ranks, from a reference in float64.
 
     Measured, not judged: rounding alone leads one rank away, and several must be no further off.
     """
@@ -168,7 +168,7 @@ def _save(problem: Problem, path: Path) -> None:
 
 def _apart_here(problem: Problem, strategy: Strategy,
                 path: Path) -> tuple[Gaps, list[float], Mapping[str, list[float]]]:
-    """How far this rank's training ends from one rank's; its weights on the way; each tensor."""
+    """Gaps between this rank's training and one rank's: at the end, by step, and by tensor."""
     reference = _load(path)
     compared = Compared(problem.steps, reference[KEPT])
     learned = trajectory(problem, strategy, compared)

@@ -52,7 +52,7 @@ def _cell(gap: Gap) -> str:
 
 
 def conclusion(cases: Sequence[Case]) -> str:
-    """What all cases together have shown."""
+    """The conclusion from all cases together."""
     failed = sum(case.has_failed for case in cases)
     if failed:
         return f"{failed} of {len(cases)} cases FAILED"
@@ -79,7 +79,7 @@ def write_report(output: Path, tables: Sequence[tuple[Reference, list[Case]]],
 
 
 def _head(shown: str, command: str, made_on: dict[str, Any]) -> str:
-    """What stands above the tables: the answer, the command, what it ran on, how to read it."""
+    """The text above the tables: the answer, the command, what it ran on, how to read it."""
     return "\n\n".join([
         "# Do N ranks learn what one rank learns?", f"{shown[0].upper()}{shown[1:]}.",
         f"    {command}",

@@ -1,4 +1,4 @@
-"""What may stand in the seam: one rank alone, the strategies, and perturbations that only round.
+"""Candidates for the seam: one rank alone, the strategies, and perturbations that only round.
 
 A strategy wires a model and this rank's loader as one of the three mains does.
 """
@@ -23,7 +23,7 @@ from PartTwo.strategies import DEFAULTS, SyncOptions, create_strategy
 
 
 class Wiring(NamedTuple):
-    """What the training loop is given: model, this rank's batches, and the seam."""
+    """The arguments of the training loop: model, this rank's batches, and the seam."""
 
     model: nn.Module
     loader: Loader
@@ -74,7 +74,7 @@ def _alone_on(shards: int | None, model: nn.Module, loader: Loader) -> Wiring:
 
 
 def on_virtual_nodes(settings: Settings) -> Mapping[str, Strategy]:
-    """Those of Parts Two and Three that can add in the order of --virtual-nodes."""
+    """The strategies of Parts Two and Three that can add in the order of --virtual-nodes."""
     options = SyncOptions(settings.bucket_mb, virtual_nodes=settings.virtual_nodes)
     return {**{name: partial(by_hand, name, options=options) for name in VIRTUAL_SYNC_NAMES},
             "ddp": partial(_ddp_on_virtual_nodes, options)}
@@ -86,7 +86,7 @@ def _ddp_on_virtual_nodes(options: SyncOptions, model: nn.Module, loader: Loader
 
 
 def local_strategies(every: int) -> Mapping[str, Strategy]:
-    """Those that are other algorithms, with a round after every `every` steps."""
+    """The strategies that are other algorithms, with a round after every `every` steps."""
     return {name: partial(by_hand, name, options=SyncOptions(every=every))
             for name in LOCAL_SYNC_NAMES}
 

@@ -1,4 +1,4 @@
-"""What one rank learns: the real loop over the real loaders, whatever stands in the seam."""
+"""Records a training: the real loop over the real loaders, with any strategy in the seam."""
 
 import json
 import tempfile
@@ -32,12 +32,14 @@ from common.training import train
 from studies.proof.strategies import Strategy
 
 Look = Callable[[int, int, Tensor], None]
-"""Is called as look(step, place, weight) when the optimizer has taken that step, counted from 1,
-with the parameter at that place of its groups."""
+"""Called as look(step, place, weight) after the optimizer's step of that number, from 1.
+
+`weight` is the parameter at that place of the optimizer's groups.
+"""
 
 
 def look_away(step: int, place: int, weight: Tensor) -> None:
-    """The look of those who need no curve."""
+    """Does nothing: the look without a curve."""
 
 
 class Recorder:
@@ -82,7 +84,7 @@ gradients" as the optimizer was given them, "weights", "statistics" (this rank's
 
 @dataclass(frozen=True)
 class Problem:
-    """What is trained: `settings`, and the workload that they name.
+    """The training to compare: `settings`, and the workload that they name.
 
     `settings.batch_norm` may also be "frozen". `samples` thins the training set out to so many;
     `row` is for a workload that is not in the table, and must be importable as every argument.
@@ -106,7 +108,7 @@ class Problem:
 
 
 class NoCheckpoints(Checkpoints):
-    """Files take longer than a few steps. All else that saving does is done."""
+    """Skips files, which take longer than a few steps; all else that saving does is done."""
 
     def save(self, *_: Any, **__: Any) -> None:
         """Writes nothing."""

@@ -87,7 +87,7 @@ def _daemon(command: Sequence[str], folder: Path) -> Iterator[None]:
 
 
 def ask(environment: dict[str, str], *command: str) -> str:
-    """What a SLURM command prints."""
+    """Returns the output of a SLURM command."""
     return subprocess.run(command, env=environment, capture_output=True, text=True).stdout.strip()
 
 

@@ -50,7 +50,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def host(hosts: Box, rank: int, part: str, folder: Path, name: str) -> Program:
-    """torchrun on a host with a disk of its own."""
+    """The torchrun of a host, with its own folder as a disk."""
     run = ["--nnodes", "3:4", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", "one",
            "--rdzv-endpoint", f"{MASTER}:29400", "--local-addr", f"10.77.0.{rank + 1}",
            "--rdzv-conf", "last_call_timeout=15", "--max-restarts", "20",
@@ -85,7 +85,7 @@ def on(hosts: Box, programs: list[Program]) -> Iterator[None]:
 
 
 def train(ranks: int, folder: Path) -> bool:
-    """Whether by the leader's log so many ranks are training: they have finished a step."""
+    """True if so many ranks are training by the leader's log: they have finished a step."""
     events = list(read_events(folder / "metrics_rank0.jsonl"))
     starts = [place for place, event in enumerate(events) if event["event"] == "start"]
     return (bool(starts) and events[starts[-1]]["world_size"] == ranks
@@ -114,7 +114,7 @@ def test_a_host_is_killed_and_comes_back_and_no_bit_is_different(part, tmp_path)
 
 
 def undisturbed(part: str, folder: Path) -> Path:
-    """Where one rank has left the same run."""
+    """Trains the same run on one rank; returns its folder."""
     folder.mkdir()
     alone = program(part, ["--num-nodes", "1", *FLAGS, *RUNS[part][1], "--output-dir", str(folder)],
                     folder, "alone", before=plant)
@@ -123,7 +123,7 @@ def undisturbed(part: str, folder: Path) -> Path:
 
 
 def end_of(run: Path) -> dict[str, Any]:
-    """What a run has come to: each tensor as bytes, and the epochs' losses."""
+    """The results of a run: each tensor as bytes, and the epochs' losses."""
     contents = checkpoint_file.read(run / "checkpoints" / f"Epoch_{EPOCHS}.pt")
     momentum = contents["optimizer_state_dict"]["state"]
     tensors = contents["model_state_dict"] | {

@@ -1,4 +1,4 @@
-"""What docs/cluster.md says of ports is enough: hosts that drop all else train.
+"""The ports in docs/cluster.md are enough: hosts that drop all other packets train.
 
 Mutations that turn this red: a range in the document's firewall other than the one that it sets;
 the range of the first rank for that of the host in the sentence of broken_link.
@@ -18,7 +18,7 @@ HOSTS = 3
 
 
 def commands_of_the_document() -> list[str]:
-    """As printed, for the network of the box."""
+    """The document's commands, for the network of the box."""
     section = (ROOT / "docs/cluster.md").read_text().partition("## Which ports to open")[2]
     block = section.partition("```\n")[2].partition("```")[0]
     return block.replace("10.0.0.0/24", "10.77.0.0/16").splitlines()

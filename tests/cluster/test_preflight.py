@@ -156,7 +156,7 @@ DEBIAN = "127.0.0.1 localhost\n127.0.1.1 {name}\n" + "".join(
 
 
 def debian_hosts() -> dict:
-    """What Debian's installer writes: the host's own name means 127.0.1.1."""
+    """The hosts files of Debian's installer: the host's own name means 127.0.1.1."""
     return {rank: partial(with_hosts, DEBIAN.format(name=f"node{rank}")) for rank in range(4)}
 
 

@@ -1,4 +1,4 @@
-"""What a rank prints as the command to resume can be run, and starts what its launcher started.
+"""The resume command that a rank prints can be run, and starts the ranks that its launcher started.
 
 Mutations that turn this red: print the rank's own command under RUN_COMMAND too; drop keep_command
 from a launcher, or its test for an outer one; leave the variables out of it; quote with "$*".
@@ -133,7 +133,7 @@ def test_the_printed_command_starts_the_same_ranks_again(name, project):
 
 
 def constant(words: list[str]) -> list[str]:
-    """What two starts have in common: all but the free port."""
+    """The words that two starts have in common: all but the free port."""
     return [word for before, word in zip(["", *words], words, strict=False)
             if before != "--master-port"]
 

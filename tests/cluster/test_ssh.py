@@ -90,7 +90,7 @@ def test_the_folder_of_logs_may_lie_among_the_results(ssh, tmp_path):
 
 
 def connections(ssh: str) -> int:
-    """How often somebody has logged in."""
+    """The number of logins so far."""
     return (Path(ssh.split()[-1]).parent / "sshd.log").read_text().count("Accepted publickey")
 
 

@@ -1,6 +1,6 @@
 """The literal parts on a GPU learn what they learn on the CPU; the seam's strategies over NCCL.
 
-Marked `cuda`: skipped, with the reason, where there is no GPU (or no two for the last test).
+Marked `cuda`: skipped, with the reason, without a GPU (or two, for the last test).
 
 Mutations that turn this red: keep the images on the CPU in InMemoryLoader; leave `device` out of
 evaluation; choose gloo for a CUDA device; give every local rank the first GPU.

@@ -1,9 +1,9 @@
-"""What differs between two folders of one run: whole checkpoints, logs, metrics and reports.
+"""Differences between two folders of one run: whole checkpoints, logs, metrics and reports.
 
     for line in differences(undisturbed, resumed): print(line)
 
-Left out are times and memory. A resumed run says some things again, and that it goes on: of a log's
-lines the repeated ones count once, and so do starts and notes among the metrics.
+Times and memory are ignored. A resumed run repeats some lines, and says that it goes on: repeated
+lines of a log count once, and so do starts and notes among the metrics.
 """
 
 import json
@@ -78,7 +78,7 @@ def _events(path: Path) -> Iterator[Entries]:
 
 
 def _metrics(path: Path) -> Iterator[tuple[str, Any]]:
-    """By kind and number; a start's position and a note on it are a resumed run's own."""
+    """Events by kind and number, without a resumed run's start position and its note on it."""
     events: dict[str, list[Entries]] = {}
     for event in _events(path):
         kind = event.pop("event")

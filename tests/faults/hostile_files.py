@@ -84,7 +84,7 @@ IN_PLACE: tuple[Callable[[Path], object], ...] = (
 
 
 def put_in_place(path: Path, chance: Chance) -> None:
-    """Puts something that is no file, or an endless one, in the place of the file."""
+    """Puts something that is not a file, or an endless one, in the place of the file."""
     path.unlink()
     chance.choice(IN_PLACE)(path)
 

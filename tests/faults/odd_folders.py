@@ -52,7 +52,7 @@ def as_pillow_reads(path: Path) -> np.ndarray:
 
 
 def write_odd_folder(folder: Path, chance: random.Random) -> Expected:
-    """Fills `folder`, which must not exist, with classes; up to three entries are no images."""
+    """Fills `folder`, which must not exist, with classes; up to three entries are not images."""
     folder.mkdir(parents=True)
     names = chance.sample(NAMES, chance.randint(1, 4))
     for name in names:
@@ -70,7 +70,7 @@ def write_odd_folder(folder: Path, chance: random.Random) -> Expected:
 
 
 def expected_of(folder: Path) -> Expected:
-    """What the rules in words say: classes by name, images by name, hidden ones left out."""
+    """The result by the rules: classes by name, images by name, without hidden ones."""
     known = {suffix for suffix, name in Image.registered_extensions().items()
              if name in Image.OPEN and name not in ("EPS", "WMF", "BUFR", "GRIB", "HDF5", "MPEG")}
     images, classes, unreadable = [], [], []

@@ -45,14 +45,14 @@ VICTIMS = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2), (0, 1, 2))
 
 
 class Cell(NamedTuple):
-    """What is trained, and how."""
+    """The training of a case, and its conditions."""
 
     strategy: str
     workload: str
     precision: str
 
     def programs(self, folder: Path) -> list[Program]:
-        """Its ranks, ready to start, or to go on with what is in `folder`."""
+        """The ranks of the cell, ready to start, or to resume the run in `folder`."""
         part = STRATEGIES[self.strategy].split("/")[0]
         flags = [*WORKLOADS[self.workload], "--precision", self.precision, "--resume", "auto",
                  "--output-dir", str(folder), "--log-every", "2"]
@@ -67,7 +67,7 @@ CELLS = [Cell(*each) for each in product(STRATEGIES, WORKLOADS, PRECISIONS)]
 
 
 class Kill(NamedTuple):
-    """Who is killed, and when: `moment` is a share of the undisturbed run's seconds."""
+    """The ranks to kill, and when: `moment` is a fraction of the undisturbed run's seconds."""
 
     number: int
     cell: Cell
@@ -121,14 +121,14 @@ def undisturbed(cell: Cell, folder: Path) -> tuple[Path, float]:
 
 
 def fresh(folder: Path) -> Path:
-    """Where every run is: paths are in checkpoints and reports too."""
+    """An empty place, the same for every run: paths are in checkpoints and reports too."""
     run = folder / "run"
     shutil.rmtree(run, ignore_errors=True)
     return run
 
 
 def tried(kill: Kill, folder: Path) -> dict[str, Any] | None:
-    """What came of the kill; None where all ranks had ended before it."""
+    """The outcome of the kill; None if all ranks had ended before it."""
     reference, seconds = undisturbed(kill.cell, folder)
     run = fresh(folder)
     killed, _ = launch(kill.cell, run, kill.victims, kill.moment * seconds)
@@ -148,7 +148,7 @@ def tried(kill: Kill, folder: Path) -> dict[str, Any] | None:
 
 
 def complaints(kill: Kill, outcomes: list[Outcome]) -> Iterator[str]:
-    """What the ranks that were left should have said: which rank is lost."""
+    """Complaints about the ranks that were left, each of which should name the lost one."""
     for rank, (code, output) in enumerate(outcomes):
         if code == LOST:
             lines = error_lines(output)

@@ -22,7 +22,7 @@ from tests.runs import Case, end_of, same_bits
 
 
 def test_a_pause_of_all_ranks_is_no_loss(tmp_path, undisturbed):
-    """As when a terminal stops and continues a job, or a machine is suspended."""
+    """A terminal that stops and continues a job, or a suspended machine, pauses all ranks so."""
     case = Case("all-reduce", 3, "memory", 3, 0)
     with running(case, tmp_path, pause=0.15) as programs:
         wait_for(tmp_path, "training", 12)  # all have heard of each other

@@ -104,7 +104,7 @@ def attacked(folder: Path) -> list[tuple[int | None, str]]:
 
 @pytest.mark.slow
 def test_an_intruder_in_the_place_of_a_rank_is_told_within_the_timeout(tmp_path):
-    """Of two ranks the one with the greater port connects, so half of the tries hit nothing."""
+    """The rank with the greater port of the two connects, so half of the tries hit nothing."""
     for number in range(TRIES):
         outcomes = attacked(tmp_path / str(number))
         if [code for code, _ in outcomes] != [0, 0]:

@@ -45,7 +45,7 @@ def speak_http(connection: socket.socket) -> None:
 
 
 def refuse_as_http(connection: socket.socket) -> None:
-    """As servers do that do not wait for the end of a line that cannot be a request's."""
+    """Answers like servers that do not wait for the end of a line that cannot be a request's."""
     connection.recv(1024)
     connection.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
     connection.close()

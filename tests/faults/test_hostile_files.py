@@ -114,7 +114,7 @@ def ended(kind: Kind, folder: Path, mark: Path) -> Outcome:
 
 
 def complaint(kind: Kind, name: str, seed: int, sound: Path, folder: Path) -> str:
-    """What is wrong with how the program took the damaged file; nothing if it is as it should."""
+    """Describes the program's mistakes in taking the damaged file; "" if it made none."""
     chance = random.Random(f"{name} {seed}")
     hostile.fresh_copy(sound, folder)
     damage = chance.choice(kind.damages)

@@ -43,7 +43,7 @@ def move_away(folder: Path) -> None:
 
 
 def begin_another_run(folder: Path) -> None:
-    """In another process, which has the lock until this one ends."""
+    """Begins another run in a process that has the lock until this one ends."""
     shutil.rmtree(folder)
     import multiprocessing
 

@@ -149,7 +149,7 @@ def disturb(fault: str, folder: Path, seed: int) -> None:
 
 
 def plant_sleeper(folder: Path, step: int) -> None:
-    """As plant_phases, and this rank falls asleep in Python in the given step."""
+    """Does as plant_phases, and this rank falls asleep in Python in the given step."""
     from common.run import run
 
     plant_phases(folder)

@@ -44,7 +44,7 @@ def reader() -> None:
 
 
 def disturbed(step: int, seed: int) -> None:
-    """As `reader`; with a step, the folder is damaged again while the run goes on."""
+    """Does as `reader`; with a step, the folder is damaged again while the run goes on."""
     after_step(step, lambda folder: spoil(folder, random.Random(seed)))
     obey_permissions()
 

@@ -1,7 +1,7 @@
 """Folders of images with odd contents are read as Pillow reads them, or refused in a sentence.
 
 500 of them in the slow run: pipes, sockets, devices, links to nowhere and to themselves, damaged
-and empty files, files that vanish, names that are no text or move a cursor.
+and empty files, files that vanish, names that are not text or move a cursor.
 
 Mutations that turn this red: open an image without O_NONBLOCK and without looking at what it is;
 leave `formats` out of Image.open; encode names in _fingerprint as strict UTF-8; drop `visible` from

@@ -105,7 +105,7 @@ def test_many_signals(case, phase, number, told, tmp_path, undisturbed):
     (Case("PartOne", 1, "workers", 4, 5), signal.SIGUSR1),
     (Case("all-reduce", 2, "workers", 4, 11), signal.SIGTERM)], ids=str)
 def test_a_signal_to_every_process_of_the_job(case, number, tmp_path, undisturbed):
-    """As a scheduler sends it: the loader's workers must not leave before the step is done."""
+    """A scheduler sends it so: the loader's workers must not leave before the step is done."""
     check(case, "training", number, None, tmp_path, undisturbed, tell=os.killpg)
 
 
@@ -185,7 +185,7 @@ def read_all(terminal: int, shown: bytearray) -> None:
 
 
 def lines_of(shown: str) -> list[str]:
-    """What stands on a wide screen in the end."""
+    """The lines that stand on a wide screen in the end."""
     lines = []
     for text in shown.split("\n"):
         line = ""

@@ -1,4 +1,4 @@
-"""What can go wrong before the first step: one sentence, the right exit code, on every rank.
+"""Failures before the first step: one sentence, the right exit code, on every rank.
 
 Each test names the rank or the file at fault. Mutations that turn this red: drop `publish` from
 rendezvous.join (the other ranks wait); drop a topic from require_one_run; drop the comparison with

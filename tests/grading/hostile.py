@@ -287,7 +287,7 @@ def folder_of(submissions: Sequence[Hostile], folder: Path) -> list[Place]:
 
 
 def complaint(grade: Grade, folder: Path, before: int) -> str:
-    """What a submission has reached that it should not; "" for nothing."""
+    """Says how a submission has got more than it should; "" if it has not."""
     if grade.diagnosis is None or report.points(grade) >= 100:
         return "it has full marks"
     told = report.as_text(grade)

@@ -28,7 +28,7 @@ def planted(path: Path) -> list[str]:
 
 
 def expected(path: Path, name: str) -> str:
-    """The diagnosis that a strategy was written for; "right" where there is none."""
+    """The diagnosis that a strategy was written for; "right" for a strategy without a mistake."""
     kind = name.partition("__")[0].replace("_", "-")
     return "right" if path == RIGHT else OTHER_IDS.get(kind, kind)
 

@@ -42,7 +42,7 @@ def is_isolated(request, monkeypatch) -> bool:
 
 @pytest.fixture(scope="module", autouse=True)
 def fork_server() -> None:
-    """Is there before processes are counted, whichever test comes first."""
+    """Starts the forkserver before processes are counted, whichever test comes first."""
     isolation.is_possible()
 
 

@@ -1,4 +1,4 @@
-"""What may have happened to a gradient is recognised by its numbers alone, without processes.
+"""The cause of a wrong gradient is recognised by its numbers alone, without processes.
 
 Mutations that turn this red: a row of HYPOTHESES less; ENOUGH = 0 (a tensor of one number is any
 sum); the last step's instead of this step's samples in Truth.counts; `first_step=0` for stale, or
@@ -25,12 +25,12 @@ from studies.grading.training import RATE
 EQUAL, UNEVEN, ODD = EVERYWHERE[:3]
 ENOUGH, SECRET = 1 << 30, 7
 Result = Callable[[Truth, int, int, int], np.ndarray]
-"""What stands in a gradient, as result(truth, step, rank, tensor)."""
+"""A function from (truth, step, rank, tensor) to the numbers of a gradient."""
 
 
 def simulated(result: Result, scenario: Scenario = EQUAL, world: int = 3, sent: int = 0,
               tolerance: float = 0.0) -> Outcome:
-    """As if a strategy had left these numbers on every rank."""
+    """The outcome of a strategy that left these numbers on every rank."""
     facts = truth(scenario, world, SECRET)
     steps = []
     for step in range(scenario.steps):

@@ -41,7 +41,7 @@ def seen(scenario=BASIC) -> Seen:
 
 
 def arrived(data: bytes, most: int = 1 << 20):
-    """What the grader makes of these bytes and the end of the stream."""
+    """The grader's reading of these bytes and the end of the stream."""
     theirs, ours = socket.socketpair()
     channel = Channel(ours)
     with ours, theirs:
@@ -76,7 +76,7 @@ def test_an_honest_answer_arrives_as_it_was_sent(scenario):
 
 
 def forged() -> dict[str, bytes]:
-    """Frames that are no answer to ORDER."""
+    """Frames that are not an answer to ORDER."""
     header, body = as_frame(seen(), ORDER)
     pickled = pickle.dumps(seen())
     deep = b"[" * 60_000
@@ -104,7 +104,7 @@ def forged() -> dict[str, bytes]:
 
 
 def test_frames_that_arrive_together_are_read_one_after_the_other():
-    """As a rank's first two are on a busy machine; but none before the next order is sent."""
+    """A rank's first two arrive so on a busy machine; further ones wait for the next order."""
     theirs, ours = socket.socketpair()
     channel = Channel(ours)
     with ours, theirs:

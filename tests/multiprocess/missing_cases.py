@@ -30,7 +30,7 @@ FROZEN, UNUSED, THAWS, FREEZES, PLAIN = "frozen", "never used", "thaws", "freeze
 
 @dataclass(frozen=True)
 class Case:
-    """What the seed decides; `is_uneven` lets ranks differ in what they train."""
+    """The choices that the seed decides; `is_uneven` lets ranks differ in what they train."""
 
     seed: int
     is_uneven: bool = False
@@ -46,7 +46,7 @@ class Case:
 
     @cached_property
     def passes(self) -> int:
-        """Of a rank in a step, where there are no virtual nodes."""
+        """The passes of a rank in a step, without virtual nodes."""
         return 1 + self.seed % 2
 
     @cached_property
@@ -143,7 +143,7 @@ def coefficients(case: Case, whose: int, step: int, turn: int) -> list[Tensor]:
 
 
 def uses_of(case: Case, rank: int, whose: int, step: int, turn: int) -> list[str]:
-    """Those of the shard `whose`, which are backward's only where the rank trains something."""
+    """The uses by the shard `whose`, which are backward's only if the rank trains something."""
     found = case.uses(whose % case.ranks, step, turn + whose)
     if all(use == ABSENT or not trained for use, trained
            in zip(found, case.trains(rank, step), strict=False)):
@@ -183,7 +183,7 @@ def backward(case: Case, model: nn.Module, rank: int, step: int, whose: int, tur
 
 
 def seam(name: str, model: nn.Module, options: SyncOptions) -> tuple[nn.Module, GradientSync]:
-    """What computes the loss, and what averages."""
+    """The module that computes the loss, and the strategy that averages."""
     if name == "ddp":
         replica = DistributedDataParallel(model, **OWN_BUFFERS, **buckets(options.bucket_mb))
         return replica, (AveragedOnVirtualNodes(replica, options) if options.virtual_nodes

@@ -36,7 +36,7 @@ def small(seed: int = 1) -> nn.Sequential:
 
 
 class Setting:
-    """What a loop is given, with one `fault` planted in it; rank 1 is the one at fault."""
+    """The arguments of a loop, with one `fault` planted in it; rank 1 is the one at fault."""
 
     def __init__(self, fault: str) -> None:
         self.fault, self.rank = fault, dist.get_rank()
@@ -65,13 +65,13 @@ class Setting:
             sampler.set_epoch(epoch)
 
     def continues(self) -> bool:
-        """Whether a loop skips the rest of this batch, as one does where a loss is not finite."""
+        """True if the loop skips the rest of this batch, as for a loss that is not finite."""
         is_now = self.steps == 4 and self.has("continued") and not self.has_continued
         self.has_continued |= is_now
         return is_now
 
     def before_step(self) -> None:
-        """Between backward and step; where the rank at fault ends, or stops, in the fifth."""
+        """Runs between backward and step; in the fifth step the rank at fault ends, or stops."""
         self.steps += 1
         if self.has("clipped"):
             nn.utils.clip_grad_norm_(self.model.parameters(), 0.01)
@@ -84,7 +84,7 @@ class Setting:
 
 
 def ddp_loop(here: Setting) -> nn.Module:
-    """As most people write it."""
+    """A loop with DistributedDataParallel, in its most common form."""
     model = DistributedDataParallel(here.model)
     optimizer = torch.optim.SGD(model.parameters(), lr=here.rate, momentum=0.9)
     if here.has("begin"):

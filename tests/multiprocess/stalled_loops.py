@@ -116,7 +116,7 @@ class Disturbed:
         self.optimizer.step()
 
     def before(self, inputs: Tensor) -> None:
-        """What happens before the model is called."""
+        """Runs before the model is called."""
         if self.case.kind in (*LINKS, LOST):
             time.sleep(0.1)
             print("step", self.step, flush=True)
@@ -134,7 +134,7 @@ class Disturbed:
             self.model(inputs)
 
     def evaluate(self) -> None:
-        """On one rank alone, for long, while the others wait."""
+        """Evaluates on one rank alone, for long, while the other ranks wait."""
         if self.is_culprit():
             self.inner.eval()
             with torch.no_grad():
@@ -144,7 +144,7 @@ class Disturbed:
         dist.barrier()
 
     def after(self) -> None:
-        """What happens when the loop is over, but not yet the witness's context."""
+        """Runs after the loop, but before the witness's context ends."""
         kind, seconds = self.case.kind, self.case.seconds
         if kind == "saves" and self.is_culprit():
             time.sleep(seconds)

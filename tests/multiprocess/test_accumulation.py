@@ -83,7 +83,7 @@ def test_with_local_batch_norm_too_k_passes_are_k_ranks_but_for_the_running_stat
 
 
 def bytes_sent(problem: Problem) -> int:
-    """Part Three's, over all steps."""
+    """Bytes that Part Three sends over all steps."""
     counters = []
 
     def counted(model, loader):

@@ -1,4 +1,4 @@
-"""What a synchronised layer exchanges, when it is torch's own, and how models are converted."""
+"""Synchronised layers: their messages, when they are torch's own, and how models are converted."""
 
 import copy
 from collections import Counter

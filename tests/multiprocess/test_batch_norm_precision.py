@@ -76,7 +76,7 @@ def test_mean_of_ten_thousand_deviations_does_not_spoil_float32(channels_last):
 
 
 def formats_on_two_ranks() -> list[bool]:
-    """Are output and raw gradient channels_last like the input, though the loss is not?"""
+    """Says if output and raw gradient are channels_last like the input, though the loss is not?"""
     batch, _, factor = make_batches("channels_last", 4)
     input = batch.requires_grad_()
     output = SynchronizedBatchNorm2d(3).double()(input)

@@ -1,4 +1,4 @@
-"""What a run chose at its start, a resumed run keeps.
+"""A resumed run keeps the choices that it made at its start.
 
 Mutations that turn this red: return the settings' own from prepare_runs; put
 what was found into the settings of the run; believe it for another model;

@@ -37,7 +37,7 @@ def train(folder: Path, threads: int, seed: int = 1) -> str:
 
 @contextmanager
 def load(processes: int) -> Iterator[None]:
-    """Keeps the processors busy meanwhile."""
+    """A context in which the processors are busy."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield

@@ -92,7 +92,7 @@ def evaluate(folder: Path, criterion: nn.Module) -> None:
         checkpoint_path=path)
     inputs, targets = data().tensors
     expected = nn.functional.cross_entropy(model(inputs), targets)
-    assert abs(result.loss - float(expected)) < 1e-12  # a mean over samples: 24 is no multiple of 7
+    assert abs(result.loss - float(expected)) < 1e-12  # a mean over samples: 7 does not divide 24
     assert f"Metrics for the checkpoint: {path}" in (folder / "report.txt").read_text()
 
 

@@ -75,7 +75,7 @@ def findings(rates: list[list[float]], addresses: list[str] | None = None) -> Fi
 
 
 def matrix(size: int, **slow: float) -> list[list[float]]:
-    """1000 Mbit/s everywhere; `from2=100` and `to1=100` change what a rank sends or receives."""
+    """Rates of 1000 Mbit/s; `from2=100` limits what rank 2 sends, `to1=100` what 1 receives."""
     return [[min(slow.get(f"from{a}", 1000), slow.get(f"to{b}", 1000),
                  slow.get(f"pair{a}{b}", 1000)) for b in range(size)] for a in range(size)]
 

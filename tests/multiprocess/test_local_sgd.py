@@ -164,7 +164,7 @@ def test_a_killed_run_resumes_bit_for_bit_from_between_rounds(strategy, wire, ki
 
 
 def test_goes_on_from_another_strategys_checkpoint(tmp_path):
-    """As post-local SGD does (Lin et al., arXiv:1808.07217); DiLoCo must not go back to step 0."""
+    """Post-local SGD does so (Lin et al., arXiv:1808.07217); DiLoCo must not go back to step 0."""
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     first = Case("all-reduce", 2, "memory", 9, 0)

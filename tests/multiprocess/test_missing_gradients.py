@@ -40,7 +40,7 @@ def ways_of(case: Case) -> list[tuple[str, bool, str]]:
 
 
 def by_all(case: Case, ways: list[tuple[str, bool, str]]) -> list[list[Tensor]]:
-    """What each way learns on this rank."""
+    """The results of each way on this rank."""
     return [learned(case, name, virtual, SMALL._replace(wire=wire))
             for name, virtual, wire in ways]
 
@@ -51,7 +51,7 @@ def expected(case: Case, virtual: bool, zeros: bool) -> list[Tensor]:
 
 
 def faults(case: Case, ways: list[tuple[str, bool, str]]) -> list[str]:
-    """What differs from the reference, and between ranks, to the bit."""
+    """Differences from the reference, and between ranks, to the bit."""
     ranks = run_ranks(case.ranks, by_all, case, ways, seconds=60 + 5 * len(ways))
     return [f"{case} {way}: {what}"
             for way, by_rank in zip(ways, zip(*ranks, strict=True), strict=True)

@@ -173,7 +173,7 @@ def mean_of_signed_zeros(strategy: str) -> list[bool]:
 
 @pytest.mark.parametrize("strategy", SYNC_NAMES)
 def test_the_mean_of_minus_zeros_is_minus_zero_and_of_others_zero(strategy):
-    """As sums are; a sum that begins with a buffer of zeros has another bit."""
+    """Sums have these signs; a sum that begins with a buffer of zeros has another bit."""
     assert run_ranks(3, mean_of_signed_zeros, strategy) == [[False] * 7 + [True]] * 3
 
 

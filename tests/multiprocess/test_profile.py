@@ -98,7 +98,7 @@ def test_ddp_on_two_ranks_shows_averaging_under_backward(tmp_path):
 
 
 def has_all_messages(folder, trace: dict) -> bool:
-    """Whether rank 0, whose run lies in `folder`, sends in the trace what its log has counted."""
+    """True if rank 0, whose run is in `folder`, sends in the trace what its log has counted."""
     run, = find_runs([folder])
     return run.sent_while_traced > 0 and are_all_there(trace, run.sent_while_traced)
 

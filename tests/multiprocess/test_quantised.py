@@ -50,7 +50,7 @@ SMALLEST = 2.0 ** -126  # a scale
 
 
 def plainly(block: list[float], bits: int) -> list[float]:
-    """What a block is rounded to, number by number, in Python's arithmetic."""
+    """Rounds a block number by number, in Python's arithmetic."""
     largest = LARGEST_CODE[bits]
     scale = float(torch.tensor(max(SMALLEST, max(map(abs, block)) / largest)).bfloat16())
     return [round(number / scale) * scale for number in block]
@@ -208,7 +208,7 @@ def test_from_the_state_in_a_checkpoint_it_goes_on_bit_for_bit(wire):
 @pytest.mark.parametrize("wire, tolerance", [("bf16", 0.2), ("int8", 0.2), ("int4", 0.3)])
 @pytest.mark.parametrize("strategy", LOCAL_SYNC_NAMES)
 def test_rounded_progress_ends_near_where_exact_progress_does(strategy, wire, tolerance):
-    """As a part of the way there; batch norm over three samples makes much of little."""
+    """The error counts relative to the way there; batch norm over three samples amplifies it."""
     exact = in_a_row(run_ranks(3, trained, strategy, SyncOptions(
         every=2, iterations=5))[0][1])
     found = [in_a_row(weights) for _, weights in run_ranks(

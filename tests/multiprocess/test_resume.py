@@ -198,7 +198,7 @@ def test_a_folder_with_a_run_takes_no_other_runs_checkpoint(tmp_path):
 
 
 def test_a_plain_torch_save_of_the_four_keys_goes_on_at_the_next_epoch(tmp_path):
-    """As a write-up's script leaves it, with DistributedDataParallel's prefix."""
+    """A write-up's script leaves such a file, with DistributedDataParallel's prefix."""
     torch.manual_seed(3)
     model = SmallNet(torch.nn.BatchNorm2d)
     weights = {"module." + name: tensor for name, tensor in model.state_dict().items()}

@@ -33,7 +33,7 @@ FEW = [Case("late", "hand"), Case("hook"), Case("calls")]
 
 
 def drawn(kinds: tuple[str, ...], count: int) -> list[Case]:
-    """As many random cases, of all kinds in turn."""
+    """Random cases, `count` in all, of all kinds in turn."""
     numbers = random.Random(SEED)
     return [Case.random(kind, RANKS, numbers)
             for kind in itertools.islice(itertools.cycle(kinds), count)]

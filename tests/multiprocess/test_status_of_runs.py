@@ -1,4 +1,4 @@
-"""What a run that ends badly leaves in its logs, for whoever looks later.
+"""The logs of a run that ends badly, for whoever looks later.
 
 Mutations that turn this red: no "failed" event in print_failure; progress.log not set, or set to
 None before the run has ended.

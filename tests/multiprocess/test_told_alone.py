@@ -1,4 +1,4 @@
-"""What somebody's script is told where it is refused: one sentence, raised as documented.
+"""Errors in a user's script when it is refused: one sentence, raised as documented.
 
 Mutations that turn this red: drop `from None` from told_alone; leave sys.excepthook as it is; show
 a script's lines for every failure, or for none; raise the Verdict in Board.fail also where it says

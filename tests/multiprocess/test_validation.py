@@ -40,7 +40,7 @@ SPIRAL = ["--workload", "spiral-mlp", "--threads", "1", "--batch-size", "500", "
 
 
 def spiral(world_size: int, folder, *flags: str) -> dict:
-    """What a run of the workload comes to, on the leader; all ranks must stop alike."""
+    """Runs the workload and returns the leader's result; all ranks must stop alike."""
     folder.mkdir()
     every = [*SPIRAL, *flags, "--output-dir", str(folder / "out")]
     programs = ([program("PartOne", every, folder, "rank0")] if world_size == 1 else
@@ -113,7 +113,7 @@ def test_a_killed_run_stops_where_it_would_have(kill_at, tmp_path):
 
 
 def test_the_best_epoch_survives_pruning_and_replace_removes_it(tmp_path):
-    small(tmp_path, "--validation", "0.2")  # labels are random: what it learns is no use
+    small(tmp_path, "--validation", "0.2")  # labels are random: what it learns is useless
     losses = [loss for _, loss in history(tmp_path)]
     best = int(np.argmin(losses)) + 1
     folder = tmp_path / "PartOne" / "checkpoints"

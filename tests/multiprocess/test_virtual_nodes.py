@@ -31,7 +31,7 @@ STEPS = 4  # of 45 samples in batches of 16: the third has 13
 
 
 def build_with_dropout(classes: int) -> nn.Module:
-    """With torch's own dropout, whose masks come from the process's random numbers."""
+    """A model with torch's own dropout, whose masks come from the process's random numbers."""
     net = SmallNet(nn.BatchNorm2d)
     net.layers.insert(8, nn.Dropout(0.3))
     return net

@@ -1,4 +1,4 @@
-"""Every workload, in every part, on 1, 2 and 4 ranks, learns the same; dropout is no exception.
+"""Every workload, in every part, on 1, 2 and 4 ranks, learns the same; with dropout too.
 
 VGG-11 has fewer channels here: a checkpoint of 148 MB a run would take longer than all the rest.
 docs/proof.md has it whole.

@@ -142,7 +142,7 @@ def test_a_failing_disk_keeps_the_old_checkpoint(path, trained, monkeypatch, cal
 
 
 def test_a_disk_that_keeps_other_bytes_is_found_out(path, trained, monkeypatch):
-    """What was written is read again and compared before it replaces anything."""
+    """A written file is read again and compared before it replaces anything."""
     before, fsync = path.read_bytes(), os.fsync
 
     def spoil(descriptor: int) -> None:

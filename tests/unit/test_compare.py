@@ -232,12 +232,12 @@ MEASURE = """<script>addEventListener("load", () => {
 
 
 def without_policy(page) -> str:
-    """Its text without the rule that runs no script of ours beside its own."""
+    """The page's text without the policy that blocks the scripts of these tests."""
     return re.sub(r"<meta http-equiv=.Content-Security-Policy.*", "", page.read_text())
 
 
 def dump(page, folder, dark: bool) -> str:
-    """What a browser has made of the page ten seconds later."""
+    """The page as a browser has rendered it ten seconds later."""
     return subprocess.run(
         [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
          "--allow-file-access-from-files", f"--user-data-dir={folder / 'profile'}",

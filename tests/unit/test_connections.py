@@ -1,4 +1,4 @@
-"""Which connections repeat in vain, from the kernel's own table, and the pair of ranks they tell.
+"""Connections that repeat in vain, from the kernel's own table, and the ranks that they point to.
 
 Mutations that turn this red: count repeats from zero on; leave the timer out, so that a stopped
 process is taken for a lost link; read an address as it stands; look before the time has come, at a

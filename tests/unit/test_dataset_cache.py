@@ -303,7 +303,7 @@ def write_slowly(data: Path, is_writing, may_end) -> None:
 
 @pytest.mark.parametrize("has_locks", [True, False])
 def test_a_decode_that_is_under_way_loses_nothing(has_locks, data, monkeypatch):
-    """Where there are no locks nothing is removed, and the first to finish wins."""
+    """Without locks nothing is removed, and the first to finish wins."""
     if not has_locks:
         monkeypatch.setattr(dataset_cache.fcntl, "flock", no_lock)
     context = multiprocessing.get_context("fork")

@@ -75,7 +75,7 @@ def test_ranks_of_a_node_decode_once(folder):
 
 
 def _digest_by_slow_reading(folder):
-    """In a process of the pool."""
+    """Reads a folder slowly, counts that, and returns the digest; in a process of the pool."""
     read = datasets.read_image_folder
 
     def slow_and_counted(*arguments):
@@ -204,7 +204,7 @@ def test_classes_without_a_split_give_a_fixed_fifth_to_the_test_set(folder, monk
     assert (len(train), len(test)) == (10, 2) and train.class_names == ("ant", "cat")
     pixels = {image.tobytes() for part in (train, test) for image in part.inputs}
     assert len(pixels) == 12
-    monkeypatch.setattr(images, "_read_image", None)  # the cache beside them is no change
+    monkeypatch.setattr(images, "_read_image", None)  # the cache beside them is not a change
     assert load_image_folder("test", plain).digest == test.digest
 
 

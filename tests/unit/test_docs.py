@@ -104,7 +104,7 @@ class Newcomer(NamedTuple):
 
 @pytest.fixture(scope="module")
 def newcomer(tmp_path_factory) -> Newcomer:
-    """After the quick start, with data in the home folder and no Python packages but in .venv."""
+    """A newcomer after the quick start: data in the home folder, Python packages only in .venv."""
     home = tmp_path_factory.mktemp("home")
     clone = fresh_clone(home / "clone")
     link_environment(clone)
@@ -116,7 +116,7 @@ def newcomer(tmp_path_factory) -> Newcomer:
 
 
 def plant_data(home: Path) -> None:
-    """What ~/cifar10, ~/pets and ~/mnist hold, in small."""
+    """Writes small versions of ~/cifar10, ~/pets and ~/mnist."""
     for split, count in (("train", 60), ("test", 6)):
         write_image_folder(home / "cifar10" / split, count, names=CIFAR10)
         write_image_folder(home / "pets" / split, count // 2, size=40)

@@ -16,7 +16,7 @@ from common.run.ending import best_epoch, should_stop
     ([1.0, 0.9, 0.8], 1, 0.0, False),
     ([1.0, 0.9, 0.95], 2, 0.0, False),
     ([1.0, 0.9, 0.95, 0.92], 2, 0.0, True),
-    ([1.0, 0.75, 0.5], 1, 0.25, True),          # a gain of just min_delta is none
+    ([1.0, 0.75, 0.5], 1, 0.25, True),          # a gain of just min_delta does not count
     ([1.0, 0.9, 0.8, 0.7], 3, 0.25, False),     # small gains add up since the last progress
     ([1.0, 0.9, 0.85, 0.8], 3, 0.25, True),
     ([1.0, float("nan"), float("nan")], 2, 0.0, True),

@@ -1,4 +1,4 @@
-"""What is said of a lost rank's process, where it was on the same machine.
+"""The sentence on a lost rank's process, if it was on the same machine.
 
 Mutations that turn this red: look on another machine too; take a process that runs for one that has
 ended; leave out what the launcher has noted.

@@ -193,7 +193,7 @@ def test_every_ink_has_its_counterpart_on_a_dark_page(course):
 
 
 def contrast(one, other) -> float:
-    """As the WCAG define it: 1 for equal colours, 21 for black on white."""
+    """The contrast that WCAG defines: 1 for equal colours, 21 for black on white."""
     light, dark = sorted((0.05 + sum(
         weight * (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4)
         for weight, part in zip((0.2126, 0.7152, 0.0722), colour, strict=True))

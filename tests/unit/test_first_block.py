@@ -37,7 +37,7 @@ def block(channels: int = 3, filters: int = 64, bias: bool = True) -> nn.Sequent
 
 
 def images(channels: int = 3, height: int = 8, width: int = 8, samples: int = 3) -> Tensor:
-    """Of a mean that is not zero."""
+    """Random images whose mean is not zero."""
     generator = torch.Generator().manual_seed(2)
     return torch.randn(samples, channels, height, width, generator=generator) + 0.5
 
@@ -60,7 +60,7 @@ def fused(layers: nn.Sequential) -> nn.Sequential:
 
 
 def is_one(layers: nn.Sequential, maps: Tensor) -> bool:
-    """Whether the layers ran as one: then nobody asked the convolution."""
+    """True if the layers ran as one: then nobody asked the convolution."""
     asked = []
     layers[0].forward = lambda *inputs: asked.append(1) or nn.Conv2d.forward(layers[0], *inputs)
     layers(maps)
@@ -123,7 +123,7 @@ def test_images_far_from_zero_round_no_more_than_in_torchs_layers(ratio: int,
 
 
 def test_a_maximum_of_exactly_zero_has_no_gradient() -> None:
-    """As ReLU's has none there. The maps of whole numbers and of their opposites have mean zero."""
+    """ReLU has none there either. Maps of whole numbers and of their opposites have mean zero."""
     layers = block(bias=False)
     layers[0].weight.data = torch.randint(-1, 2, (64, 3, 3, 3), dtype=torch.float32)
     layers[1].bias.data.zero_()

@@ -140,7 +140,7 @@ def test_a_second_run_is_refused_on_all_ranks_and_touches_nothing(rank, tmp_path
 
 
 def slow_to_begin() -> None:
-    """As `hasty`; after its wait for the lock the folder holds a run that has come and gone."""
+    """Does as `hasty`; after its wait for the lock the folder holds a run that came and went."""
     plant()
     take = FolderLock.take
 

@@ -40,7 +40,7 @@ def row(norm: nn.Module, size: int = 4, channels: int = 48) -> tuple[nn.Sequenti
 
 
 def is_one(layers: nn.Sequential, maps: Tensor) -> bool:
-    """Whether nobody asked the ReLU."""
+    """True if nobody asked the ReLU."""
     asked = []
     layers[-1].forward = lambda input: asked.append(1) or input.relu()
     layers(maps)
@@ -70,7 +70,7 @@ def test_numbers_are_those_of_the_layers(kind: str, size: int, bf16: bool) -> No
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("kind", NORMS)
 def test_where_the_line_is_exactly_zero_no_gradient_goes_through(kind: str, bf16: bool) -> None:
-    """As in ReLU. Maps of whole numbers and of their opposites have mean zero."""
+    """ReLU does the same. Maps of whole numbers and of their opposites have mean zero."""
     layers, maps = row(NORMS[kind](48))
     layers[0].bias.data.zero_()
     half = torch.randint(-2, 3, maps.shape, dtype=torch.bfloat16 if bf16 else torch.float32)
@@ -122,7 +122,7 @@ def test_a_place_without_a_number_says_so(kind: str) -> None:
 
 
 class Doubled(nn.BatchNorm2d):
-    """Somebody's own."""
+    """A batch norm of the user's."""
 
     def forward(self, input: Tensor) -> Tensor:
         return 2 * super().forward(input)

@@ -1,4 +1,4 @@
-"""What is done otherwise for a GPU, on pretended ones: clocks, resident images, shared GPUs.
+"""The special paths for a GPU, on pretended ones: clocks, resident images, shared GPUs.
 
 Mutations that turn this red: wait for the device at the end of each phase; read the first event of
 a phase as its last; take from the host in ResidentDataset.take; hand an image to the device for

@@ -33,7 +33,7 @@ def test_a_copy_is_refused_before_anything_is_downloaded(command, clone, tmp_pat
 
 
 def test_a_link_to_the_folder_is_made(clone, tmp_path):
-    """What `pip install -e .` calls, once it has the setuptools that the backend asks for."""
+    """A call as from `pip install -e .`, once it has the setuptools that the backend asks for."""
     if int(version("setuptools").split(".")[0]) < 77:  # not imported: it replaces distutils
         pytest.skip("setuptools is older than the backend needs")
     code = ("import sys; sys.path.insert(0, 'scripts'); import build_backend as backend\n"

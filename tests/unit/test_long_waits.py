@@ -29,7 +29,7 @@ def progress(monkeypatch):
 
 
 def wait_for(capsys, text: str) -> str:
-    """What was said until `text` was."""
+    """Returns the output up to the one that has `text`."""
     said = ""
     for _ in range(1000):
         said += capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What N ranks ask of their one store grows with N, not with N²: in each beat, and at the start.
+"""The requests of N ranks to their one store grow with N, not N²: in each beat, and at the start.
 
 Mutations that turn this red: let every rank read `board.posted("beat")` in Watch._listen, or
 `all_posted("boundary")` in the agreement; return `[each for each in Roster(board)]` from exchange;
@@ -56,7 +56,7 @@ def info(rank: int) -> RankInfo:
 
 
 def operations_a_beat(ranks: int, alike: bool) -> float:
-    """Of all ranks together, while they train; or, if not `alike`, while they stop for a signal."""
+    """Requests of all ranks together while they train or, if not `alike`, stop for a signal."""
     store, beats = CountingStore(), 5
     boards, stops = boards_on(store, ranks), [Stop() for _ in range(ranks)]
     watches = [Watch(each, lambda: store, 60, stop, Progress(1, 5, "forward", True))

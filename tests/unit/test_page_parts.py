@@ -1,4 +1,4 @@
-"""What the page tells beyond tables and figures: values, waiting, travelling bytes, commands, life.
+"""The page beyond tables and figures: values, waiting, travelling bytes, commands, run states.
 
 Mutations that turn this red: y from below in hover.py, or points outside the axes (NaN is nowhere);
 own work for waiting; the median of ranks for the slowest; the first backward's gradients for the

@@ -34,7 +34,7 @@ def running_text(text: str) -> str:
 
 
 def numbers_in_a_hundred_words(text: str) -> float:
-    """Names such as VGG-11, float32 and 3x3 are no numbers."""
+    """Numbers in a hundred words of text; names such as VGG-11 and 3x3 do not count."""
     words = running_text(text).split()
     numbers = [word for word in words if re.match(r"[^\w`]*\d(?!\w*[a-z])", word)]
     return 100 * len(numbers) / max(1, len(words))
@@ -58,7 +58,7 @@ def test_the_index_names_every_page():
 
 
 def headings(path: Path) -> list[str]:
-    """As GitHub names them in links."""
+    """The headings, as GitHub names them in links."""
     found = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
     return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found]
 
@@ -71,7 +71,7 @@ def test_links_into_a_page_lead_to_headings(path):
 
 
 def printed(node: ast.AST) -> str:
-    """What an expression prints, with UNKNOWN for what is only known when it runs."""
+    """The text that an expression prints, with UNKNOWN for parts only known when it runs."""
     match node:
         case ast.Constant(value=str(text)):
             return text

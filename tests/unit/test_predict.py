@@ -107,7 +107,7 @@ def test_the_simulation_draws_its_figure(tmp_path):
 
 
 def test_a_python_without_any_package_predicts(tmp_path):
-    """As before anything is installed: in a clone without .venv."""
+    """Nothing is installed yet: a clone without .venv."""
     clone, bare = fresh_clone(tmp_path / "clone"), bare_python(tmp_path / "python")
     command = ["scripts/predict.py", str(write_grid(tmp_path)), "--nodes", "4", "--rate", "1gbit"]
     done, same = (subprocess.run([python, *command], cwd=folder, capture_output=True, text=True,

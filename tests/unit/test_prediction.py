@@ -219,7 +219,7 @@ def noisy_cells(draw: random.Random, spread: float) -> list:
 
 
 def test_bars_of_95_percent_hold_95_percent_of_cells_that_were_left_out():
-    """Of planted cells whose steps spread, each predicted from the others; and not all of them."""
+    """The cells are planted, with spread steps; each is predicted from the others."""
     draw, found = random.Random(8), []
     for _ in range(4):
         cells = noisy_cells(draw, 0.05)
@@ -246,7 +246,7 @@ def test_bars_hold_95_percent_of_the_recorded_cells_that_were_left_out(names):
 
 
 def holds_95_percent(found) -> bool:
-    """Whether the bars held so many as 95 % bars do but once in a thousand times; and not all."""
+    """True if the bars held so many as 95 % bars do but once in a thousand times; and not all."""
     independent = len(found) // 2
     held = sum(each.is_within_bar for each in found)
     missed = (len(found) - held) / 2

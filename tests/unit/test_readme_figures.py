@@ -23,7 +23,7 @@ CALIBRATED_ON = {"4:none", "4:1gbit", "4:100mbit", "2:none", "2:100mbit"}
 
 
 def recorded(name: str) -> dict[str, Any]:
-    """What the command of that row wrote."""
+    """The record that the command of that row wrote."""
     path = ROOT / f"docs/results/{name}.json"
     if not path.exists():
         pytest.xfail(f"not recorded yet: scripts/renew_docs.sh {name}")

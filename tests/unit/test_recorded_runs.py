@@ -5,7 +5,7 @@ instead of the slowest's; leave `samples` out of the merged loss; the learning t
 do; base on the slowest run of one rank; drop `node` folders' merging; the least busy rank's bytes
 in bytes_moved; the last step's bytes in bytes_sent;
 `fmean(ahead) > 0` for a straggler; a ratio upside down, or told although times_as_fast gives none;
-"there is no speed to be gained" whatever the ratio; `{values[0]}` and `{values[-1]}` without
+the speed sentence whatever the ratio; `{values[0]}` and `{values[-1]}` without
 rounding; `train_the_same` left out of either.
 """
 
@@ -101,7 +101,7 @@ def test_early_losses_tell_whether_runs_learn_the_same(tmp_path, loss, says):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for event in lines[-8:]:
         if event["event"] == "step":
-            event["loss"] += 9  # roundings have grown: that is no other way of learning
+            event["loss"] += 9  # roundings have grown: that is not another way of learning
     path.write_text("".join(json.dumps(event) + "\n" for event in lines))
     runs = find_runs([tmp_path])
     assert says in findings.learning(runs) and ";" not in findings.learning(runs)

@@ -1,6 +1,6 @@
-"""What README and docs show can be renewed by one command, and its age is told.
+"""The results in README and docs can be renewed by one command, and their age is shown.
 
-A result whose sources have changed since is no fault: most changes move no figure, and renewing
+A result whose sources have changed since is not a fault: most changes move no figure, and renewing
 takes a day. So it is told as an expected failure (XFAIL, with the age), and what fails is what
 certainly cannot be renewed: a shown file without a row, a row without its command or its sources, a
 recorded result whose own command is refused today.

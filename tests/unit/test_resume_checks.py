@@ -1,4 +1,4 @@
-"""What a resumed run compares with its checkpoint, and what it says of a difference.
+"""Comparisons of a resumed run with its checkpoint, and its sentences on a difference.
 
 Mutations that turn this red: drop the comparison of data; count other code as exact, as inexact, or
 as a change that virtual nodes refuse; compare the number of a strategy's tensors alone; say nothing

@@ -47,7 +47,7 @@ APART = (r"their losses (?:are equal, bit for bit, in (?P<equal>[^;,]+?)|differ 
 
 
 class Case:
-    """What was drawn, and what is said of it."""
+    """A drawn case, and the sentences on it."""
 
     def __init__(self, drawn: dict[str, Drawn], runs: list[RecordedRun]) -> None:
         self.runs = [drawn[run.name] for run in runs]
@@ -62,7 +62,7 @@ def close(said: str, value: float, digits: int = 2) -> bool:
 
 
 def is_bound(said: float, value: float) -> bool:
-    """Whether a bound in one digit holds, and is no larger than it need be."""
+    """True if a bound in one digit holds, and is not larger than it need be."""
     return isnan(said) and isnan(value) or value <= said * (1 + 1e-9) and said <= 2 * value
 
 
@@ -492,7 +492,7 @@ def digests_hold(case: Case, runs: list[RecordedRun]) -> None:
 
 
 def speeds_hold(case: Case) -> None:
-    """What Part Two says of two runs that followed one another."""
+    """Part Two's comparison of two runs that followed one another is right."""
     for one, two in pairwise(run for run in case.runs if run.durations):
         said = compare_seconds(("first", "second"), one.durations, two.durations)
         means = fmean(one.durations), fmean(two.durations)

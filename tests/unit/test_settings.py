@@ -39,7 +39,7 @@ class OneMore(Settings):
 
 @pytest.fixture
 def told(monkeypatch) -> OneMore:
-    """What a command line with the new flag is understood as."""
+    """The settings of a command line with the new flag."""
     monkeypatch.setattr(command_line, "Settings", OneMore)
     settings, _ = command_line.parse_command_line("PartOne", ["--darkness", "3"])
     assert isinstance(settings, OneMore) and settings.darkness == 3

@@ -38,7 +38,7 @@ class Words:
 
 
 def added_up(shards: int, ranks: int) -> str:
-    """As `ranks` ranks do it, in words."""
+    """The sum as `ranks` ranks form it, in words."""
     tree, sent = ShardTree(shards, ranks), []
     for rank in range(ranks):
         share, sums = share_of(rank, ranks, shards), {}

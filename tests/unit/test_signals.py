@@ -57,7 +57,7 @@ class Rank:
                 self.stop.end()
 
     def advance(self):
-        """What the watch does; the verdict that holds, if there is one."""
+        """Advances as the watch does; returns the verdict that holds, if any."""
         asked = self.board.read_first("stop")
         if found := self.agreement.advance(self.board, self.names, asked):
             self.board.publish(found)

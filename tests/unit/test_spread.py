@@ -1,4 +1,4 @@
-"""What measured seconds can tell: intervals of means, and silence within the spread.
+"""Conclusions from measured seconds: intervals of means, and silence within the spread.
 
 Mutations that turn this red: 1.96 for Student's t; single iterations for blocks; `stdev` without
 the root of their number; one interval for both; `>` for `<` in compare_seconds; NOTABLE = 0;

@@ -146,7 +146,7 @@ def test_a_rank_that_has_left_its_loop_may_poll(quiet):
 
 
 def asleep_and_at_work(waits) -> tuple[bool, bool]:
-    """Whether the thread that trains counts as asleep, and the process as running."""
+    """(the thread that trains counts as asleep, the process counts as running)."""
     found: list[bool] = []
     here = Whereabouts()
 
@@ -181,7 +181,7 @@ def test_bytes_that_are_unread_or_on_their_way_are_seen_but_on_the_store():
 
 
 def not_seen(port: int) -> bool:
-    """Whether the port's connections do not count, and another's without bytes would."""
+    """True if the port's connections do not count, and another's without bytes would."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         with socket.create_connection(server.getsockname()), server.accept()[0]:
             return not holds_bytes(port)

@@ -24,7 +24,7 @@ def append(folder, **event) -> None:
 
 
 def state(folder, after: float = 3.0) -> tuple[str, int]:
-    """What is said so many seconds after the last line was written."""
+    """The description of the run, so many seconds after the last line was written."""
     run, = find_runs([folder])
     return describe(run, (folder / "metrics_rank0.jsonl").stat().st_mtime + after)
 

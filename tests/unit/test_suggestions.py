@@ -1,9 +1,9 @@
-"""What is answered to flags and values as users of other trainers know them: the right, or nothing.
+"""Answers to flags and values as users of other trainers know them: the right one, or nothing.
 
 Mutations that turn this red: compare a wrong value with all choices of all flags; drop _digits
-(int2 is no misspelt int4); drop RELATIVES (adamax is no adam); lower LIKE_A_FLAG or LIKE_A_VALUE
-to difflib's 0.6; take a name out of common/options/other_names.py; drop `_elsewhere`; let
-SentenceParser.error be argparse's.
+(int2 is not a misspelt int4); drop RELATIVES (adamax is not adam); lower LIKE_A_FLAG or
+LIKE_A_VALUE to difflib's 0.6; take a name out of common/options/other_names.py; drop `_elsewhere`;
+let SentenceParser.error be argparse's.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What benchmarks/sync.py keeps of a cell, and of the kernel's counters.
+"""The record that benchmarks/sync.py keeps of a cell, and of the kernel's counters.
 
 Mutations that turn this red: the fastest rank's step for the slowest's; count loopback; take
 headers for payload; go on with a grid made in another way; skip a cell of another rate; leave out

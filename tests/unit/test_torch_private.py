@@ -87,7 +87,7 @@ def defined(node: ast.AST) -> set[str]:
 
 
 def unpromised(node: ast.AST, own: set[str]) -> set[str]:
-    """What a node uses of torch that is private: a name with an underscore, or torch.ops."""
+    """The private names of torch that a node uses: with an underscore, or under torch.ops."""
     if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
         return {alias.name for alias in node.names if alias.name.startswith("_")}
     if not isinstance(node, ast.Attribute):

@@ -119,14 +119,14 @@ with RunLog(folder / "l", folder / "m", World(),
 
 
 def renewed(page: Path, since: str = "") -> str:
-    """What the page says once it has been renewed since it said that."""
+    """The page's text once it differs from `since`."""
     wait_until(lambda: page.exists() and page.read_text() not in ("", since))
     return page.read_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_the_live_page_is_renewed_after_any_signal_that_ends_the_run(number, tmp_path):
-    """As a terminal sends it, to every process of the run's group."""
+    """A terminal sends it so, to every process of the run's group."""
     page = tmp_path / "page"
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "compare.py").write_text(PAGE)
@@ -144,7 +144,7 @@ def test_the_live_page_is_renewed_after_any_signal_that_ends_the_run(number, tmp
 
 
 def test_the_command_of_the_live_page_draws_the_run(tmp_path, monkeypatch, capsys):
-    """What the tracker starts is called here, with a run that has ended; it says where that is."""
+    """The tracker's command is called here, with a run that has ended; it says where that is."""
     started: list[list[str]] = []
     with log_in(tmp_path, tracker=trackers.create_tracker("page", tmp_path, True)) as log:
         with monkeypatch.context() as patch:
@@ -271,7 +271,7 @@ def log_records(data: bytes) -> Iterator[bytes]:
 
 
 def written_by_wandb(folder: Path) -> list[dict]:
-    """What the .wandb files in `folder` hold, oldest first."""
+    """The contents of the .wandb files in `folder`, oldest first."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     found = []

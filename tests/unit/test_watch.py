@@ -69,7 +69,7 @@ class Cluster:
         here.has_stepped = has_stepped
 
     def beat(self, ranks: tuple[int, ...], seconds: float, every: float = BEAT_SECONDS) -> None:
-        """What Watch._beat does, for these ranks; raises Left when one of them leaves."""
+        """Does the work of Watch._beat for these ranks; raises Left when one of them leaves."""
         end = self.clock.now + seconds
         while self.clock.now < end:
             self.clock.now += every
@@ -98,7 +98,7 @@ def test_a_silent_rank_is_named_and_the_others_are_not(cluster):
 
 
 def test_a_leader_that_is_silent_is_named_even_if_its_store_answers(cluster):
-    """As under torchrun, whose agent serves the store."""
+    """Under torchrun the agent serves the store."""
     cluster.beat((1, 2), SILENCE_SECONDS - 1)
     with pytest.raises(Left, match=r"rank 0 \(node0, pid 10\) stopped answering at epoch 1 "
                                    r"iteration 5 \(forward\), last heard 6\.\d s ago"):

@@ -1,4 +1,4 @@
-"""What the witness makes of the ranks' rows and batches, without a process.
+"""The witness's verdicts on the ranks' rows and batches, without a process.
 
 Mutations that turn this red: return no failure for a second equal batch; count every call of the
 model as a batch; hash tensors of every layout; leave out resolve_conj; keep all batches of ranks

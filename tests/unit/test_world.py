@@ -1,4 +1,4 @@
-"""Who am I: flags first, then torchrun, mpirun, SLURM, then alone; half a launch is named.
+"""The rank of a process: flags first, then torchrun, mpirun, SLURM, then alone; or an error.
 
 Mutations that turn this red: drop a row of MPI_VARIABLES, or `_from_launcher` from detect_world;
 take any machine for rank 0's (no `here != size`); drop _require_not_left_over; drop the comparison
