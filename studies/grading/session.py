@@ -51,8 +51,8 @@ def outcomes(place: Place, seconds: float,
     """Runs the scenarios within `seconds`, and returns their outcomes.
 
     `tell` is called with a line for each number of ranks. `tolerance` is the most that counts of
-    what the strategy declares. No scenario follows a hang in the first one on several ranks. Raises Trouble
-    where the strategy cannot be used at all.
+    what the strategy declares. No scenario follows a hang in the first one on several ranks. Raises
+    Trouble where the strategy cannot be used at all.
     """
     deadline, done, secret = time.monotonic() + seconds, list[Outcome](), randbits(128)
     for world, scenarios in plan.items():
