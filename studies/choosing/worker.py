@@ -48,8 +48,9 @@ from common.step.schedules import create_schedule
 from common.training import train
 from studies.choosing.counters import read_counters
 from studies.choosing.ready_times import ReadyTimes
-from studies.choosing.variants import VARIANTS, Wired, find_variant
+from studies.choosing.variants import VARIANTS, find_variant
 from studies.prediction.grid import COMPUTE_ONLY
+from studies.wiring import Wired
 
 GLOBAL_BATCH, IMAGE = 256, (3, 32, 32)
 WARM_UP_STEPS = 3

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from studies.proof.comparison import (
     worst,
 )
 from studies.proof.ranks import run_ranks
-from studies.proof.strategies import PERTURBATIONS, Strategy, alone, by_hand
+from studies.proof.strategies import PERTURBATIONS, Strategy, alone, by_name
 from studies.proof.trajectory import Problem, trajectory
 
 MEASURED_BY = "all-reduce"  # what all strategies do alike is measured with one of them
@@ -146,7 +145,7 @@ def local_statistics(reference: Reference, sizes: Iterable[int]) -> Iterator[Cas
     for size in sizes:
         if size > 1 and _load(reference.path)["statistics"]:
             yield reference.measure(f"{MEASURED_BY}, local statistics",
-                                    partial(by_hand, MEASURED_BY), size, batch_norm="local")
+                                    by_name(MEASURED_BY), size, batch_norm="local")
 
 
 def in_float32(reference: Reference, sizes: Iterable[int]) -> Iterator[Case]:
@@ -157,7 +156,7 @@ def in_float32(reference: Reference, sizes: Iterable[int]) -> Iterator[Case]:
     if reference.problem.settings.precision == "float64":
         yield reference.measure("one rank, in float32", alone, 1, precision="float32")
         if (most := max(sizes)) > 1:
-            yield reference.measure(f"{MEASURED_BY}, in float32", partial(by_hand, MEASURED_BY),
+            yield reference.measure(f"{MEASURED_BY}, in float32", by_name(MEASURED_BY),
                                     most, precision="float32")
 
 

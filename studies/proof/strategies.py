@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from common.data.loaders import Batch, Loader
 from common.settings.settings import Settings
@@ -18,8 +17,9 @@ from common.settings.strategies import LOCAL_SYNC_NAMES, SYNC_NAMES, VIRTUAL_SYN
 from common.settings.user_code import Place, label, require_labels
 from common.step.gradient_sync import GradientSync
 from common.step.virtual_nodes import sync_of_one_rank
-from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, AveragedOnVirtualNodes, buckets
-from PartTwo.strategies import DEFAULTS, SyncOptions, create_strategy
+from PartTwo.sync_options import DEFAULTS, SyncOptions
+from studies import wiring
+from studies.wiring import Wire
 
 
 class Wiring(NamedTuple):
@@ -33,25 +33,22 @@ class Wiring(NamedTuple):
 Strategy = Callable[[nn.Module, Loader], Wiring]
 
 
-def alone(model: nn.Module, loader: Loader) -> Wiring:
-    """Part One. On several ranks nothing is averaged, which the proof must catch."""
-    return Wiring(model, loader, GradientSync())
+def with_loader(wire: Wire, model: nn.Module, loader: Loader) -> Wiring:
+    """The wiring of a model whose batches are the loader's own."""
+    replica, gradient_sync = wire(model, None)
+    return Wiring(replica, loader, gradient_sync)
 
 
-def by_hand(name: str, model: nn.Module, loader: Loader,
-            options: SyncOptions = DEFAULTS) -> Wiring:
-    """Part Two with the strategy called `name`."""
-    return Wiring(model, loader, create_strategy(name, options))
+def by_name(name: str, options: SyncOptions = DEFAULTS) -> Strategy:
+    """The strategy of Part Two called `name`, or at that place in a user's file; "ddp" is Part
+    Three."""
+    return partial(with_loader, partial(wiring.by_ddp, options=options) if name == "ddp"
+                   else partial(wiring.by_hand, name=name, options=options))
 
 
-def by_ddp(model: nn.Module, loader: Loader) -> Wiring:
-    """Part Three."""
-    replica = DistributedDataParallel(model, **OWN_BUFFERS, **buckets(1.0))
-    return Wiring(replica, loader, AveragedInBackward(replica, "float32"))
-
-
-STRATEGIES: Mapping[str, Strategy] = {
-    **{name: partial(by_hand, name) for name in SYNC_NAMES}, "ddp": by_ddp}
+# Part One. On several ranks nothing is averaged, which the proof must catch.
+alone: Strategy = partial(with_loader, wiring.alone)
+STRATEGIES: Mapping[str, Strategy] = {name: by_name(name) for name in (*SYNC_NAMES, "ddp")}
 
 
 def chosen(names: Sequence[str]) -> Mapping[str, Strategy]:
@@ -60,7 +57,7 @@ def chosen(names: Sequence[str]) -> Mapping[str, Strategy]:
     Raises UsageError where two would have one label.
     """
     require_labels(names)
-    return {label(name): STRATEGIES.get(name) or partial(by_hand, name) for name in names
+    return {label(name): by_name(name) for name in names
             if name in STRATEGIES or Place.parse(name)}
 
 
@@ -76,19 +73,12 @@ def _alone_on(shards: int | None, model: nn.Module, loader: Loader) -> Wiring:
 def on_virtual_nodes(settings: Settings) -> Mapping[str, Strategy]:
     """The strategies of Parts Two and Three that can add in the order of --virtual-nodes."""
     options = SyncOptions(settings.bucket_mb, virtual_nodes=settings.virtual_nodes)
-    return {**{name: partial(by_hand, name, options=options) for name in VIRTUAL_SYNC_NAMES},
-            "ddp": partial(_ddp_on_virtual_nodes, options)}
-
-
-def _ddp_on_virtual_nodes(options: SyncOptions, model: nn.Module, loader: Loader) -> Wiring:
-    replica = DistributedDataParallel(model, **OWN_BUFFERS, **buckets(options.bucket_mb))
-    return Wiring(replica, loader, AveragedOnVirtualNodes(replica, options))
+    return {name: by_name(name, options) for name in (*VIRTUAL_SYNC_NAMES, "ddp")}
 
 
 def local_strategies(every: int) -> Mapping[str, Strategy]:
     """The strategies that are other algorithms, with a round after every `every` steps."""
-    return {name: partial(by_hand, name, options=SyncOptions(every=every))
-            for name in LOCAL_SYNC_NAMES}
+    return {name: by_name(name, SyncOptions(every=every)) for name in LOCAL_SYNC_NAMES}
 
 
 @dataclass(frozen=True)
