@@ -33,7 +33,7 @@ GROUPS = (DATA, LEARN, SEAM, JOIN, NODE, RUN)
 
 
 def going_on(resume: str, then: str = "auto") -> str:
-    """What two --resume of a command mean: the last, but `auto` goes on with what the first began.
+    """Combines two values of --resume: the last counts, but `auto` continues the first's run.
 
     So `auto` behind FILE is auto:FILE, and behind HOW:changed it accepts changes too.
     """
@@ -47,7 +47,7 @@ def going_on(resume: str, then: str = "auto") -> str:
 
 
 def begun_with(resume: str) -> str:
-    """What --resume said when the run began: FILE where it says auto:FILE by now."""
+    """The value of --resume when the run began: FILE if it is auto:FILE now."""
     is_auto = resume.removesuffix(ACCEPTS_CHANGES) == "auto"
     return resume if is_auto else resume.removeprefix(AUTO_OR)
 
