@@ -31,7 +31,7 @@ def refuse_other_run(folder: Path, settings: Settings, world: World) -> None:
 
 
 def _is_another_run(folder: Path, resume: str) -> bool:
-    """Whether what is about to start must not be mixed with what the folder holds."""
+    """Returns True if the folder's contents are of another run than the one to start."""
     if resume in ("auto", "replace") or resume.startswith(AUTO_OR):
         return False
     return resume == "no" or folder.resolve() not in Path(resume).resolve().parents
