@@ -74,7 +74,7 @@ class StopAgreement:
 
 
 def _largest_boundary(board: Board) -> int | None:
-    """The largest boundary, which the leader announces once all ranks have posted; else None."""
+    """The largest boundary; None until the leader announces it, once all ranks have posted."""
     if board.world.is_leader and (boundaries := board.all_posted("boundary")):
         board.tell("boundary", max(boundaries))
     return board.told("boundary")

@@ -74,7 +74,7 @@ def repeating(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def holds_bytes(but_port: int) -> bool:
-    """Returns True if a connection of this process has unsent or unread bytes, or if unknown.
+    """Returns True if a connection of this process has unacknowledged or unread bytes; or unknown.
 
     Connections from or to `but_port`, the store's, do not count.
     """
