@@ -1,4 +1,4 @@
-"""What DDP does with a full bucket: torch's own communication hooks, counted and checked.
+"""DDP's handling of a full bucket: torch's own communication hooks, counted and checked.
 
     python3 PartThree/main.py ... --wire bf16
 """

@@ -1,4 +1,4 @@
-"""What DistributedDataParallel needs from us: rules for buffers and buckets, and its seam."""
+"""Set-up of DistributedDataParallel: rules for buffers and buckets, and its GradientSync."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +43,7 @@ def replicate(settings: Settings, model: nn.Module) -> nn.Module:
 
 
 class Arrivals:
-    """Whether every parameter gets a gradient in the pass in which DDP averages.
+    """Checks that every parameter gets a gradient in the pass in which DDP averages.
 
     DDP sends a bucket when it has all of its gradients. Without one it goes on by itself, with
     gradients that are not averaged, and the other ranks wait for its bucket.
@@ -140,7 +140,7 @@ class AveragedOnVirtualNodes(GradientSync):
 
 
 def create_sync(settings: Settings, replica: nn.Module, example: Tensor) -> GradientSync:
-    """What stands in the seam beside `replica`; `example` are two samples or more."""
+    """Returns the GradientSync for `replica`; `example` holds two samples or more."""
     if settings.virtual_nodes:
         return AveragedOnVirtualNodes(replica, SyncOptions.of(settings, settings.sync[0], 1))
     return AveragedInBackward(replica, settings.wire, example)

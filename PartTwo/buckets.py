@@ -34,7 +34,7 @@ class Bucket:
 
     @property
     def rows(self) -> list[Tensor]:
-        """What a full bucket sends, as it lies in memory, (size,) each; the first has gradients."""
+        """The rows that a full bucket sends, (size,) each, not copied; the first has gradients."""
         if self._buffers:
             return self._buffers
         gradient = self.parameters[0].grad

@@ -43,7 +43,7 @@ class OverlappedAllReduce(GradientSync):
     """
 
     _used: Used
-    """Of the last step that was sent."""
+    """The parameters that had gradients in the last step that was sent."""
 
     def __init__(self, options: SyncOptions) -> None:
         self._bucket_bytes = round(options.bucket_mb * 1e6)
@@ -79,7 +79,7 @@ class OverlappedAllReduce(GradientSync):
                     lambda ready, bucket=bucket: self._take(bucket, ready))
 
     def _open_lanes(self) -> list[Any]:
-        """What each bucket travels on."""
+        """Returns the process group that each bucket is sent on."""
         return [dist.group.WORLD] * len(self._buckets)
 
     def _open_lane(self) -> Any:

@@ -47,7 +47,7 @@ class OwnStrategy(GradientSync):
 
     @property
     def bytes_sent(self) -> int:  # type: ignore[override]
-        """What the object has counted, and where it counts, what `completed` sends for it."""
+        """Bytes that the object has counted, plus those that `completed` sent for it; else 0."""
         own = getattr(self._own, "bytes_sent", None)
         return 0 if own is None else own + self._told
 
@@ -76,7 +76,7 @@ class OwnStrategy(GradientSync):
         return super().no_sync()
 
     def call(self, gradients: list[Tensor]) -> Any:
-        """What the user's code returns for these gradients, unchecked."""
+        """Returns the user's result for these gradients, unchecked."""
         return self._average(gradients)
 
     def average(self, gradients: Sequence[Tensor]) -> None:
@@ -94,14 +94,14 @@ def _needs_arguments(kind: type) -> bool:
 
 
 def own_strategy(place: Place) -> GradientSync:
-    """A new strategy of what is at `place`: a GradientSync as it is, anything else in its stead.
+    """Returns a new GradientSync from the object at `place`, wrapped if it is not one itself.
 
-    Raises UsageError where it is no strategy, and what the user's code raises.
+Raises UsageError where it is not a strategy, and whatever the user's code raises.
     """
-    found = place.load()
-    if isinstance(found, type) and _needs_arguments(found):
+    theirs = place.load()
+    if isinstance(theirs, type) and _needs_arguments(theirs):
         raise UsageError(f"--sync {place} is a class that needs arguments: it must do without")
-    own = found() if isinstance(found, type) else found
+    own = theirs() if isinstance(theirs, type) else theirs
     if not isinstance(own, GradientSync):
         return OwnStrategy(place, own)
     if type(own).average.__module__ == type(own).__module__:

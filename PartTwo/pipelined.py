@@ -118,6 +118,6 @@ def reduce_scatter_all_gather(rows: Sequence[Tensor], tree: ShardTree,
 
 
 def reduce_scatter_bytes(rows: Sequence[Tensor], ranks: int) -> int:
-    """What a rank with these rows sends: a slice of each to all others, and one of the mean."""
+    """Bytes that a rank sends: to each other rank one slice of each row, and one of the mean."""
     size = -(-len(rows[0]) // ranks) * rows[0].element_size()
     return (ranks - 1) * (len(rows) + 1) * size

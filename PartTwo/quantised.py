@@ -42,7 +42,7 @@ def encode(row: Tensor, bits: int) -> Tensor:
 
 
 def decode(message: Tensor, bits: int, dtype: torch.dtype) -> Tensor:
-    """What `encode` rounded to: (..., blocks, bytes of a block) becomes (..., n) of `dtype`."""
+    """Decodes messages of `encode`: (..., blocks, bytes of a block) becomes (..., n) of `dtype`."""
     codes = message[..., :-SCALE_BYTES].view(torch.int8)
     scale = message[..., -SCALE_BYTES:].contiguous().view(torch.bfloat16)
     if bits == 4:

@@ -8,7 +8,7 @@ from common.settings.types import SyncChoice
 
 
 class SyncOptions(NamedTuple):
-    """What a strategy is made with: see --bucket-mb, --wire and --sync.
+    """Options that a strategy is made with: see --bucket-mb, --wire and --sync.
 
     `every` is the least number of steps between synchronisation rounds, which are spread over the
     `iterations` of an epoch; `rate` and `momentum` are the outer optimizer's; `timeout` is torch's
@@ -26,7 +26,7 @@ class SyncOptions(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings, choice: SyncChoice, iterations: int) -> "SyncOptions":
-        """What the command line says of a strategy, for epochs of `iterations` steps."""
+        """Returns a strategy's options from the settings, for epochs of `iterations` steps."""
         return cls(settings.bucket_mb, settings.wire, choice.every, choice.rate, choice.momentum,
                    timedelta(seconds=settings.collective_timeout), iterations,
                    settings.virtual_nodes)

@@ -28,7 +28,7 @@ class Wire:
 
     @property
     def rounds(self) -> bool:
-        """Whether numbers are rounded before they are sent."""
+        """True if numbers are rounded before they are sent."""
         return self._format is not None
 
     def expect(self, rows: Sequence[Tensor]) -> None:
@@ -41,7 +41,7 @@ class Wire:
         return self._residuals
 
     def pack(self, number: int, row: Tensor) -> Tensor:
-        """What to send for the expected tensor `number`: itself, or a rounded copy.
+        """Returns the row to send for the expected tensor `number`: itself, or a rounded copy.
 
         Raises NotFinite where that overflows; on a GPU, which would have to be waited for,
         `unpack` does. Raises UsageError for a row of another size than is expected, which is that

@@ -20,7 +20,7 @@ TOKENS, LENGTH = 8, 16
 
 
 class LongestRun(Dataset):
-    """Which token stands longest in a row? A torch Dataset: samples are made when asked for."""
+    """Task: which token forms the longest run? A torch Dataset, samples made when asked for."""
 
     classes = [f"token {number}" for number in range(TOKENS)]
 

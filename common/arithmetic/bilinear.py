@@ -82,6 +82,6 @@ ALGORITHMS = {
 
 
 def fits(name: str, size: int) -> bool:
-    """Whether the algorithm `name` can do maps of `size` x `size`."""
+    """Returns True if the algorithm `name` can compute maps of `size` x `size`."""
     inputs = ALGORITHMS[name].inputs
     return size == inputs.tile or (size % inputs.tile == 0 and inputs.before > 0)

@@ -1,4 +1,4 @@
-"""Which algorithm computes each 3x3 convolution on a CPU: by a rule, or as a file of choices says.
+"""Choice of the algorithm for each 3x3 convolution on a CPU: by a rule, or from a file of choices.
 
 The rule knows the layer's shape, the precision, the global batch and the processor's instruction
 sets, and nothing of its speed, its load or the number of ranks and threads: algorithms round
@@ -86,7 +86,7 @@ def by_rule(shape: Shape) -> str:
 
 
 def rule_in_words(precision: str, samples: int) -> str:
-    """What the rule says here, for the banner: "toeplitz on 2x2, … (rule for AVX512)"."""
+    """The rule's choices here, for the banner: "toeplitz on 2x2, … (rule for AVX512)"."""
     chosen = {size: by_rule(Shape(FEWEST_CHANNELS, FEWEST_CHANNELS, size, samples, precision))
               for size in SIZES}
     chosen_here = [f"{name} on {size}x{size}" for size, name in chosen.items() if name != LIBRARY]
@@ -120,20 +120,20 @@ def use_fast_convolutions(model: nn.Module, image_shape: tuple[int, ...], sample
 
 
 def algorithms(model: nn.Module) -> str:
-    """What each convolution of `model` is computed by, in the order of its layers."""
+    """The algorithms of the convolutions of `model`, in the order of its layers."""
     names = [getattr(layer, "algorithm", LIBRARY) for layer in model.modules()
              if isinstance(layer, nn.Conv2d)]
     return " ".join(names) if set(names) - {LIBRARY} else LIBRARY
 
 
 def products(model: nn.Module, precision: Precision) -> str:
-    """What multiplies the tiles of those algorithms: the processor decides it."""
+    """The implementation that multiplies the algorithms' tiles; it depends on the processor."""
     has_tiles = set(algorithms(model).split()) - {LIBRARY, FUSED}
     return str(way_of(precision.products)) if has_tiles else LIBRARY
 
 
 def _as_before(model: nn.Module, shapes: Mapping[nn.Conv2d, Shape], how: str) -> list[str]:
-    """By layer of `shapes`, what `how` says; nothing if it is no list for this model."""
+    """The algorithms that `how` lists for `shapes`; [] if it is not a list for this model."""
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
     named = dict(zip(layers, how.split(), strict=False))
     names = [named.get(layer, "") for layer in shapes]
@@ -153,18 +153,18 @@ def _leaders_choice(shapes: list[Shape], choose: Choose) -> list[str]:
 def convolution_shapes(model: nn.Module, image_shape: tuple[int, ...], samples: int,
                        precision: Precision) -> dict[nn.Conv2d, Shape]:
     """The layers for which there is a candidate. Runs `model` once, to see the maps' sizes."""
-    found: dict[nn.Conv2d, Shape] = {}
+    shapes: dict[nn.Conv2d, Shape] = {}
     first = fusable(model)
     layers = [layer for layer in model.modules()
               if is_plain_3x3(layer) and (layer in first or _has_many_channels(layer))]
     if not layers:
-        return found
+        return shapes
 
     def note(layer: nn.Conv2d, inputs: tuple[Tensor]) -> None:
         height, width = inputs[0].shape[-2:]
         shape = Shape(layer.in_channels, layer.out_channels, height, samples, precision.name)
         if height == width and shape.candidates():
-            found[layer] = shape
+            shapes[layer] = shape
 
     hooks = [layer.register_forward_pre_hook(note) for layer in layers]
     was_training = model.training
@@ -175,7 +175,7 @@ def convolution_shapes(model: nn.Module, image_shape: tuple[int, ...], samples: 
         model.train(was_training)
         for hook in hooks:
             hook.remove()
-    return found
+    return shapes
 
 
 def _has_many_channels(layer: nn.Conv2d) -> bool:

@@ -33,7 +33,7 @@ COMPILE_SECONDS = 300.0
 
 
 class Compiled(NamedTuple):
-    """The loaded library; None with the reason why there is none."""
+    """The loaded library; None with the reason why it could not be loaded."""
 
     library: ctypes.CDLL | None
     why_not: str = ""
@@ -49,8 +49,8 @@ def compiled(source: str) -> Compiled:
         name = _digest(source, _version(compiler), *FLAGS, *_processor())
         return Compiled(ctypes.CDLL(os.fspath(_library(source, name, compiler))))
     except subprocess.SubprocessError as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        return Compiled(None, f"{compiler} failed: {said[0] if said else 'without a word'}")
+        lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        return Compiled(None, f"{compiler} failed: {lines[0] if lines else 'without a word'}")
     except OSError as error:
         return Compiled(None, f"what was compiled cannot be used: {error}")
 
@@ -65,7 +65,9 @@ def _version(compiler: str) -> str:
 
 
 def _processor() -> list[str]:
-    """What -march=native goes by; a home folder may be shared by machines of several kinds."""
+    """The CPU fields that -march=native depends on: part of the cache key, because machines of
+    several kinds may share a home folder.
+    """
     wanted = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part")
     lines = lines_of("/proc/cpuinfo")
     return [next((line for line in lines if line.startswith(f"{word}\t")), "") for word in wanted]
@@ -85,7 +87,7 @@ def _library(source: str, name: str, compiler: str) -> Path:
 
 
 def _is_whole(path: Path, digest: Path) -> bool:
-    """Whether the file is what was compiled: a cut one would end the process when it is read."""
+    """Returns True if the file is as compiled: loading a truncated one would end the process."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest() == digest.read_text()
     except OSError:
@@ -118,7 +120,7 @@ def _folder() -> Path:
 
 
 def is_out_of_reach(folder: Path) -> bool:
-    """Whether no other user but root can change `folder`, nor put another in its place.
+    """Returns True if no other user but root can change or replace `folder`.
 
     Of a folder above it that others can write, only the sticky bit keeps them from that: there
     nobody renames what is another user's. `folder` must be free of links.
@@ -131,7 +133,7 @@ def is_out_of_reach(folder: Path) -> bool:
 
 
 def _others_write(folder: os.stat_result) -> bool:
-    """Whether a user but the owner can; the owner's private group, as Linux makes it, is nobody."""
+    """Returns True if other users can write; the owner's private group does not count as others."""
     if folder.st_mode & stat.S_IWGRP and not folder.st_mode & stat.S_IWOTH:
         with contextlib.suppress(KeyError):
             group, user = grp.getgrgid(folder.st_gid), pwd.getpwuid(folder.st_uid)

@@ -101,7 +101,7 @@ class FastConv2d(nn.Conv2d):
 
 
 def is_plain_3x3(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """Whether `layer` is an nn.Conv2d of 3x3, stride 1, padding 1, and nothing special."""
+    """Returns True if `layer` is an nn.Conv2d of 3x3, stride 1, padding 1, all else default."""
     return type(layer) is nn.Conv2d and (
         layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.groups,
         layer.padding_mode) == ((3, 3), (1, 1), (1, 1), (1, 1), 1, "zeros")

@@ -99,7 +99,7 @@ def _arrived(images: Tensor, gradient: Tensor, places: Tensor) -> Tensor:
 
 def is_first_block(convolution: nn.Module, norm: nn.Module,
                    relu: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """Whether the three layers could be one."""
+    """Returns True if the three layers can be fused into a first block."""
     return (is_plain_3x3(convolution) and convolution.in_channels in CHANNELS
             and convolution.out_channels % LANES == 0
             and type(norm) is PooledBatchNorm2d and norm.size == 2 and type(relu) is nn.ReLU)
@@ -107,7 +107,7 @@ def is_first_block(convolution: nn.Module, norm: nn.Module,
 
 def can_pool(norm: nn.Module, convolution: nn.Conv2d, images: Tensor,
              dtype: torch.dtype) -> TypeGuard[PooledBatchNorm2d]:
-    """Whether a first block of these layers, as they now are, can make maps of `dtype`."""
+    """Returns True if these layers, in their present state, can be fused for maps of `dtype`."""
     return (type(norm) is PooledBatchNorm2d and norm.training
             and are_float32(images, *convolution.parameters(), *norm.parameters())
             and not images.requires_grad and images.dim() == 4 and images.device.type == "cpu"
@@ -117,7 +117,7 @@ def can_pool(norm: nn.Module, convolution: nn.Conv2d, images: Tensor,
 
 def first_block(convolution: nn.Conv2d, norm: PooledBatchNorm2d, images: Tensor,
                 dtype: torch.dtype) -> Tensor:
-    """What the layers and a ReLU make of `images`, where can_pool says that they can be one."""
+    """Applies the two layers and a ReLU to `images` in one; can_pool must be true of them."""
     with torch.autocast(images.device.type, enabled=False):
         return _FirstBlock.apply(images, convolution.weight, convolution.bias, norm.weight,
                                  norm.bias, norm, dtype)

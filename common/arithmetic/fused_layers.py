@@ -25,10 +25,10 @@ class FusedConv2d(nn.Conv2d):
 
 
 class FusedLayers(nn.Sequential):
-    """nn.Sequential that begins with a first block; what can be one does so in training.
+    """An nn.Sequential that fuses, in training, its first block and each batch norm with its ReLU.
 
-    Layers are on their own in evaluation, where nothing is compiled, where the input is no float32
-    images or wants a gradient, and where they have a hook of their own that is not BeforeUse.
+Layers run separately in evaluation, where nothing is compiled, where the input is not float32
+    images or requires a gradient, and where they have a hook other than BeforeUse.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class FusedLayers(nn.Sequential):
 
 
 def _next_maps(layers: list[nn.Module], maps: Tensor) -> tuple[Tensor, int]:
-    """What the first of `layers` make of `maps`, and how many of them it took."""
+    """Applies the first of `layers` to `maps`: returns the result and the number applied."""
     first, second, third = [*layers, END, END][:3]
     kind = maps.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else maps.dtype
@@ -73,13 +73,13 @@ def fusable(model: nn.Module) -> dict[nn.Conv2d, nn.Sequential]:
     It is the model's first, which sees the images.
     """
     first = next((layer for layer in model.modules() if isinstance(layer, nn.Conv2d)), None)
-    found = {}
+    parts = {}
     for part in model.modules():
         if type(part) is nn.Sequential and len(part) > 2:
             convolution, norm, relu, *_ = part
             if convolution is first and is_first_block(convolution, norm, relu):
-                found[convolution] = part
-    return found
+                parts[convolution] = part
+    return parts
 
 
 def fuse(part: nn.Sequential) -> None:

@@ -28,7 +28,7 @@ OF_FILTERS = ("float, float", "float, BFloat16")
 
 
 def run(name: str, tensors: Sequence[Tensor | None], sizes: Sequence[int]) -> bool:
-    """Whether there is a compiled `name`, and it has run.
+    """Runs the compiled function `name`; returns False if it does not exist.
 
     It gets the tensors, None as a null pointer, the sizes and torch's threads. The caller must know
     that dtypes, sizes and layouts are right.
@@ -42,17 +42,17 @@ def run(name: str, tensors: Sequence[Tensor | None], sizes: Sequence[int]) -> bo
 
 
 def are_float32(*tensors: Tensor | None) -> bool:
-    """Whether a loop can read all of them as float; None counts for a null pointer."""
+    """Returns True if all are float32; None, passed as a null pointer, is allowed."""
     return all(each is None or each.dtype == torch.float32 for each in tensors)
 
 
 def has(name: str) -> bool:
-    """Whether there is a compiled `name`: some are only for some processors."""
+    """Returns True if a function `name` is compiled: some are only for some processors."""
     return hasattr(library().library, name)
 
 
 def can_read(maps: Tensor) -> bool:
-    """Whether compiled loops can go through `maps` (n, C, H, W): channels_last, in sixteens."""
+    """Returns True if compiled loops can read `maps` (n, C, H, W): channels_last, C % 16 == 0."""
     return maps.shape[1] % LANES == 0 and maps.device.type == "cpu" and maps.is_contiguous(
         memory_format=torch.channels_last)
 
@@ -64,7 +64,7 @@ def why_not() -> str:
 
 @cache
 def library() -> Compiled:
-    """What is compiled when it is first needed, and found in the user's cache folder later."""
+    """The compiled loops: built at the first need, later loaded from the user's cache folder."""
     return compiled("\n".join(_source()))
 
 

@@ -70,7 +70,7 @@ def _sizes(maps: Tensor) -> tuple[int, int]:
 
 
 def can_normalize(norm: nn.Module, maps: Tensor) -> TypeGuard[nn.BatchNorm2d]:
-    """Whether `norm` and a ReLU can be one for `maps`, where loops are compiled."""
+    """Returns True if `norm` and a ReLU can be fused for `maps`, given compiled loops."""
     if type(norm) not in (nn.BatchNorm2d, PooledBatchNorm2d) or maps.dim() != 4:
         return False
     assert isinstance(norm, nn.BatchNorm2d)
@@ -83,7 +83,7 @@ def can_normalize(norm: nn.Module, maps: Tensor) -> TypeGuard[nn.BatchNorm2d]:
 
 
 def norm_relu(norm: nn.BatchNorm2d, maps: Tensor) -> Tensor:
-    """What `norm` and a ReLU make of `maps`, where can_normalize says that they can be one."""
+    """Applies `norm` and a ReLU to `maps` in one; can_normalize must be true of them."""
     assert norm.num_batches_tracked is not None
     norm.num_batches_tracked.add_(1)
     return _NormReLU.apply(maps, norm.weight, norm.bias, norm)

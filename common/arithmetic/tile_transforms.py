@@ -48,7 +48,7 @@ def _wide(values: Tensor) -> torch.dtype:
 
 
 def _run(way: str, tiling: Tiling, maps: Tensor, tiles: Tensor, *more: Tensor | None) -> bool:
-    """Whether the compiled form could do it, and has."""
+    """Runs the compiled transform, into `tiles` or `maps`; returns False if it cannot."""
     if not (can_read(maps) and tiles.is_contiguous()):
         return False
     kinds = "_".join(NAMES.get(each.dtype, "none") for each in (maps, tiles))

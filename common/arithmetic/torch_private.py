@@ -1,4 +1,4 @@
-"""What this program uses of torch without torch's promise to keep it: all of it, in this file.
+"""All uses of torch's private interfaces, which torch may change without notice.
 
     python3 -m pytest tests/unit/test_torch_private.py     # each beside its public equivalent
 

@@ -1,4 +1,4 @@
-"""Which address and interface of this machine a run uses, and checks of the master's address.
+"""Choice of this machine's address and interface for a run, and checks of the master's address.
 
     python3 -c "from common.cluster.addresses import *; print(interface_addresses())"
 """
@@ -30,11 +30,11 @@ def place(address: str, port: int) -> str:
 def resolve(host: str) -> str:
     """The address of `host`, IPv4 where it has both; raises UsageError when the name is unknown."""
     try:
-        found = socket.getaddrinfo(host, None)
+        addresses = socket.getaddrinfo(host, None)
     except OSError as error:
         raise UsageError(f"the master address {host!r} cannot be resolved ({error.strerror}); "
                          "give --master-ip as an address such as 10.0.0.1") from None
-    return str(min(found, key=lambda each: each[0] == socket.AF_INET6)[4][0])
+    return str(min(addresses, key=lambda each: each[0] == socket.AF_INET6)[4][0])
 
 
 def local_address_towards(master: str, port: int) -> str:
@@ -50,16 +50,16 @@ def local_address_towards(master: str, port: int) -> str:
 
 def interface_addresses() -> list[tuple[str, str]]:
     """(interface, address) for each interface's IPv4 address, then for its IPv6 addresses."""
-    found = []
+    pairs = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
                 reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
             except OSError:
                 continue  # an interface without an IPv4 address
-            found.append((name, socket.inet_ntoa(reply[20:24])))
+            pairs.append((name, socket.inet_ntoa(reply[20:24])))
     rows = (line.split() for line in lines_of("/proc/net/if_inet6"))
-    return found + [(row[5], str(ipaddress.IPv6Address(bytes.fromhex(row[0])))) for row in rows]
+    return pairs + [(row[5], str(ipaddress.IPv6Address(bytes.fromhex(row[0])))) for row in rows]
 
 
 def choose_interface(wanted: str | None, master: str, port: int) -> tuple[str, str]:
@@ -70,11 +70,11 @@ def choose_interface(wanted: str | None, master: str, port: int) -> tuple[str, s
     family = family_of(master)
     mine = [each for each in interface_addresses() if family_of(each[1]) == family]
     if wanted is not None:
-        if not (found := [each for each in mine if each[0] == wanted]):
+        if not (matching := [each for each in mine if each[0] == wanted]):
             kind = "IPv6" if family == socket.AF_INET6 else "IPv4"
             raise UsageError(f"this machine has no interface {wanted!r} with an {kind} address; it "
                              f"has {', '.join(sorted({name for name, _ in mine}))}")
-        return found[0]
+        return matching[0]
     address = local_address_towards(master, port)
     return next((name for name, other in mine if other == address), "lo"), address
 

@@ -74,7 +74,7 @@ class StopAgreement:
 
 
 def _largest_boundary(board: Board) -> int | None:
-    """What the leader tells all ranks, once they all have posted theirs."""
+    """The largest boundary; None until the leader announces it, once all ranks have posted."""
     if board.world.is_leader and (boundaries := board.all_posted("boundary")):
         board.tell("boundary", max(boundaries))
     return board.told("boundary")

@@ -77,7 +77,7 @@ class Board(Posts):
             time.sleep(poll_seconds(self.world.size, looks))
 
     def _remark(self, topic: str) -> str:
-        """Which ranks are missing: the leader looks, and the other ranks repeat what it says."""
+        """Remark on the missing ranks: the leader looks, and the other ranks repeat its remark."""
         if self.world.is_leader:
             self.tell(f"missing {topic}", self._report(topic))
         return self.told(f"missing {topic}") or f"waiting for rank 0 to be done with {topic}"
@@ -90,7 +90,7 @@ class Board(Posts):
                 f"rank{'s' * (len(missing) > 1)} {', '.join(missing)}{self._sent_away()}")
 
     def _sent_away(self) -> str:
-        """Who came last and was not let in; it may be a missing one that was started wrongly."""
+        """Remark on the last rank that was refused: it may be a missing one, started wrongly."""
         if not self.store.check([SENT_AWAY]):
             return ""
         return (f" ({self.store.get(SENT_AWAY).decode()} came with another RUN_TOKEN, and was sent "
@@ -98,8 +98,8 @@ class Board(Posts):
 
     def verdict(self) -> Verdict | None:
         """The failure that a rank published first, if any."""
-        said = self.read_first("verdict")
-        return Verdict(*said) if said and said[1] else None
+        verdict = self.read_first("verdict")
+        return Verdict(*verdict) if verdict and verdict[1] else None
 
     def publish(self, error: BaseException) -> Failure:
         """Makes `error` the verdict unless there is one already; returns the one that holds."""
@@ -148,7 +148,7 @@ class Board(Posts):
 
 
 def is_broken_collective(error: BaseException | None) -> bool:
-    """Whether another rank, or the network, is the likely cause of `error`.
+    """Returns True if another rank, or the network, is the likely cause of `error`.
 
     gloo raises plain RuntimeErrors, which begin with the line of its source that failed.
     """

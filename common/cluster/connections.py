@@ -1,4 +1,4 @@
-"""Which machines no longer acknowledge what this process sends, as the kernel's table tells.
+"""Machines that no longer acknowledge what this process sends, read from the kernel's tables.
 
 A lost link between two ranks shows nowhere else: both go on to reach the leader, and both wait. A
 process that is stopped, or computes, is not meant: its machine acknowledges for it.
@@ -74,7 +74,7 @@ def repeating(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def holds_bytes(but_port: int) -> bool:
-    """Whether a byte is on its way, or unread, on a connection of this process; True if unknown.
+    """Returns True if a connection of this process has unacknowledged or unread bytes; or unknown.
 
     Connections from or to `but_port`, the store's, do not count.
     """

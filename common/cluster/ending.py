@@ -51,7 +51,7 @@ def advice(code: int, saved: str | None, arguments: Sequence[str],
            environment: Mapping[str, str]) -> str:
     """The last good checkpoint and the command that resumes; nothing before a run has begun.
 
-    `saved` is the checkpoint's path, "" when there is none yet, None when no run has begun.
+    `saved` is the checkpoint's path, "" before the first save, None when no run has begun.
     """
     if saved is None or code not in (*RESUMABLE, NOT_FINITE):
         return ""
@@ -62,7 +62,7 @@ def advice(code: int, saved: str | None, arguments: Sequence[str],
 
 
 def resume_command(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """The launcher's command, or this process's own where there is none, as it goes on.
+    """The command that resumes: the launcher's if it is known, otherwise this process's own.
 
     Our launchers leave theirs, quoted for the shell, in RUN_COMMAND; see scripts/run_command.sh.
     """

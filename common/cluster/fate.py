@@ -1,4 +1,4 @@
-"""What became of a process of this machine that stopped answering, as far as can be seen from here.
+"""Fate of a process of this machine that stopped answering, as far as can be seen from here.
 
 A process that a signal ends says nothing itself. scripts/local_cluster.sh, which started it, notes
 its exit code in the folder EXIT_CODES; without a note, the kernel tells whether it is still there.
@@ -16,7 +16,7 @@ ENDED = "Z"  # as the kernel writes it of a process whose parent has not asked y
 
 
 def fate_of_rank(lost: RankInfo, here: RankInfo) -> str:
-    """What can be added to the sentence that names the `lost` rank; "" on another machine."""
+    """Addition to the sentence that names the `lost` rank; "" if it is on another machine."""
     is_here = (lost.machine, lost.host) == (here.machine, here.host)
     return fate_of(lost.pid) if is_here else ""
 

@@ -1,4 +1,4 @@
-"""What the leader has heard of all ranks, and which of them it considers lost or stuck.
+"""Heartbeats of all ranks as the leader hears them, and its verdict on lost or stuck ranks.
 
 The other ranks hear of the leader alone.
 """
@@ -39,7 +39,7 @@ class Pulse:
 
 
 def beat(count: int, failed: bool, here: Progress) -> list[Any]:
-    """What a rank posts: plain values, for JSON."""
+    """The heartbeat that a rank posts, as plain values for JSON."""
     return [count, failed, here.epoch, here.iteration, here.phase, here.has_stepped, here.run]
 
 
@@ -93,9 +93,9 @@ class Heartbeats:
         return {rank for rank, pulse in self._pulses.items() if pulse.heard < since}
 
     def lost_rank(self, names: Names, ahead: float = 0.0) -> PeerLost | None:
-        """Which rank is lost or stuck, if any; where one is stuck, a shorter silence suffices.
+        """The rank that is lost or stuck, if any; where one is stuck, a shorter silence suffices.
 
-        So it would be `ahead` seconds from now if nothing more were heard.
+Judged as of `ahead` seconds from now, if nothing more were heard.
         """
         now = time.monotonic() + ahead
         stuck = self._stuck_rank(names, now)
@@ -106,11 +106,11 @@ class Heartbeats:
                                  self._silence + self._slack + LAG_FACTOR * self._lag)
 
     def is_alarmed(self, names: Names) -> bool:
-        """Whether a rank is close to being lost, or a collective of this rank has failed."""
+        """Returns True if a rank is close to being lost, or a collective of this rank failed."""
         return self.collective_failed or self.lost_rank(names, 2 * self._every) is not None
 
     def lost_leader(self, names: Names, place: str, how: str) -> PeerLost:
-        """What a rank says that no longer reaches the leader's store."""
+        """The error on a rank that no longer reaches the leader's store."""
         name = names[0] if names else "rank 0"
         return PeerLost(f"{name}, the leader, is lost {place}: {how}{self.fate(0)}")
 

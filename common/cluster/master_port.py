@@ -95,7 +95,7 @@ def _what_is_wrong(reply: bytes | None, place: str) -> str:
 
 @functools.cache
 def _greeting_is_known() -> bool:
-    """Whether this version of torch replies as expected; else a reply means nothing."""
+    """Returns True if this torch's store replies as expected; else a reply proves nothing."""
     store = serve_store("127.0.0.1", 0)
     return _reply("127.0.0.1", store.port, REPLY_SECONDS) == NONCE
 

@@ -40,7 +40,7 @@ class Node:
 
     @property
     def whose(self) -> str:
-        """What begins a sentence on this rank's own disk, which the other ranks print too."""
+        """Prefix of a sentence about this rank's own disk, which the other ranks print too."""
         return f"{self.ranks[self.world.rank]}: " if len(self.ranks) > 1 else ""
 
     def wait_for_device(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether each pair of ranks can exchange a message: tried once, as soon as the group is formed.
+"""Check that each pair of ranks can exchange a message, made as soon as the group is formed.
 
 gloo takes whoever connects first, and begins with the right bytes, for the rank it expects: a
 scanner of ports can take a rank's place. Only a message tells, and without one the first collective

@@ -1,4 +1,4 @@
-"""What the ranks of a run have written on its store, and how each of them is read.
+"""Values that the ranks of a run post on its store, and ways to read them.
 
     Posts(store, world).post("facts", {"cores": 4})
 """
@@ -11,7 +11,7 @@ from torch.distributed import Store
 
 from common.core.world import World
 
-ABSENT = "-"  # stands for no value, as it is no JSON
+ABSENT = "-"  # stands for no value, as it is not valid JSON
 
 
 class Posts:
@@ -30,7 +30,7 @@ class Posts:
         self.store.set(key_of(topic, self.world.rank), json.dumps(value))
 
     def posted(self, topic: str) -> dict[int, Any]:
-        """What has been posted so far, by rank. For the leader, as it reads N values."""
+        """Values posted so far, by rank. For the leader only, as it reads N values."""
         if (values := self.all_posted(topic)) is not None:
             return dict(enumerate(values))
         ranks = self.present(topic, range(self.world.size))
@@ -54,7 +54,7 @@ class Posts:
         return topic in self._complete
 
     def present(self, topic: str, ranks: Sequence[int]) -> list[int]:
-        """Those of `ranks` that have posted: by halves, as mostly all or all but a few have."""
+        """The ranks that have posted, found by bisection: usually all or nearly all have."""
         if self.store.check([key_of(topic, rank) for rank in ranks]):
             return list(ranks)
         half = len(ranks) // 2
@@ -66,7 +66,7 @@ class Posts:
         self.store.set(told_key(topic), json.dumps(value))
 
     def told(self, topic: str) -> Any:
-        """What was told last; None before."""
+        """The leader's last announcement on `topic`; None before the first."""
         return self._read(told_key(topic))
 
     def first(self, topic: str, value: Any) -> Any:

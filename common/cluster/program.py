@@ -18,8 +18,8 @@ from common.core.output import protect_output, require_output
 def run_program(main: Callable[[], None]) -> NoReturn:
     """Calls `main` and exits: 0, or a failure's one sentence on standard error and its exit code.
 
-    `--debug` anywhere on the command line adds the traceback. An exception that is no
-    `Failure` is a fault of this program and always shows its traceback. What nobody reads is not
+    `--debug` anywhere on the command line adds the traceback. An exception that is not
+    a `Failure` is a fault of this program and always shows its traceback. What nobody reads is not
     missed; a full disk that takes no output is a failure, unless `main` lets output be lost.
     """
     protect_output()

@@ -1,4 +1,4 @@
-"""What each rank reports when it joins, and whether all ranks were started for one run."""
+"""Report of each rank when it joins, and the check that all were started for one run."""
 
 import os
 import socket
@@ -71,10 +71,10 @@ def _program() -> str:
 
 def machines(ranks: Sequence[RankInfo]) -> dict[str, list[int]]:
     """The ranks on each machine, in order."""
-    found: dict[str, list[int]] = {}
+    by_machine: dict[str, list[int]] = {}
     for each in ranks:
-        found.setdefault(each.machine, []).append(each.rank)
-    return found
+        by_machine.setdefault(each.machine, []).append(each.rank)
+    return by_machine
 
 
 def own_gpus(seen: Sequence[Sequence[str]]) -> list[int]:

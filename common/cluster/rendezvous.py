@@ -37,7 +37,7 @@ def join(world: World, settings: Settings, join_deadline: float,
 
     Every rank must enter. Deadlines are time.monotonic() values: for the store, and for each wait
     on the board. A failure inside is published, and the first one published is raised on every
-    rank; an error that is no Failure is a fault of this rank, and raised as it is. At the end the
+    rank; an error that is not a Failure is this rank's fault, and raised unchanged. At the end the
     process group, if one was formed, is closed, and the leader leaves last.
     """
     process_progress().mark, say = mark(world), console(world)

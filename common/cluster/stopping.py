@@ -1,4 +1,4 @@
-"""Whether a signal has come, and at which boundary this process stops for it.
+"""Stopping on a signal: notes that one has come, and the boundary at which to stop.
 
 A boundary is an instant between two steps, or after an epoch, where a run can be saved. All ranks
 pass the same boundaries in the same order, so their count says where a rank is.
@@ -18,7 +18,7 @@ GRACE_SECONDS = 20.0
 
 
 class Stop:
-    """What the main thread, the watch and the thread that reads signals share.
+    """State shared by the main thread, the watch and the thread that reads signals.
 
     `in_group` is true while a watch runs, which agrees with the other ranks on the boundary;
     `is_over` once all ranks have done everything. `wake` is set when a signal comes.
@@ -70,7 +70,7 @@ class Stop:
         raise Verdict(f"{why} {process_progress().place()}", code)
 
     def reason(self) -> tuple[str, int]:
-        """What to say about the signal, and the exit code that goes with it."""
+        """The words for the signal, and its exit code."""
         assert self.signal is not None
         return f"stopped by {self.signal.name}", EXIT_CODES[self.signal]
 
@@ -91,7 +91,7 @@ class Stop:
             self._change.notify_all()
 
     def is_done(self) -> bool:
-        """Whether this process has reached the boundary, and saved what had to be saved there."""
+        """True if this process has reached the boundary, and saved what had to be saved there."""
         frozen, target = self._passed_when_frozen, self._target
         return self._done or (frozen is not None and target is not None and frozen >= target)
 

@@ -30,7 +30,7 @@ NEWS = "news"
 
 
 class News(NamedTuple):
-    """What the leader tells all ranks in every beat: plain values, for JSON."""
+    """News from the leader to all ranks, sent with every beat: plain values, for JSON."""
 
     beat: Sequence[Any] = UNHEARD
     saved: str | None = None

@@ -1,1 +1,1 @@
-"""What every room may know: world, failures, progress, precision, events. Read world.py first."""
+"""Basics that every room may use: world, failures, precision, events. Read world.py first."""

@@ -13,7 +13,7 @@ LEADER = 0
 
 
 def world_size() -> int:
-    """The number of ranks; 1 when there is no process group."""
+    """The number of ranks; 1 without a process group."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
@@ -83,7 +83,7 @@ def gather_bytes(data: bytes, device: torch.device) -> list[bytes]:
 
 
 def gather_bytes_to_leader(data: bytes, device: torch.device) -> list[bytes]:
-    """As `gather_bytes`, but on the leader; nothing elsewhere. Every rank must call it.
+    """Gathers bytes of any length on the leader; returns [] elsewhere. Every rank must call it.
 
     So no rank but the leader receives more, the more ranks there are.
     """
@@ -108,7 +108,7 @@ def _cut(rows: Iterable[Tensor], lengths: Sequence[int]) -> list[bytes]:
 
 
 def ring_bytes(payload: int, ranks: int) -> int:
-    """What each rank sends when `ranks` ranks all-reduce `payload` bytes around a ring.
+    """Bytes that each rank sends when `ranks` ranks all-reduce `payload` bytes around a ring.
 
     Reduce-scatter and all-gather each pass ranks-1 blocks of payload/ranks bytes on
     (Patarasuk and Yuan, 2009).

@@ -26,7 +26,7 @@ _last_printed = [time.monotonic()]
 
 
 def mark(world: World) -> str:
-    """What stands before a rank's lines where ranks share a terminal; nothing on the leader."""
+    """Prefix of a rank's lines, as ranks may share a terminal; empty on the leader."""
     return "" if world.is_leader else f"[rank {world.rank} {socket.gethostname()}] "
 
 

@@ -68,7 +68,7 @@ def _whole(least: int) -> Check:
 
 
 def _number(value: Any) -> bool:
-    """Whether it is one; infinite and undefined ones are."""
+    """Returns True for a float, infinity and NaN included, or an int of at most MOST in size."""
     return type(value) is float or type(value) is int and abs(value) <= MOST
 
 

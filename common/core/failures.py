@@ -1,4 +1,4 @@
-"""What can go wrong: one exception each, with the exit code that a script can act on."""
+"""Exceptions for all that can go wrong, each with an exit code that a script can act on."""
 
 import traceback
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ class Verdict(Failure):
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception of another library says, cut to its first line."""
+    """The first line of the message of another library's exception, or its type's name."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -78,9 +78,9 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Around work on values out of a file: raises DataError where they are none that we write.
+    """Context for work on values read from a file: raises DataError for any we do not write.
 
-    Whatever else is wrong in there is said as that, so the sentence ends in the place in the code.
+Any other error inside is reported as that too, so the sentence ends with the place in the code.
     """
     try:
         yield

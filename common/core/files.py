@@ -50,7 +50,7 @@ def read_json(path: Path | str) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """As json.loads, but raises ValueError for any text that it cannot read."""
+    """Parses JSON like json.loads, but raises ValueError for any text that it cannot read."""
     try:
         return json.loads(text)
     except RecursionError:

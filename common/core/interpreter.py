@@ -20,7 +20,7 @@ def use_environment(module, packages=("torch", "xxhash")):
 
     `module` is the caller's __name__: only a program may be replaced, not whoever imports it.
     `packages` are those that the program cannot do without. Ends with exit code 2 and one sentence
-    when there is no .venv to go on in, or when .venv lacks them too.
+without a .venv to go on in, or when .venv lacks them too.
     """
     if module != "__main__":
         return
@@ -35,7 +35,7 @@ def use_environment(module, packages=("torch", "xxhash")):
 
 
 def _problem(packages):
-    """What keeps this interpreter from running the program, and what to do; None if nothing."""
+    """The reason why this interpreter cannot run the program, and what to do; None if it can."""
     if "torch" in packages and sys.platform != "linux":
         return (f"training needs Linux, and this is {sys.platform}; WSL on Windows, a virtual "
                 "machine, a container or a hosted notebook will do")
@@ -52,7 +52,7 @@ def _problem(packages):
 
 
 def _continue():
-    """Replaces this process by the same command in .venv; returns where there is none."""
+    """Replaces this process by the same command in .venv; returns if .venv does not exist."""
     spec = sys.modules["__main__"].__spec__  # None unless started with -m
     rebuilt = ["python", "-m", spec.name] if spec else ["python", sys.argv[0]]
     # orig_argv is new in 3.10, and has the interpreter's own flags too

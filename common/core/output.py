@@ -1,8 +1,8 @@
 """Standard output and standard error that may go away, and take no program with them.
 
-A reader that has left (`| head`), a lost terminal and a full disk are no reason to stop training,
-nor to show a traceback. Nor does a terminal obey what a file is called: whatever is printed, its
-control characters are shown as escapes.
+A reader that has left (`| head`), a lost terminal or a full disk neither stops training nor shows
+a traceback. Control characters are printed as escapes, so that no file's name can command a
+terminal.
 
     python3 scripts/status.py outputs > /dev/full; echo $?     # one sentence, and 2
 """
@@ -50,9 +50,9 @@ class Output:
     def _shown(self, text: str) -> str:
         if text.isprintable() or not self._has_bars:
             return visible(text, "\n\t")
-        found = MOVES.fullmatch(text)
-        assert found is not None  # the middle matches anything
-        return found[1] + visible(found[2], "\n\t") + found[3]
+        match = MOVES.fullmatch(text)
+        assert match is not None  # the middle matches anything
+        return match[1] + visible(match[2], "\n\t") + match[3]
 
     def flush(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What results depend on besides the settings: code, versions, processor.
+"""Provenance of results besides the settings: code, versions, processor.
 
     python3 -c "from common.core.provenance import *; print(code_digest(), versions())"
 """
@@ -43,7 +43,7 @@ def processor_flags() -> set[str]:
 
 
 def lines_of(path: str) -> list[str]:
-    """The lines of a file of Linux's /proc or /sys; none where there is no such file."""
+    """The lines of a file of Linux's /proc or /sys; [] if it cannot be read."""
     try:
         return Path(path).read_text().splitlines()
     except OSError:
@@ -59,9 +59,9 @@ def versions() -> dict[str, str]:
 
 
 def conditions() -> str:
-    """What a benchmark ran on, in a line: processor, cores, versions, date, load at its end."""
-    told = ", ".join(f"{name} {version}" for name, version in versions().items())
-    return (f"{processor()}, {os.cpu_count()} cores, {told}, {date.today()}, "
+    """Conditions of a benchmark in one line: processor, cores, versions, date, load at its end."""
+    packages = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return (f"{processor()}, {os.cpu_count()} cores, {packages}, {date.today()}, "
             f"load {os.getloadavg()[0]:.1f} at the end")
 
 

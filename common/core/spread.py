@@ -1,4 +1,4 @@
-"""What measured seconds can tell, and what lies within their spread.
+"""Means of measured seconds, their confidence intervals, and tests for a difference.
 
     python3 -c "from common.core.spread import *; print(times_as_fast([1., 1.1, 1.], [.5, .6, .5]))"
 
@@ -38,7 +38,7 @@ def half_interval(values: Sequence[float]) -> float:
 
 
 def differ(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether the means of the two are further apart than their intervals allow."""
+    """Returns True if the two means are further apart than their intervals allow."""
     return abs(fmean(one) - fmean(other)) > hypot(half_interval(one), half_interval(other))
 
 

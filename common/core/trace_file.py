@@ -39,7 +39,7 @@ def pack_trace(trace: Trace) -> bytes:
 
 
 def is_communication(name: str) -> bool:
-    """Whether an event is bytes on the move, such as "gloo:all_reduce" or an NCCL kernel."""
+    """Returns True for an event that moves bytes, such as "gloo:all_reduce" or an NCCL kernel."""
     return name.startswith(("gloo:", "nccl"))
 
 

@@ -37,7 +37,7 @@ def told_alone() -> Iterator[None]:
 
 def _tell(show: Callable[..., Any], kind: type[BaseException], error: BaseException,
           trace: TracebackType | None) -> None:
-    """What sys.excepthook does; `show`, which it was before, is left to show all other errors."""
+    """Hook for sys.excepthook: prints a Failure in a sentence; `show` prints all other errors."""
     if not isinstance(error, Failure):
         show(kind, error, trace)
         return

@@ -112,7 +112,7 @@ def _require_not_left_over(world: World, environment: Mapping[str, str]) -> None
 
 
 def _from_launcher(environment: Mapping[str, str], master: str | None) -> World:
-    """What mpirun or srun says; `master` is rank 0's address where a flag has told it."""
+    """Reads the World from mpirun's or srun's variables; `master` is rank 0's address by flag."""
     master = master or environment.get("MASTER_ADDR")
     variables = _mpi_variables(environment)
     if variables is None:
@@ -140,13 +140,13 @@ def _alone(environment: Mapping[str, str]) -> World:
 
 def _mpi_variables(environment: Mapping[str, str]) -> tuple[str, str, str] | None:
     """The names of mpirun's variables; None where it has set none. srun may set PMI's too."""
-    found = next((names for names in MPI_VARIABLES
-                  if names[0] in environment and names[1] in environment), None)
-    if found and _is_srun_task(environment) and (
-            _number(environment, found[0]), _number(environment, found[1])) == (
+    variables = next((names for names in MPI_VARIABLES
+                      if names[0] in environment and names[1] in environment), None)
+    if variables and _is_srun_task(environment) and (
+            _number(environment, variables[0]), _number(environment, variables[1])) == (
             _number(environment, "SLURM_PROCID"), _slurm_size(environment)):
         return None
-    return found
+    return variables
 
 
 def _is_srun_task(environment: Mapping[str, str]) -> bool:
@@ -172,8 +172,8 @@ def _number(environment: Mapping[str, str], variable: str, default: int | None =
     try:
         return int(text)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        said = "is not set" if text is None else f"is {text!r}, not a whole number"
-        raise UsageError(f"the environment variable {variable} {said}") from None
+        problem = "is not set" if text is None else f"is {text!r}, not a whole number"
+        raise UsageError(f"the environment variable {variable} {problem}") from None
 
 
 def _checked(world: World) -> World:
@@ -190,8 +190,8 @@ def _checked(world: World) -> World:
 
 def _require_address_alone(master: str) -> None:
     """Raises UsageError for a URL, and for an address with a port."""
-    found = ADDRESS.fullmatch(master)
-    if found and found[1] != master:
-        port = f", and the port with --master-port {found[2]}" if found[2] else ""
+    match = ADDRESS.fullmatch(master)
+    if match and match[1] != master:
+        port = f", and the port with --master-port {match[2]}" if match[2] else ""
         raise UsageError(f"the master address is to be an address alone, and not {master!r}: give "
-                         f"--master-ip {found[1].strip('[]')}{port}")
+                         f"--master-ip {match[1].strip('[]')}{port}")

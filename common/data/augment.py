@@ -20,9 +20,9 @@ class Preparation:
     settings: Settings
 
     def require_images(self, samples: Tensor, usual: Settings) -> None:
-        """Raises UsageError for settings that change images, where `samples` (n, ...) are none.
+        """Raises UsageError for settings that change images if `samples` (n, ...) are not images.
 
-        What is as in `usual`, the workload's own settings, changes nothing here.
+Settings equal to `usual`, the workload's own, are accepted.
         """
         mirrored = [] if samples.ndim == 4 and samples.shape[2] > 1 else ["tta"]
         for name in ("crop_padding", "cutout", "flips", *mirrored):
@@ -31,11 +31,11 @@ class Preparation:
                                  f"{self.settings.workload} has other samples: leave it out")
 
     def __call__(self, inputs: Tensor, *how: Tensor) -> Tensor:
-        """Of training samples; `how` is what EpochPlan.augmentation has for each."""
+        """Augments training samples; `how` is the samples' EpochPlan.augmentation."""
         return self.normalise(inputs)
 
     def normalise(self, inputs: Tensor) -> Tensor:
-        """Of any samples."""
+        """Converts samples to the run's dtype, images also to channels_last."""
         if inputs.is_floating_point():
             inputs = inputs.to(Precision(self.settings.precision).dtype)
         return inputs.to(memory_format=torch.channels_last) if inputs.ndim == 4 else inputs
@@ -75,14 +75,14 @@ class Augment(Preparation):
         windows = padded.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
         cropped = windows[torch.arange(count, device=images.device), top, left]
         mirrored = (flip & self.may_flip)[:, None, None, None]
-        found = self.normalise(torch.where(mirrored, cropped.flip(2), cropped))
+        augmented = self.normalise(torch.where(mirrored, cropped.flip(2), cropped))
         if self.settings.cutout:
             hole = self._cut(row, height)[:, :, None] & self._cut(column, width)[:, None, :]
-            found.masked_fill_(hole[:, None], 0)
-        return found
+            augmented.masked_fill_(hole[:, None], 0)
+        return augmented
 
     def _cut(self, places: Tensor, size: int) -> Tensor:
-        """Which of `size` rows or columns are cut out around each of `places`, bool (n, size)."""
+        """Mask of the rows or columns that are cut out around each of `places`, bool (n, size)."""
         side = self.settings.cutout
         first = (places % size - side // 2)[:, None]
         lines = torch.arange(size, device=places.device)

@@ -28,8 +28,8 @@ PIECE = 1024  # rows that are hashed at a time
 class Dataset(Protocol):
     """Samples that are numbered from 0.
 
-    `class_names` are empty where targets are no classes. `digest` is equal on every node that holds
-    the same data. `note` is what to tell of how they were read, or nothing.
+    `class_names` are empty if targets are not classes. `digest` is equal on every node that holds
+    the same data. `note` is a remark on how they were read, or "".
     """
 
     @property
@@ -123,7 +123,7 @@ def digest_of_arrays(arrays: "Sequence[np.ndarray | RowsOnDisk]", class_names: S
 
 
 def form_of(dataset: Dataset) -> dict[str, Any]:
-    """What one sample is like, and which classes there are, as plain values: for checkpoints."""
+    """Shape and dtype of a sample, and the class names, as plain values for checkpoints."""
     sample = dataset.take([0])[0]
     return {"shape": list(sample.shape[1:]), "dtype": str(sample.dtype).removeprefix("torch."),
             "classes": list(dataset.class_names)}
@@ -145,25 +145,25 @@ def _as_array(values: Any) -> np.ndarray:
     return array
 
 
-def as_dataset(found: Any) -> Dataset:
-    """What a workload's `load` has returned, as a data set.
+def as_dataset(loaded: Any) -> Dataset:
+    """Converts the result of a workload's `load` to a data set.
 
     That may be one; (inputs, targets) or (inputs, targets, class names), as arrays or tensors; or a
     torch Dataset with a length, whose `classes` are the class names. Else a DataError.
     """
-    if isinstance(found, ArrayDataset | ItemDataset):
-        return found
-    if isinstance(found, tuple) and len(found) in (2, 3):
-        inputs, targets = map(_as_array, found[:2])
+    if isinstance(loaded, ArrayDataset | ItemDataset):
+        return loaded
+    if isinstance(loaded, tuple) and len(loaded) in (2, 3):
+        inputs, targets = map(_as_array, loaded[:2])
         if len(inputs) != len(targets):
             raise DataError(f"there are {len(inputs)} inputs and {len(targets)} targets")
-        return make_dataset(inputs, targets, found[2] if len(found) == 3 else ())
-    if not (hasattr(found, "__getitem__") and hasattr(found, "__len__")):
-        raise DataError(f"a workload's load returned {type(found).__name__}: it must be (inputs, "
+        return make_dataset(inputs, targets, loaded[2] if len(loaded) == 3 else ())
+    if not (hasattr(loaded, "__getitem__") and hasattr(loaded, "__len__")):
+        raise DataError(f"a workload's load returned {type(loaded).__name__}: it must be (inputs, "
                         "targets), or a torch Dataset with __getitem__ and __len__")
-    numbers, names = np.arange(len(found)), tuple(getattr(found, "classes", ()))
-    looked_at = _looked_at(ItemDataset(found, numbers, names, ""))
-    return ItemDataset(found, numbers, names, digest_of_arrays([numbers[-1:], *looked_at], names))
+    numbers, names = np.arange(len(loaded)), tuple(getattr(loaded, "classes", ()))
+    looked_at = _looked_at(ItemDataset(loaded, numbers, names, ""))
+    return ItemDataset(loaded, numbers, names, digest_of_arrays([numbers[-1:], *looked_at], names))
 
 
 def _looked_at(whole: ItemDataset) -> list[np.ndarray]:

@@ -105,7 +105,7 @@ def _owners(source: Path) -> set[int]:
 
 
 def _is_usable(cache: Path, owners: set[int]) -> bool:
-    """Whether there is such a cache of one of the `owners`, and this user may read it."""
+    """Returns True if the cache exists, belongs to one of the `owners`, and may be read."""
     try:
         return bool(os.listdir(cache)) and cache.stat().st_uid in owners
     except OSError:
@@ -131,7 +131,7 @@ def _writable_root(data_dir: Path, source: Path, name: str) -> tuple[Path, bool]
 
 
 def _make_root(folder: Path, source: Path | None) -> bool:
-    """Whether there was no such folder, so that this call has made it."""
+    """Makes `folder`; returns False if it existed already."""
     try:
         folder.mkdir(parents=True)
     except FileExistsError:

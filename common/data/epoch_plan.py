@@ -1,4 +1,4 @@
-"""Who sees which sample, when, and how augmented. Pure arithmetic; knows no rank but by argument.
+"""Plan of an epoch: samples by batch, and their augmentation. Pure; ranks are arguments.
 
 (seed, epoch) fixes a permutation of the training set and every sample's crop, flip, cutout and
 dropout masks. Each random number is a hash of (seed, epoch, purpose, sample), so it depends on
@@ -110,7 +110,7 @@ class EpochPlan:
 
 def kept_units(seed: int, epoch: int, layer: int, indices: np.ndarray, units: int,
                probability: float) -> np.ndarray:
-    """Which units of a dropout layer each sample keeps, bool (n, units); `indices` int64 (n,).
+    """Mask of the dropout layer's units that each sample keeps, bool (n, units); `indices` (n,).
 
     A unit is dropped with `probability`, from 0 up to, not including, 1. Each sample has its own
     SplitMix64 sequence, one number a unit.

@@ -34,8 +34,8 @@ OUTSIDE, HIDDEN, FOLDER = ("beside the classes' folders", "hidden file",
 def read_image_folder(folder: Path, size: int, skip_unreadable: bool = False) -> Arrays:
     """All images `folder/<class>/*`, uint8 (n, size, size, 3), and a note of what was left out.
 
-    Labels follow the sorted names of the folders that hold an image. Raises DataError where there
-    is none, and one that lists all files that cannot be read unless they are to be skipped.
+    Labels follow the sorted names of the folders that hold an image. Raises DataError without
+    any image, and one that lists all unreadable files unless they are to be skipped.
     """
     suffixes, left_out, folders = readable_suffixes(), Counter[str](), list[str]()
     files = []
@@ -98,7 +98,7 @@ def read_picture(path: Path, size: int, channels: int) -> np.ndarray:
 
 
 def readable_suffixes() -> set[str]:
-    """Of files that Pillow opens here, lower case: which they are depends on how it was built."""
+    """Suffixes of files that Pillow opens here, lower case; they depend on how it was built."""
     from PIL import Image
 
     formats = readable_formats()
@@ -115,7 +115,7 @@ def readable_formats() -> list[str]:
 
 
 def _why_left_out(name: str, state: os.stat_result, suffixes: set[str]) -> str:
-    """Why an entry of a class's folder is none of the images; nothing if it is to be one."""
+    """The reason why an entry of a class's folder is not read as an image; "" if it is."""
     if name.startswith("."):
         return HIDDEN
     suffix = os.path.splitext(name)[1].lower()

@@ -26,7 +26,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Batch(NamedTuple):
-    """What this rank computes of one global batch: one shard of it, or more.
+    """Samples of one global batch that this rank computes on: one shard of it, or more.
 
     `inputs` are normalised images (n, channels, height, width), channels last in memory, and
     `targets` int64 (n,); of a user's workload what its data set has, (n, ...). `weight` is n *
@@ -44,7 +44,7 @@ class Batch(NamedTuple):
 
 
 class Loader(Protocol):
-    """What the training loop asks for: this rank's batches of an epoch, from any iteration on."""
+    """Source of this rank's batches of an epoch, from any iteration on."""
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
         """This rank's batches of `epoch` from `first_iteration` to the end."""
@@ -112,7 +112,7 @@ class WorkerLoader(torch.utils.data.Dataset):
 
 
 def _without_traceback(fetched: Iterable[Any]) -> Iterator[Any]:
-    """What the workers fetch; a Failure of theirs becomes its one sentence again.
+    """Yields the workers' samples; raises a Failure of theirs with its one sentence only.
 
     Raises DataError where a worker has ended: memory may have run out, or a data set may end it.
     """
@@ -122,9 +122,9 @@ def _without_traceback(fetched: Iterable[Any]) -> Iterator[Any]:
         sentence = str(error).rpartition(f"{type(error).__name__}: ")[2]
         raise type(error)(sentence) from error.with_traceback(None)  # its frames hold the workers
     except (RuntimeError, OSError, EOFError) as error:  # as it was waited for, or as it handed over
-        said = str(error)
-        if said.startswith("Caught ") or (isinstance(error, RuntimeError)
-                                          and "DataLoader worker (pid" not in said):
+        message = str(error)
+        if message.startswith("Caught ") or (isinstance(error, RuntimeError)
+                                             and "DataLoader worker (pid" not in message):
             raise  # of a worker's own, or nothing of theirs
         raise DataError("a worker process of the loader has ended while it fetched samples "
                         f"({first_line(error)})") from error.with_traceback(None)
@@ -136,7 +136,7 @@ def _die_with_parent(worker: int) -> None:
 
 
 class Shard(NamedTuple):
-    """What one rank does with one global batch."""
+    """Shard of one global batch: its samples, their augmentation, and their weight."""
 
     indices: np.ndarray
     augmentation: Sequence[np.ndarray]
@@ -180,8 +180,8 @@ class PlainLoader:
 def epoch_sampler(loader: Any) -> Any:
     """The sampler of a DataLoader that has set_epoch, in a batch sampler or not; None without."""
     batches = getattr(loader, "batch_sampler", None)
-    found = (getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
-    return next((each for each in found if hasattr(each, "set_epoch")), None)
+    samplers = (getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
+    return next((each for each in samplers if hasattr(each, "set_epoch")), None)
 
 
 def batch_size_of(loader: Any) -> int:

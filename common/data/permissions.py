@@ -1,4 +1,4 @@
-"""Who may read what is made from a folder of data: those who can read all of it.
+"""Permissions of files made from a folder of data: readable by users who can read all of it.
 
     python3 -m pytest tests/unit/test_dataset_cache.py
 """
@@ -36,13 +36,13 @@ def walk(source: Path) -> Iterator[tuple[str, Entries]]:
 
 
 def files_in(entries: Entries) -> Entries:
-    """Those of a folder's entries that are not folders."""
+    """The entries of a folder that are not folders."""
     return [(name, state) for name, state in entries if not stat.S_ISDIR(state.st_mode)]
 
 
 def _entries(folder: str) -> Entries:
-    with os.scandir(folder) as found:
-        return [(entry.name, _state(entry)) for entry in sorted(found, key=lambda each: each.name)]
+    with os.scandir(folder) as items:
+        return [(entry.name, _state(entry)) for entry in sorted(items, key=lambda each: each.name)]
 
 
 def _state(entry: os.DirEntry[str]) -> os.stat_result:
@@ -62,11 +62,11 @@ def open_to_readers_of(source: Path, paths: Iterable[Path]) -> None:
     for path in paths:
         with suppress(OSError):
             os.chown(path, -1, group)
-        found, bits = path.stat(), readable
-        if found.st_gid != group and not bits & OTHERS:
+        state, bits = path.stat(), readable
+        if state.st_gid != group and not bits & OTHERS:
             bits &= ~GROUP
-        is_folder = stat.S_ISDIR(found.st_mode)
-        path.chmod(found.st_mode & 0o2000 | stat.S_IRUSR | stat.S_IWUSR | bits
+        is_folder = stat.S_ISDIR(state.st_mode)
+        path.chmod(state.st_mode & 0o2000 | stat.S_IRUSR | stat.S_IWUSR | bits
                    | (stat.S_IXUSR | bits >> 2) * is_folder)
 
 

@@ -22,9 +22,9 @@ State = list[int]  # a file's size in bytes, and when it was last written, in na
 
 
 def state_of(file: Path | int) -> State:
-    """Of the file at a path, or of an open one."""
-    found = os.stat(file)
-    return [found.st_size, found.st_mtime_ns]
+    """Size in bytes and modification time in ns of a file, by path or descriptor."""
+    state = os.stat(file)
+    return [state.st_size, state.st_mtime_ns]
 
 
 class RowsOnDisk:

@@ -49,7 +49,7 @@ class _GlobalStatistics(AnyBatchNorm):
                                              self))
 
     def _finish(self, normalized: Tensor) -> Tensor:
-        """What a layer that does more than batch norm does with the normalised maps."""
+        """Returns the output for the normalised maps; layers that do more override it."""
         return normalized
 
 
@@ -207,5 +207,5 @@ def _input_gradient(gradient: Tensor, input: Tensor, weight: Tensor | None, stat
 
 
 def has_batch_norm(model: nn.Module) -> bool:
-    """Whether the model normalises by the statistics of a batch."""
+    """Returns True if the model normalises by the statistics of a batch."""
     return any(isinstance(layer, AnyBatchNorm) for layer in model.modules())

@@ -48,7 +48,7 @@ def create_classifier(classes: int, name: str = "vgg11", size: int = 32) -> nn.M
 
 
 def has_batch_norm(name: str, size: int) -> bool:
-    """Whether the model has batch norm. Raises UsageError where it cannot take the size."""
+    """Returns True if the model has batch norm. Raises UsageError if it cannot take the size."""
     return any(isinstance(layer, AnyBatchNorm) for layer in _tried(name, size).modules())
 
 
@@ -78,7 +78,7 @@ def _torchvision_models() -> Any:
 
 
 def _arguments(name: str, size: int) -> dict[str, Any]:
-    """What some families want to be told: the size, or to give the scores alone."""
+    """Arguments that some families require: the input size, or to return the scores only."""
     if name.startswith("vit_"):
         return {"image_size": size}
     if name.startswith("maxvit"):

@@ -1,6 +1,6 @@
 """One model over two devices: the first layers on one, the rest on the other.
 
-For a model too large for one device. The devices take turns, so it is no faster than one of them:
+For a model too large for one device. The devices take turns, so it is not faster than one of them:
 while the second computes, the first waits. On a machine without two GPUs both stages share the one
 device, which shows the mechanism and nothing else.
 

@@ -1,4 +1,4 @@
-"""What is the same on every rank: the model itself, without wrappers, and a digest of it."""
+"""The model as it is on every rank, without wrappers, and a digest of its weights."""
 
 import hashlib
 

@@ -22,7 +22,7 @@ IMAGES, STRIDE, DIGITS = 5000, 5, 6
 def initialise(model: nn.Module, dataset: Dataset) -> None:
     """Sets the convolutions of `model`, in place, from the first 5,000 images of `dataset`.
 
-    Pure: the same on every rank. Raises UsageError where the first layer with weights is no square
+    Pure: the same on every rank. Raises UsageError if the first layer with weights is not a square
     convolution of the images' channels.
     """
     convolutions = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]

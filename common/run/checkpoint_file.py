@@ -139,7 +139,7 @@ def read_bytes(path: Path | str) -> bytes:
 
 
 def parse(data: bytes, path: Path) -> dict[str, Any]:
-    """As `read`, from bytes; `path` is for messages. `sealed` says whether the file is."""
+    """Parses a checkpoint as `read` does; `path` is for messages. `sealed`: it has a seal."""
     if checkpoint_plain.is_safetensors(data[:checkpoint_plain.SAFETENSORS_START], len(data)):
         return {**checkpoint_plain.from_safetensors(data, path), "sealed": False}
     if sealed := not checkpoint_plain.is_plain(data):
@@ -233,7 +233,7 @@ def _restore_optimizer(contents: dict[str, Any], path: Path | str, optimizer: Op
 
 
 def _is_state(name: str, value: Any, parameter: Tensor) -> bool:
-    """Whether an optimizer can have that for `parameter`: a tensor of its shape, or a count."""
+    """Returns True for possible optimizer state of `parameter`: its shape, a scalar, a count."""
     if isinstance(value, Tensor):
         return value.shape in (parameter.shape, ())
     return value is None or name == "step" and isinstance(value, int | float)

@@ -26,7 +26,7 @@ _OURS = re.compile(r"Epoch_(0|[1-9][0-9]*)(?:_Iteration_([1-9][0-9]*))?\.pt")
 def newest(folder: Path) -> list[Path]:
     """The checkpoints in `folder`, the furthest trained first.
 
-    What has another name, a copy of the user's perhaps, or is no file, is left alone. Raises
+    Anything with another name, such as a user's copy, or that is not a file, is ignored. Raises
     CheckpointError where the folder may not be read.
     """
     try:
@@ -46,7 +46,7 @@ def to_resume(folder: Path, resume: Resume) -> list[Path]:
 
 
 def _has_begun(folder: Path, file: Path) -> bool:
-    """Whether the checkpoints in `folder` are of a run that has begun with `file`.
+    """Returns True if the checkpoints in `folder` are of a run that began with `file`.
 
     Another run's folder takes no `file` from elsewhere, but a run may go back to a file of its own:
     until the leader's log says that it did, what is ahead of that is not yet put aside.
@@ -59,9 +59,9 @@ def _has_begun(folder: Path, file: Path) -> bool:
 
 def _trained_to(path: Path) -> tuple[int, float]:
     """Sorts Epoch_1_Iteration_40.pt before Epoch_1.pt, which is the whole epoch."""
-    found = _OURS.fullmatch(path.name)
-    assert found is not None
-    epoch, iteration = found.groups()
+    match = _OURS.fullmatch(path.name)
+    assert match is not None
+    epoch, iteration = match.groups()
     return int(epoch), float(iteration or "inf")
 
 
@@ -88,7 +88,7 @@ def put_aside(paths: Iterable[Path]) -> None:
 
 
 def drop_older(path: Path, kept: int) -> None:
-    """As `prune`, but leaves alone what is ahead of `path`."""
+    """Deletes old checkpoints like `prune`, but leaves those ahead of `path`."""
     every = newest(path.parent)
     with contextlib.suppress(OSError):
         for old in every[every.index(path) + kept:]:

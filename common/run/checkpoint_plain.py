@@ -30,7 +30,7 @@ _TELLING = {"momentum", "betas", "rho"}
 
 
 def is_plain(data: bytes) -> bool:
-    """Whether `data` ends where torch.save ends a file.
+    """Returns True if `data` ends like a file of torch.save.
 
     A sealed file, also one that was cut short or altered in one place, does not.
     """
@@ -48,7 +48,7 @@ def require_sound(data: bytes, path: Path) -> None:
 
 
 def is_safetensors(start: bytes, size: int) -> bool:
-    """Whether a file of `size` bytes, the first SAFETENSORS_START of which are given, is one."""
+    """Returns True for a safetensors file: its first SAFETENSORS_START bytes, and its size."""
     return start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= size - 8
 
 
@@ -71,7 +71,7 @@ def from_safetensors(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def why_not_loaded(data: bytes) -> str:
-    """What keeps torch.load(weights_only=True) from a file.
+    """The reason why torch.load(weights_only=True) cannot read a file.
 
     Never in torch's own words: they advise to run the code that is in the file.
     """
@@ -119,7 +119,7 @@ def _by_our_names(contents: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def remarks_on(contents: Mapping[str, Any], path: Path | str) -> list[str]:
-    """That a file carries no seal, and what it lacks; nothing on one that has its seal."""
+    """Remarks on a file without a seal, and on its missing parts; [] for a sealed one."""
     if contents["sealed"]:
         return []
     needed = {"epoch": "epoch", "optimizer_state_dict": "optimizer state"}
@@ -146,7 +146,7 @@ def renamed(weights: Mapping[str, Tensor], model: nn.Module) -> Mapping[str, Ten
 
 
 def mismatch(weights: Mapping[Any, Any], model: nn.Module) -> str:
-    """What keeps `weights` out of `model`: other tensors beside them, or another architecture."""
+    """The reason why `weights` do not fit `model`: extra tensors, or another architecture."""
     kind, theirs, mine = type(model).__name__, _shapes(weights), _shapes(model.state_dict())
     around = _around(theirs, mine)
     inner = {name.removeprefix(around): shape for name, shape in theirs.items()
@@ -172,13 +172,13 @@ def _shapes(weights: Mapping[Any, Any]) -> dict[str, str]:
 
 def _around(theirs: Iterable[str], mine: Collection[str]) -> str:
     """The words, with a dot behind each, that most of the names `mine` have before them."""
-    found = Counter(name.removesuffix(inner) for name in theirs for inner in mine
-                    if name == inner or name.endswith(f".{inner}"))
-    return max(found, key=found.__getitem__, default="")
+    prefixes = Counter(name.removesuffix(inner) for name in theirs for inner in mine
+                       if name == inner or name.endswith(f".{inner}"))
+    return max(prefixes, key=prefixes.__getitem__, default="")
 
 
 def is_state_of(groups: Any, mine: Mapping[str, Any]) -> bool:
-    """Whether saved parameter groups are of an optimizer that has the settings `mine`."""
+    """Returns True if saved parameter groups are of an optimizer with the settings `mine`."""
     return isinstance(groups, list) and all(
         isinstance(group, dict) and group.keys() & _TELLING == mine.keys() & _TELLING
         for group in groups)

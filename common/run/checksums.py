@@ -15,8 +15,8 @@ def checksums(tensors: Sequence[Tensor]) -> Tensor:
 
     The bytes are those of the values in row-major order, so memory formats make no difference; a
     tensor that is not contiguous, or is on a GPU, is copied. A change of any kind, as of a last bit
-    or of values that are swapped, goes unseen with a probability of 2^-64. It is no defence against
-    a change that is made on purpose to go unseen. (XXH3: Yann Collet, github.com/Cyan4973/xxHash.)
+    or of values that are swapped, goes unseen with a probability of 2^-64. It does not protect
+    against deliberate changes. (XXH3: Yann Collet, github.com/Cyan4973/xxHash.)
     """
     return torch.tensor([_checksum(each) for each in tensors], dtype=torch.int64,
                         device=tensors[0].device)

@@ -17,13 +17,13 @@ def best_epoch(losses: Sequence[float]) -> int:
 
 
 def best_in_words(epoch: int, losses: Sequence[float]) -> str:
-    """Which epoch was the best, when `losses` end with that of `epoch`."""
+    """A remark on the best epoch; `losses` has one an epoch, the last that of `epoch`."""
     return (f"the best was epoch {epoch - len(losses) + best_epoch(losses)} with a validation loss "
             f"of {min(losses):.3f}")
 
 
 def should_stop(losses: Sequence[float], patience: int, min_delta: float) -> bool:
-    """Whether the last `patience` epochs brought no progress; `losses` has one an epoch.
+    """Returns True if the last `patience` epochs brought no progress; `losses` has one an epoch.
 
     Progress is a loss smaller by more than `min_delta` than the one at the last progress. A
     patience of 0 never ends.
@@ -38,7 +38,7 @@ def should_stop(losses: Sequence[float], patience: int, min_delta: float) -> boo
 
 
 def is_over(settings: Settings, position: Position, losses: Sequence[float]) -> bool:
-    """Whether nothing is left to train on at `position`, with these validation losses so far."""
+    """Returns True if training is over at `position`, with these validation losses so far."""
     limit, rule = 1 if settings.dry_run else settings.max_iterations, settings.validation
     return (position.epoch > settings.epochs or should_stop(losses, rule.patience, rule.gain)
             or (limit is not None and position.step >= limit))

@@ -36,7 +36,7 @@ class FolderLock:
             os.close(self._file)
 
     def take(self) -> str:
-        """Takes the lock, again where the folder was deleted; a warning where there are no locks.
+        """Takes the lock, anew if the folder was deleted; returns a warning if locks do not work.
 
         Raises UsageError where another run has it, and where the folder cannot be written.
         """
@@ -73,6 +73,6 @@ class FolderLock:
 
     def _holder(self) -> str:
         """Its process, as far as the lock's file tells."""
-        told = os.pread(self._file, 300, 0).decode(errors="replace")
-        found = re.fullmatch(r"([0-9]+) ([A-Za-z0-9.-]+)", told)
-        return f" (process {found[1]} on {found[2]})" if found else ""
+        text = os.pread(self._file, 300, 0).decode(errors="replace")
+        match = re.fullmatch(r"([0-9]+) ([A-Za-z0-9.-]+)", text)
+        return f" (process {match[1]} on {match[2]})" if match else ""

@@ -1,4 +1,4 @@
-"""What a run chooses at its start and then keeps: its convolutions.
+"""Choice of a run's convolutions, made at its start and then kept.
 
 They decide in which order numbers are added, so a resumed run goes on as its checkpoint says, on
 another processor too. What was asked for stays in the settings; what ran stands under `ran_on`.
@@ -36,13 +36,13 @@ def prepare_runs(part: str, settings: Settings, node: Node) -> str:
 
 
 def _convolutions_of_the_run_to_resume(part: str, settings: Settings, node: Node) -> str:
-    """Those of its newest readable checkpoint, as the leader sees it; "" for a fresh run."""
-    found: object = ""
+    """Convolutions in the newest checkpoint that the leader can read; "" for a fresh run."""
+    names: object = ""
     if node.world.is_leader:
-        told = (peek(path).get("ran_on")
-                for strategy in settings.sync
-                for path in checkpoint_folder.to_resume(
-                    settings.output_dir / run_name(part, strategy.label), settings.resume))
-        found = next((each for each in told if isinstance(each, dict)), {}).get("convolutions")
-    mine = found if isinstance(found, str) else ""
+        saved = (peek(path).get("ran_on")
+                 for strategy in settings.sync
+                 for path in checkpoint_folder.to_resume(
+                     settings.output_dir / run_name(part, strategy.label), settings.resume))
+        names = next((each for each in saved if isinstance(each, dict)), {}).get("convolutions")
+    mine = names if isinstance(names, str) else ""
     return broadcast_bytes(mine.encode(), node.device).decode()

@@ -196,8 +196,8 @@ def _refuse_anothers_folder(folder: Path, node: Node) -> None:
     Then nodes have changed their ranks since the run began, or a disk its node.
     """
     newest = next((path.name for path in checkpoint_folder.newest(folder / "checkpoints")), "")
-    found = gather_bytes(newest.encode(), node.device)
-    for other, name in enumerate(found):
+    names = gather_bytes(newest.encode(), node.device)
+    for other, name in enumerate(names):
         if name:
             raise UsageError(
                 f"{node.ranks[0]} has nothing to resume in {folder}, but {node.ranks[other]} has "

@@ -32,7 +32,7 @@ def refuse_other_run(folder: Path, settings: Settings, world: World) -> None:
 
 
 def _is_another_run(folder: Path, resume: Resume) -> bool:
-    """Whether what is about to start must not be mixed with what the folder holds."""
+    """Returns True if the folder's contents are of another run than the one to start."""
     if resume.is_auto or resume.replaces:
         return False
     return not resume.file or folder.resolve() not in Path(resume.file).resolve().parents

@@ -192,7 +192,7 @@ def seed_step(seed: int, at: Position, rank: int) -> None:
 
 
 def ran_on(name: str, node: Node, settings: Settings, model: nn.Module) -> dict[str, Any]:
-    """What must stay the same for a resumed run to be bit for bit the same run."""
+    """Conditions that a resumed run must keep to be bit for bit the same run."""
     ranks = {} if settings.virtual_nodes else {
         "run": name, "world_size": node.world.size, "accumulate": settings.accumulate,
         "bucket_mb": settings.bucket_mb}

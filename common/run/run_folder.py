@@ -91,16 +91,16 @@ def keep_settings(run: Run) -> None:
     """
     part, _, strategy = run.name.partition("/")
     rows = run.settings.rows()
-    told = {name: value for name, value in run.settings.as_json().items()
-            if part in rows[name].parts}
-    told["resume"] = str(run.settings.resume.at_first)
+    settings = {name: value for name, value in run.settings.as_json().items()
+                if part in rows[name].parts}
+    settings["resume"] = str(run.settings.resume.at_first)
     if strategy:
-        told["sync"] = [str(each) for each in run.settings.sync if each.label == strategy]
+        settings["sync"] = [str(each) for each in run.settings.sync if each.label == strategy]
     constants = run.checkpoints.constants
-    told[RAN_ON] = {"data": constants["data"],
-                    "world_size": run.node.world.size, **constants["ran_on"]}
+    settings[RAN_ON] = {"data": constants["data"],
+                        "world_size": run.node.world.size, **constants["ran_on"]}
     with writing(path := run.folder / "settings.json"):
-        path.write_text(json.dumps(told, indent=2) + "\n")
+        path.write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def _refuse_dangling_link(folder: Path, whose: str) -> None:

@@ -1,4 +1,4 @@
-"""What a rank writes down: a timing log in the assignment's wording, and JSON lines.
+"""Log files of a rank: a timing log in the assignment's wording, and JSON lines.
 
     tail -f outputs/PartTwo/all-reduce/logs_rank0.txt
 
@@ -212,7 +212,7 @@ class _LogFile:
         self._file.close()
 
     def is_lost(self) -> bool:
-        """Whether what is written goes to another file than the one at the path."""
+        """Returns True if the open file is not, or no longer, the one at the path."""
         try:
             return not os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
         except FileNotFoundError:
@@ -241,7 +241,7 @@ def _keep_steps_before(path: Path, start: Position) -> None:
 
 
 def _is_before(event: dict[str, Any], start: Position) -> bool:
-    """Whether a run that goes on at `start` does not write the event again.
+    """Returns True if a run that goes on at `start` does not write the event again.
 
     An epoch's end comes after all its steps.
     """

@@ -31,7 +31,7 @@ class SaveClock:
         self._since = time.monotonic()
 
     def is_due(self, step: int) -> bool:
-        """Whether to save, now that `step` steps are done: the same answer on all ranks.
+        """Returns True if it is time to save after `step` steps: the same answer on all ranks.
 
         Every rank must call it after the same steps: those that no rank ends without the leader.
         """
@@ -46,7 +46,7 @@ class SaveClock:
         return is_look and self._node.store.check([self._key(self._looks)])
 
     def is_look(self, step: int) -> bool:
-        """Whether `is_due` would look, now that `step` steps are done."""
+        """Returns True if `is_due` would look at the clock after `step` steps."""
         return bool(self._seconds) and step - self._looked_at >= LOOK_EVERY
 
     def _decide(self, is_look: bool) -> bool:

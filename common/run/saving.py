@@ -60,12 +60,12 @@ class Checkpoints:
         return f", kept in {self.best}" if is_here else ""
 
     def _is_best_of(self, losses: list[float]) -> bool:
-        """Whether the best epoch's file is there, and of a run with these validation losses."""
+        """Returns True if the best epoch's file is of a run with these validation losses."""
         return bool(losses) and (checkpoint_file.peek(self.best).get("validation_losses")
                                  == losses[:best_epoch(losses)])
 
     def is_due(self, step: int, agree: bool) -> bool:
-        """Whether to save, now that `step` steps are done.
+        """Returns True if it is time to save after `step` steps.
 
         The clock is read where the replicas `agree`: no rank ends such a step without the leader.
         """
@@ -116,7 +116,7 @@ class Checkpoints:
         checkpoint_folder.put_aside(others)
 
     def _is_next_best(self, losses: list[float], settings: Settings) -> bool:
-        """Whether a run that goes on after `losses` will come to the best epoch's file again.
+        """Returns True if a run that goes on after `losses` will reach the best epoch's file again.
 
         A run that was killed between the two files of a save has left it ahead of the other.
         """
@@ -129,7 +129,7 @@ class Checkpoints:
         """Does what a kill left undone after `source` was written, if so. Every rank must call."""
         path = self.folder / checkpoint_folder.file_name(position)
         if path.resolve() != source.resolve():
-            return  # it was resumed from a file that is no save of this run
+            return  # it was resumed from a file that this run did not save
         if all(event["file"] != path.name
                for event in read_events(self.log.metrics_path, "checkpoint")):
             self._tell(path, position, None)

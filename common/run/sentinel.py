@@ -40,7 +40,7 @@ class Sentinel:
             self._trained.append((at, indices))
 
     def is_due(self) -> bool:
-        """Whether it is time for a check; where weights may differ it waits until they agree."""
+        """Returns True if a check is due; where weights may differ it waits until they agree."""
         return 0 < self._every <= len(self._trained)
 
     def check(self, position: Position) -> None:
@@ -62,8 +62,8 @@ class Sentinel:
         self._check_weights(rows[:, 1:], [name for name, _ in self._model.named_parameters()],
                             position)
 
-    def _check_samples(self, found: Sequence[int], position: Position) -> None:
-        for rank, samples in enumerate(found):
+    def _check_samples(self, indices: Sequence[int], position: Position) -> None:
+        for rank, samples in enumerate(indices):
             planned = np.concatenate([
                 self._plan_of(at.epoch).samples_of(at.iteration, share_of(
                     rank, self._node.world.size, self._virtual_nodes))

@@ -1,4 +1,4 @@
-"""What changes while a run goes on, and is in its checkpoints."""
+"""State that changes during a run and is saved in its checkpoints."""
 
 from dataclasses import dataclass, field
 

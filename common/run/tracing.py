@@ -92,7 +92,7 @@ class Tracer:
 
 def create_tracer(settings: Settings, iterations_per_epoch: int, folder: Path, node: Node,
                   log: RunLog) -> Tracer:
-    """What --profile asks for. Raises UsageError when the run has no such iterations."""
+    """Returns the tracer for --profile. Raises UsageError if the run lacks those iterations."""
     loader, asked = settings.loader, settings.profile or Profile(0)
     workers = f"_{loader.workers}workers" if loader.name == "workers" else ""
     return Tracer(window(settings, iterations_per_epoch), folder / "traces",

@@ -129,8 +129,8 @@ class Mlflow(Tracker):
 
     def _find_run(self, name: str, number: Path) -> str:
         if not number.exists():
-            found = self._client.get_experiment_by_name(EXPERIMENT)
-            experiment = found.experiment_id if found else self._client.create_experiment(
+            existing = self._client.get_experiment_by_name(EXPERIMENT)
+            experiment = existing.experiment_id if existing else self._client.create_experiment(
                 EXPERIMENT)
             number.write_text(self._client.create_run(experiment, run_name=name).info.run_id)
         return number.read_text()
@@ -214,25 +214,25 @@ _PACKAGES = {"tensorboard": "torch.utils.tensorboard", "mlflow": "mlflow", "wand
 
 
 def find_tracker(name: str) -> Callable[[Path], Tracker]:
-    """What makes the tracker called `name`, or at that place in a user's file, for a run's folder.
+    """Returns the maker of tracker `name`, built in or of a user's file; it takes a run's folder.
 
-    Raises UsageError where its package is not installed, or where the user's object is no tracker;
-    UserCodeError where the user's file fails.
+    Raises UsageError if its package is not installed, or if the user's object is not a tracker;
+    UserCodeError if the user's file fails.
     """
     if place := Place.parse(name):
-        found = place.load()
-        if not callable(found):
-            raise UsageError(f"--tracker {name} is {type(found).__name__}: it must be a class or a "
+        maker = place.load()
+        if not callable(maker):
+            raise UsageError(f"--tracker {name} is {type(maker).__name__}: it must be a class or a "
                              "function that takes the run's folder")
-        if isinstance(found, type):
-            _require_methods(found, name)
+        if isinstance(maker, type):
+            _require_methods(maker, name)
         with suppress(ValueError):  # some callables do not tell what they take
             try:
-                signature(found).bind(Path())
+                signature(maker).bind(Path())
             except TypeError as error:
                 raise UsageError(f"--tracker {name} cannot be called with the run's folder alone: "
                                  f"{first_line(error)}") from error
-        return found
+        return maker
     try:
         if name in _PACKAGES:
             import_module(_PACKAGES[name])

@@ -1,4 +1,4 @@
-"""What a loop that does not tell where it is waits in, noted by the thread that trains itself.
+"""Record of the calls that the user's own loop waits in, kept by the training thread itself.
 
 No other thread looks at its frames: while they run they may be freed at any moment.
 
@@ -64,7 +64,7 @@ class Whereabouts(Progress):
         return Mark(self.rounds, self.batches, self.steps, self.waiting)
 
     def is_asleep(self) -> bool:
-        """Whether the thread that trains waits for another thread, as torch's waits do.
+        """Returns True if the training thread waits for another thread, as torch's waits do.
 
         It does not while it sleeps, or waits for a file or a server, within a hook of the user's.
         """

@@ -43,7 +43,7 @@ EQUAL, ROUNDING, STATISTICS, ALGORITHM, SETTING, FAULT = range(6)
 
 
 class Learned(NamedTuple):
-    """What a run's log holds: its losses by (epoch, iteration); `settings` as JSON has them.
+    """Contents of a run's log: its losses by (epoch, iteration); `settings` as in JSON.
 
     `digest` is that of its weights at the end; "" where it has not ended.
     """
@@ -57,7 +57,7 @@ class Learned(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Of two runs: the cause (one of the constants above), how far they are apart, and what to do.
+    """Difference of two runs: its cause (a constant above), its size, and the flags that remove it.
 
     `gaps` are the differences of their first common losses, `allowed` the largest that the cause
     explains at each; infinite where it may explain any. `weights` are the digests at their ends,
@@ -99,7 +99,7 @@ def _digests(one: Learned, other: Learned) -> tuple[str, ...]:
 
 
 def explanation(one: Learned, other: Learned) -> tuple[int, tuple[str, ...]]:
-    """What the settings say of two runs: the cause of their difference, and flags to remove it."""
+    """The cause of two runs' difference, from their settings, and the flags that remove it."""
     if algorithms := _algorithms(one, other):
         return ALGORITHM, algorithms
     if changed := [name for name, row in ROWS.items() if row.learned is True
@@ -147,18 +147,18 @@ def _flag(name: str) -> str:
 
 
 def sentences(runs: Sequence[Learned], losses: str = "their losses") -> list[str]:
-    """Whether the runs learn the same, and why not: one cause a sentence, the gravest first.
+    """Sentences on whether the runs learn the same, one for each cause, the gravest first.
 
     Runs between which only the order of summation differs are compared with the first of them, and
     this one with the first of all. Nothing for a single run, or for runs without a common step.
     `losses` says which are compared.
     """
     alike = _alike(runs)
-    found = [(head, difference(head, run), run) for head, *others in alike for run in others]
-    found += [(runs[0], difference(runs[0], run), run)
-              for group in alike[1:] for run in group]
+    differences = [(head, difference(head, run), run) for head, *others in alike for run in others]
+    differences += [(runs[0], difference(runs[0], run), run)
+                    for group in alike[1:] for run in group]
     merged: dict[tuple, tuple[Learned, dict[str, Difference]]] = {}
-    for head, each, run in found:
+    for head, each, run in differences:
         if each.gaps:
             key = (-each.cause, head.name, each.flags, each.weights[:1] == each.weights,
                    bool(each.weights), len(each.gaps))
@@ -209,43 +209,43 @@ def iterations(count: int) -> str:
 def _sentence(head: Learned, by_name: Mapping[str, Difference], losses: str) -> str:
     """One for runs that differ from `head` by the same cause."""
     they, s = join(list(by_name)), "s" * (len(by_name) == 1)
-    does, found = "does" if s else "do", next(iter(by_name.values()))
-    flags, apart = join(found.flags), _apart(list(by_name.values()), losses)
-    if found.cause == EQUAL and len(found.weights) == 1:
+    does, one = "does" if s else "do", next(iter(by_name.values()))
+    flags, apart = join(one.flags), _apart(list(by_name.values()), losses)
+    if one.cause == EQUAL and len(one.weights) == 1:
         return (f"{they} learn{s} what {head.name} learns, bit for bit: the weights at the end "
-                f"have one digest, {found.weights[0]}; {apart}")
-    if found.cause == EQUAL:
+                f"have one digest, {one.weights[0]}; {apart}")
+    if one.cause == EQUAL:
         return f"{join([*by_name, head.name])}: {apart}" + (
-            ", and the weights at the end differ" * bool(found.weights))
-    if found.cause == ROUNDING:
+            ", and the weights at the end differ" * bool(one.weights))
+    if one.cause == ROUNDING:
         return (f"{they} differ{s} from {head.name} by no more than rounding in "
                 f"{_value(head, 'precision')} explains, which grows from step to step as it does "
                 f"for one rank that adds in another order: {apart}"
                 + f"; {flags} leaves next to nothing of it" * bool(flags))
-    if found.cause == STATISTICS:
+    if one.cause == STATISTICS:
         return (f"{they} {does} not learn quite what {head.name} learns, because each rank "
                 f"normalises by the batch statistics of its own shard: {apart}; {flags} removes "
                 "the cause")
-    if found.cause == ALGORITHM:
+    if one.cause == ALGORITHM:
         return (f"{they} train{s} by another algorithm than {head.name}: {apart}; "
                 f"{flags} on both removes the cause")
-    if found.cause == SETTING:
+    if one.cause == SETTING:
         return f"{they} {does} not have {head.name}'s {flags}: {apart}; equal values remove the " \
                "cause"
-    worst, found = min(by_name.items(), key=lambda item: item[1].excess)
-    room, gap = told_apart(found.allowed[found.excess], found.gaps[found.excess])
+    worst, one = min(by_name.items(), key=lambda item: item[1].excess)
+    room, gap = told_apart(one.allowed[one.excess], one.gaps[one.excess])
     return (f"FAULT: {they} {does} not learn what {head.name} learns, and nothing that is known of "
-            f"them explains it: {losses} differ by {gap} in common iteration {found.excess + 1}"
+            f"them explains it: {losses} differ by {gap} in common iteration {one.excess + 1}"
             + f" of {worst}" * (not s) + f", and their settings leave room for {room}; "
             "scripts/prove.py finds which way of averaging is wrong")
 
 
-def _apart(found: Sequence[Difference], losses: str) -> str:
+def _apart(differences: Sequence[Difference], losses: str) -> str:
     """How far the losses are apart, of equally many iterations in all."""
-    gaps = [max(at) for at in zip(*(each.gaps for each in found), strict=True)]
+    gaps = [max(at) for at in zip(*(each.gaps for each in differences), strict=True)]
     if not any(gaps):
         return f"{losses} are equal, bit for bit, in {iterations(len(gaps))}"
-    text = f"{losses} differ by {at_most(gaps[0])}{' at most' * (len(found) > 1)} in " \
+    text = f"{losses} differ by {at_most(gaps[0])}{' at most' * (len(differences) > 1)} in " \
            f"{iterations(1)}"
     return text + f" and by {at_most(max(gaps))} at most in {iterations(len(gaps))}" * (
         len(gaps) > 1)

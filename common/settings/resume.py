@@ -15,7 +15,7 @@ _AUTO_OR = "auto:"
 
 @dataclass(frozen=True)
 class Resume:
-    """What to do with the run in the output folder, and which checkpoint to start from.
+    """The way a run begins: with the run in the output folder, or from a checkpoint.
 
     `is_auto` continues that run, `replaces` deletes it, and otherwise it is refused. `file` is the
     checkpoint to start from, "" for none; with `is_auto`, only where nothing is there to continue.
@@ -37,7 +37,7 @@ class Resume:
 
     @classmethod
     def parse(cls, text: str) -> "Resume":
-        """As `read`, for a command line: a bare word must be one of RESUMES, or an existing file.
+        """Reads the text of a command line: a bare word must be one of RESUMES, or a file that exists.
 
         Raises ArgumentTypeError.
         """

@@ -14,7 +14,7 @@ Plain = Any  # str, int, float, bool, None, or a list of these: what JSON can ho
 
 @dataclass(frozen=True)
 class Row:
-    """What there is to know of a setting, besides its name and its default.
+    """Description of a setting, all but its name and its default.
 
     `help` is what --help says of it, --help-all adds `details`; `common` ones are in --help.
     `parse` turns the text of its flag into a value; that of a switch is bool. `choices` are
@@ -43,7 +43,7 @@ class Row:
     common: bool = False
 
     def decides(self, settings: Mapping[str, Plain]) -> bool:
-        """Whether the setting decides what is learned by a run with these plain settings."""
+        """Returns True if the setting affects what a run with these plain settings learns."""
         return self.learned(settings) if callable(self.learned) else self.learned
 
 
@@ -74,7 +74,7 @@ class Rows:
     def from_json(cls, plain: Mapping[str, Plain], groups: Sequence[str]) -> dict[str, Any]:
         """The values that `as_json` made plain, by name, of the rows in `groups`; lists left out.
 
-        Raises ArgumentTypeError, or ValueError, where a text is none of its row's.
+Raises ArgumentTypeError, or ValueError, for a text that its row cannot parse.
         """
         rows = {name: row for name, row in cls.rows().items() if row.group in groups}
         return {name: rows[name].parse(value) if isinstance(value, str) else value
@@ -89,7 +89,7 @@ class Rows:
                 if rows[name].decides(plain) or not rows[name].per_node}
 
     def trajectory(self) -> dict[str, Plain]:
-        """What decides what is learned, as plain values."""
+        """The settings that affect what is learned, as plain values."""
         plain = self.as_json()
         return {name: row.compared(plain[name]) for name, row in self.rows().items()
                 if row.decides(plain)}
@@ -102,7 +102,7 @@ class Rows:
                 for name in differences(then, now)]
 
     def said(self) -> list[str]:
-        """What the banner says of settings that are not the default."""
+        """The banner's remarks on settings that are not the default."""
         return [row.banner.format(getattr(self, name)) for name, row in self.rows().items()
                 if row.banner and self.as_json()[name] != self.default(name)]
 

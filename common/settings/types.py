@@ -186,9 +186,7 @@ class Interval:
 
 
 class Profile(NamedTuple):
-    """Which iterations to trace: the first so many of an epoch; and whether with Python's stacks.
-
-    """
+    """Range to trace: an epoch's first `iterations`, with Python's stacks if `stacks`."""
 
     epoch: int
     iterations: int = 5
@@ -198,8 +196,8 @@ class Profile(NamedTuple):
     def parse(cls, text: str) -> "Profile":
         """EPOCH, EPOCH:ITERATIONS, and either with :stacks behind it."""
         numbers = text.removesuffix(":stacks")
-        found = cls(**_read(text, numbers.split(":"), {"epoch": count, "iterations": count}))
-        return found._replace(stacks=numbers != text)
+        profile = cls(**_read(text, numbers.split(":"), {"epoch": count, "iterations": count}))
+        return profile._replace(stacks=numbers != text)
 
     def __str__(self) -> str:
         return f"{self.epoch}:{self.iterations}" + ":stacks" * self.stacks

@@ -42,14 +42,14 @@ class Place(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Of the file's text. Raises UsageError where it cannot be read."""
+        """SHA-256 of the file, its first 16 hex digits. Raises UsageError if it cannot be read."""
         try:
             return hashlib.sha256(read_bytes(self.file)).hexdigest()[:16]
         except OSError as error:
             raise UsageError(f"{self.file} cannot be read: {error.strerror}") from error
 
     def load(self) -> Any:
-        """The object. Raises UsageError where there is none, UserCodeError where its file fails."""
+        """The object. Raises UsageError if it does not exist, UserCodeError if its file fails."""
         if not self.file.is_file():
             raise UsageError(f"there is no file {self.file}")
         module = _module(self.file.absolute())
@@ -80,7 +80,7 @@ def require_labels(texts: Sequence[str]) -> None:
 
 
 def digests(texts: Iterable[str]) -> dict[str, str]:
-    """Of each user's file that one of `texts` is a place in, by its name."""
+    """Digests of the user's files that `texts` name places in, by file name."""
     places = filter(None, map(Place.parse, texts))
     return {place.file.name: place.digest for place in places}
 
@@ -187,10 +187,10 @@ def _told(error: BaseException, who: str = "", file: Path | None = None) -> User
 
     `file` is for an error before its first line is reached.
     """
-    told, own = traceback.TracebackException.from_exception(error), own_frames(error)
-    told.stack = traceback.StackSummary.from_list(own)
-    told.__cause__ = told.__context__ = None
-    print("".join(told.format()), file=sys.stderr, end="", flush=True)
+    report, own = traceback.TracebackException.from_exception(error), own_frames(error)
+    report.stack = traceback.StackSummary.from_list(own)
+    report.__cause__ = report.__context__ = None
+    print("".join(report.format()), file=sys.stderr, end="", flush=True)
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{Path(error.filename).name}, line {error.lineno}"
     else:

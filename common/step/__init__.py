@@ -1,1 +1,1 @@
-"""What one training step is made of, the seam included. Read gradient_sync.py first."""
+"""Components of one training step, the gradient sync included. Read gradient_sync.py first."""

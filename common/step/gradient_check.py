@@ -34,8 +34,8 @@ def require_finite(tensors: Sequence[Tensor], what: str = "the gradient of",
 
     `parameters`, one a tensor, say which they belong to where `.grad` does not. One pass
     over memory, 1.3 ms for VGG-11 on two cores; only when the norm is not finite are the tensors
-    looked at one by one. The norm may overflow where no tensor does: that is no error. Under a loss
-    scale nothing is raised: what overflows must reach all ranks, so that all skip the step.
+    looked at one by one. The norm may overflow where no tensor does: not an error. Under a loss
+    scale nothing is raised: an overflow must reach all ranks, so that all skip the step.
     """
     if _is_scaled or not tensors or bool(get_total_norm(tensors).isfinite()):
         return
@@ -71,7 +71,7 @@ class LateCheck:
 
 
 def is_queued(tensor: Tensor) -> bool:
-    """Whether its values may still have to be computed, by a GPU."""
+    """Returns True if a GPU may still have to compute the tensor's values."""
     return tensor.is_cuda
 
 
@@ -85,11 +85,11 @@ def located(model: nn.Module, where: Callable[[], str], is_scaled: bool = False)
     _is_scaled = is_scaled
     try:
         yield
-    except NotFinite as found:
+    except NotFinite as error:
         names = [name for name, parameter in model.named_parameters()
-                 if _is_of(found.tensor, parameter)]
-        raise NonFiniteLoss(f"{' '.join([found.what, *names[:1]])} became infinite or not a number "
-                            f"on {where()}; {found.advice}") from found
+                 if _is_of(error.tensor, parameter)]
+        raise NonFiniteLoss(f"{' '.join([error.what, *names[:1]])} became infinite or not a number "
+                            f"on {where()}; {error.advice}") from error
     finally:
         _is_scaled = False
 

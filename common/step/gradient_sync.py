@@ -21,7 +21,7 @@ class GradientSync:
     """
 
     replicas_agree = True
-    """Whether, once settled, all ranks have equal weights after the last step."""
+    """True if all ranks have equal weights after `settle` has followed the last step."""
 
     waiting: Callable[[], AbstractContextManager] = nullcontext
     """A context to wait for other ranks in, outside of `average`. Set by the loop, to time it."""

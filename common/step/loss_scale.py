@@ -42,7 +42,7 @@ class LossScale:
         return self._scaler.is_enabled()
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """What backward begins with."""
+        """Returns the loss times the scale, for backward to begin with."""
         return self._scaler.scale(loss)
 
     def skipped(self) -> str:

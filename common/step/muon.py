@@ -60,8 +60,8 @@ class Muon(Optimizer):
             parameter.mul_(len(parameter) ** 0.5 / parameter.norm().clamp(min=SMALLEST))
             # Columns in the order of memory, channels last, where a matrix is a view.
             rows = direction.movedim(1, -1)
-            found = orthogonalised(rows.flatten(1), self._precision)
-            direction = found.view_as(rows).movedim(-1, 1)
+            update = orthogonalised(rows.flatten(1), self._precision)
+            direction = update.view_as(rows).movedim(-1, 1)
         parameter.sub_(direction, alpha=group["lr"])
 
 

@@ -38,7 +38,7 @@ def create_criterion(settings: Settings, name: str | nn.Module) -> nn.Module:
 
 
 def without_smoothing(criterion: nn.Module) -> nn.Module:
-    """What evaluation measures: the criterion on the true targets, so that recipes compare."""
+    """The criterion for evaluation, without label smoothing, so that recipes are comparable."""
     smoothed = getattr(criterion, "label_smoothing", 0.0)
     return nn.CrossEntropyLoss() if smoothed else criterion
 

@@ -39,7 +39,7 @@ class GpuMoment:
 
 
 def moments_of(device: torch.device) -> type[HostMoment] | type[GpuMoment]:
-    """What a phase begins and ends with, where the work is done by `device`."""
+    """Returns the kind of time stamp that delimits a phase whose work `device` does."""
     return GpuMoment if device.type == "cuda" else HostMoment
 
 
@@ -80,11 +80,11 @@ class PhaseTimer:
 
     def take(self) -> tuple[float, dict[str, float]]:
         """The seconds of the step so far: in all, and of each phase; rounded to microseconds."""
-        found = dict.fromkeys(PHASES, 0.0)
+        totals = dict.fromkeys(PHASES, 0.0)
         for phase, outer, start, end in self._blocks:
             seconds = start.until(end)
-            found[phase] += seconds
+            totals[phase] += seconds
             if outer is not None:
-                found[outer] -= seconds
+                totals[outer] -= seconds
         duration = time.perf_counter() - self._begun
-        return duration, {phase: round(each, 6) for phase, each in found.items()}
+        return duration, {phase: round(each, 6) for phase, each in totals.items()}

@@ -1,4 +1,4 @@
-"""What a step's passes tell: the loss and the metric of their samples.
+"""Loss and metric of one step, summed over its passes.
 
     readings = Readings(metric)
     readings.add(loss, outputs, part)

@@ -1,4 +1,4 @@
-"""What makes a pass that of its samples alone, whichever rank computes it."""
+"""Makes a pass depend on its samples only, not on the rank that computes it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -26,7 +26,7 @@ NOTHING: Owed = {}
 
 
 class Used:
-    """Which of `parameters` any rank has a gradient of: the ranks tell, one byte a parameter.
+    """Flags of the `parameters` that have a gradient on any rank, all-reduced, one byte each.
 
     `here` says which of them this rank has. Every rank must make one, with as many parameters.
     Nothing waits before the first question.
@@ -41,7 +41,7 @@ class Used:
         self.bytes_sent = ring_bytes(total_bytes([self._row]), world_size())
 
     def anywhere(self) -> list[bool]:
-        """Whether some rank has a gradient, for each parameter."""
+        """Waits; returns for each parameter True if some rank has a gradient of it."""
         if self._work is not None:
             self._work.wait()
         return [bool(each) for each in self._row.tolist()]
@@ -99,18 +99,18 @@ def trained_alike(model: nn.Module, same_layout: bool = False) -> list[nn.Parame
                         zlib.crc32(kinds.encode()), same_layout and zlib.crc32(strides.encode())],
                        device=next(model.parameters()).device)
     rows = gather_rows(row).tolist()
-    for rank, found in enumerate(rows):
-        _require_alike(rank, found, rows[LEADER])
+    for rank, numbers in enumerate(rows):
+        _require_alike(rank, numbers, rows[LEADER])
     return trained
 
 
-def _require_alike(rank: int, found: Sequence[int], leaders: Sequence[int]) -> None:
-    if found[:-1] != leaders[:-1]:
+def _require_alike(rank: int, numbers: Sequence[int], leaders: Sequence[int]) -> None:
+    if numbers[:-1] != leaders[:-1]:
         raise RanksDisagree(
-            f"rank {rank} trains {found[0]} tensors with {found[1]} numbers in all and rank "
+            f"rank {rank} trains {numbers[0]} tensors with {numbers[1]} numbers in all and rank "
             f"{LEADER} {leaders[0]} with {leaders[1]}: number, shapes, dtypes and requires_grad of "
             "the parameters must be equal on all ranks")
-    if found != leaders:
+    if numbers != leaders:
         raise RanksDisagree(f"rank {rank} keeps its parameters in another memory format than "
                             f"rank {LEADER}")
 

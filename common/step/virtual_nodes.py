@@ -66,7 +66,7 @@ class ShardTree(NamedTuple):
         return [each for half in _halves(within) for each in self.subtrees(rank, half)]
 
     def all_subtrees(self) -> list[Subtree]:
-        """Those of all ranks, by rank."""
+        """The subtrees of all ranks, in the order of the ranks."""
         return [each for rank in range(self.ranks) for each in self.subtrees(rank)]
 
     def put(self, sums: Sums, subtree: Subtree, value: Tensor) -> None:
@@ -161,7 +161,7 @@ class VirtualNodes(GradientSync):
             self.tree.mean([value])
 
     def used_anywhere(self) -> Used:
-        """Which parameters any shard of the step has a gradient of; call after the last sums."""
+        """Flags of the parameters with a gradient in any shard; call after the step's last sums."""
         used = Used(list(self._sums), [each in self._used for each in self._sums])
         self._used.clear()
         return used
