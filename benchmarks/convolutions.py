@@ -19,12 +19,18 @@ from common.core.interpreter import use_environment
 use_environment(__name__)
 
 import argparse
+import time
+from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import torch
+from torch import Tensor, nn
 
 from common.arithmetic.choice import LIBRARY, Shape
-from common.arithmetic.tuned import layers_of, measure
+from common.arithmetic.convolution import compute_by
+from common.arithmetic.fused_layers import FUSED, fuse
+from common.arithmetic.pooling import PooledBatchNorm2d
 from common.cluster.devices import keep_freed_memory
 from common.cluster.program import run_program
 from common.core.markdown import markdown_table
@@ -36,6 +42,49 @@ from common.options.flag_parser import SentenceParser
 # norm, pooling and ReLU after it.
 LAYERS = ((3, 64, 32), (64, 128, 16), (128, 256, 8), (256, 256, 8), (256, 512, 4), (512, 512, 4),
           (512, 512, 2))
+
+
+def measure(shape: Shape, rounds: int) -> dict[str, list[float]]:
+    """Seconds of forward and both gradients, by the library and by each candidate, in turns.
+
+    A first round warms up and does not count.
+    """
+    turns = {name: _turn(shape, name) for name in (LIBRARY, *shape.candidates())}
+    seconds = [{name: turn() for name, turn in turns.items()} for _ in range(rounds + 1)]
+    return {name: [each[name] for each in seconds[1:]] for name in turns}
+
+
+def _turn(shape: Shape, name: str) -> Callable[[], float]:
+    """A function that computes forward and both gradients, and returns its seconds."""
+    precision, layers = Precision(shape.precision), layers_of(shape, name)
+    maps = torch.randn(shape.samples, shape.inputs, shape.size, shape.size,
+                       dtype=precision.dtype)
+    maps = maps.contiguous(memory_format=torch.channels_last)
+    return partial(_seconds, layers, maps.requires_grad_(FUSED not in shape.candidates()),
+                   precision)
+
+
+def layers_of(shape: Shape, name: str) -> nn.Sequential:
+    """A convolution as `name` computes it; that of images with what can be fused with it."""
+    dtype = Precision(shape.precision).dtype
+    layer = nn.Conv2d(shape.inputs, shape.outputs, 3, padding=1, dtype=dtype)
+    layers = nn.Sequential(layer).to(memory_format=torch.channels_last)
+    if FUSED in shape.candidates():
+        layers.append(PooledBatchNorm2d(shape.outputs).to(dtype)).append(nn.ReLU())
+    if name == FUSED:
+        fuse(layers)
+    elif name != LIBRARY:
+        compute_by(name, layer)
+    return layers
+
+
+def _seconds(layers: nn.Module, maps: Tensor, precision: Precision) -> float:
+    begun = time.perf_counter()
+    with precision.autocast(maps.device):
+        outputs = layers(maps)
+    wanted = [each for each in (maps, *layers.parameters()) if each.requires_grad]
+    torch.autograd.grad(outputs, wanted, torch.ones_like(outputs))
+    return time.perf_counter() - begun
 
 
 def rounding(shape: Shape, name: str) -> float:

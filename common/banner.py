@@ -1,11 +1,9 @@
 """The start-up banner: which ranks take part, and with which settings."""
 
 import textwrap
-from pathlib import Path
 
 from common.arithmetic import kernels
 from common.arithmetic.choice import AUTO, rule_in_words
-from common.arithmetic.tuned import is_tuned, read_tuned
 from common.cluster.all_reduce_speed import measure_all_reduce, speed_table
 from common.cluster.devices import count_gpus
 from common.cluster.node import Node
@@ -79,8 +77,6 @@ def _convolutions(how: str, settings: Settings, node: Node) -> list[str]:
     is_known = not row.takes_any_model and Place.parse(settings.workload) is None
     if how == AUTO:
         how = rule_in_words(settings.precision, settings.batch_size)
-    elif is_tuned(how):
-        how += f", {read_tuned(Path(how))}"
     lines = [f"  3x3 convolutions{'' if is_known else ', if the model has any'}: {how}"]
     if reason := kernels.why_not():
         lines.append(f"  slower than they could be: {reason}")

@@ -2,17 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from common.arithmetic.choice import AUTO, LIBRARY, by_rule, use_fast_convolutions
+from common.arithmetic.choice import LIBRARY, use_fast_convolutions
 from common.arithmetic.pooling import pool_last
-from common.arithmetic.tuned import choose_tuned, is_tuned
 from common.cluster.node import Node
 from common.core.console import console
 from common.core.failures import DataError, UsageError
@@ -157,12 +154,10 @@ def create_model(settings: Settings, dataset: Dataset, node: Node,
     node.agree("initial weights", digest_of(model))
     if settings.convolutions == LIBRARY:
         pool_last(model)
-    how = convolutions or settings.convolutions
     example = create_augment(settings).normalise(dataset.take([0])[0])
     if example.ndim == 4:
         use_fast_convolutions(model, example.shape[1:], settings.batch_size,
-                              Precision(settings.precision), AUTO if is_tuned(how) else how,
-                              partial(choose_tuned, Path(how)) if is_tuned(how) else by_rule)
+                              Precision(settings.precision), convolutions or settings.convolutions)
     if settings.parallel == "model-split":
         split_in_two(model, node.device, second_device(node.device, node.ranks_here))
     return model

@@ -227,10 +227,10 @@ def digest_of(model: nn.Module) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--master-ip", default="127.0.0.1", help="address of rank 0's machine")
+    parser.add_argument("-M", "--master-ip", default="127.0.0.1", help="rank 0's machine")
     parser.add_argument("--master-port", type=int, default=29500, help="a free port there")
-    parser.add_argument("--num-nodes", type=int, default=1, help="number of ranks")
-    parser.add_argument("--rank", type=int, default=0, help="number of this rank, from 0")
+    parser.add_argument("-N", "--num-nodes", type=int, default=1, help="number of ranks")
+    parser.add_argument("-R", "--rank", type=int, default=0, help="number of this rank, from 0")
     parser.add_argument("--sync", default="all-reduce", choices=AVERAGES, help="how to average")
     parser.add_argument("--data-dir", type=Path, help="images as train/<class>/*; else digits")
     parser.add_argument("--epochs", type=int, default=1, help="number of epochs")

@@ -8,7 +8,7 @@ differently, so the same command must choose the same ones on a busy day.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -60,9 +60,6 @@ class Shape(NamedTuple):
                 f"{self.samples} samples, {self.precision}")
 
 
-Choose = Callable[[Shape], str]
-
-
 def by_rule(shape: Shape) -> str:
     """The algorithm for `shape` on this processor; docs/one_node.md has the times behind it.
 
@@ -97,10 +94,10 @@ def rule_in_words(precision: str, samples: int) -> str:
 
 
 def use_fast_convolutions(model: nn.Module, image_shape: tuple[int, ...], samples: int,
-                          precision: Precision, how: str, choose: Choose = by_rule) -> None:
+                          precision: Precision, how: str) -> None:
     """Gives the layers of `model` the algorithms that suit them, in place; on a CPU.
 
-    `image_shape` is (C, H, W), `samples` the global batch's. `how`: "auto" asks `choose`, "library"
+    `image_shape` is (C, H, W), `samples` the global batch's. `how`: "auto" is by rule, "library"
     changes nothing, and what `algorithms` said of the run that is to be resumed does that again.
     Every rank must call, with the same arguments: all do as the leader does, so that tiles round
     alike on different processors. What is fused is the library's on a rank without a compiler.
@@ -108,7 +105,7 @@ def use_fast_convolutions(model: nn.Module, image_shape: tuple[int, ...], sample
     if how == LIBRARY or next(model.parameters()).device.type != "cpu":
         return
     shapes = convolution_shapes(model, image_shape, samples, precision)
-    names = _as_before(model, shapes, how) or _leaders_choice(list(shapes.values()), choose)
+    names = _as_before(model, shapes, how) or _leaders_choice(list(shapes.values()))
     parts = fusable(model)
     for layer, name in zip(shapes, names, strict=True):
         if name == FUSED and not kernels.why_not():  # else what ran is the library's
@@ -142,11 +139,11 @@ def _as_before(model: nn.Module, shapes: Mapping[nn.Conv2d, Shape], how: str) ->
     return names if possible and len(how.split()) == len(layers) else []
 
 
-def _leaders_choice(shapes: list[Shape], choose: Choose) -> list[str]:
-    """One name for each shape. Every rank must call; only the leader's `choose` counts."""
+def _leaders_choice(shapes: list[Shape]) -> list[str]:
+    """One name for each shape. Every rank must call; only the leader's rule counts."""
     names = b""
     if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
-        names = json.dumps([choose(shape) for shape in shapes]).encode()
+        names = json.dumps([by_rule(shape) for shape in shapes]).encode()
     return json.loads(broadcast_bytes(names, torch.device("cpu")) or b"[]")
 
 

@@ -6,10 +6,8 @@ another processor too. What was asked for stays in the settings; what ran stands
     python3 PartOne/main.py --convolutions auto --resume auto
 """
 
-from pathlib import Path
 
 from common.arithmetic.choice import AUTO
-from common.arithmetic.tuned import is_tuned, read_tuned
 from common.cluster.node import Node
 from common.core.collectives import broadcast_bytes
 from common.run import checkpoint_folder
@@ -29,8 +27,6 @@ def prepare_runs(part: str, settings: Settings, node: Node) -> str:
     refuse_other_runs(part, settings, node.world)
     if node.world.is_leader:
         find_tracker(settings.tracker)
-    if is_tuned(settings.convolutions) and node.world.is_leader:
-        read_tuned(Path(settings.convolutions))
     before = _convolutions_of_the_run_to_resume(part, settings, node)
     return before if settings.convolutions == AUTO and before else settings.convolutions
 

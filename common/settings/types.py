@@ -10,7 +10,6 @@ import argparse
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from common.core.failures import UsageError
@@ -210,16 +209,6 @@ def tracker(text: str) -> str:
                                          f"{', '.join(TRACKERS)}; or FILE.py:NAME, a tracker of "
                                          "your own)")
     return text
-
-
-def convolutions(text: str) -> str:
-    """auto, library, or the path of a file from scripts/tune.py."""
-    if text in ("auto", "library"):
-        return text
-    if not text.endswith(".json"):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor library nor the .json file "
-                                         "that scripts/tune.py wrote")
-    return str(Path(text).expanduser())
 
 
 def sync_list(text: str) -> tuple[SyncChoice, ...]:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from common.arithmetic import choice
 from common.arithmetic.choice import algorithms, use_fast_convolutions
 from common.cluster.node import Node
 from common.core.events import read_events
@@ -45,10 +46,10 @@ def test_the_convolutions_of_the_run_to_resume_are_taken():
 
 @pytest.mark.parametrize("told", [
     "winograd-4", "library " * 8 + "library", "x " * 8, "library " * 7 + "winograd-4"])
-def test_what_does_not_suit_the_model_is_chosen_anew(told):
+def test_what_does_not_suit_the_model_is_chosen_anew(told, monkeypatch):
     model = VGG11()
-    use_fast_convolutions(model, IMAGE, 4, Precision(), told,
-                          lambda shape: shape.candidates()[0])
+    monkeypatch.setattr(choice, "by_rule", lambda shape: shape.candidates()[0])
+    use_fast_convolutions(model, IMAGE, 4, Precision(), told)
     assert algorithms(model).split()[2:] == ["winograd-4"] * 4 + ["toeplitz"] * 2
 
 
@@ -81,12 +82,9 @@ def test_the_newest_checkpoint_that_can_be_read_decides(tmp_path):
 
 def plant_choices(convolution: str, kill_at: int | None = None) -> None:
     """The small workload on a processor with that algorithm by rule."""
-    from common import setup
-    from common.arithmetic import choice
-
     plant(kill_at)
     choice.FEWEST_CHANNELS = 1
-    setup.by_rule = lambda shape: convolution
+    choice.by_rule = lambda shape: convolution
 
 
 @pytest.mark.parametrize(("run", "size"), [("PartOne", 1), ("PartThree", 3)])
