@@ -28,7 +28,6 @@ results | data quiet | docs/results/Part* docs/results.md | $TRAINING
 proof_float64 | data hours | docs/proof_float64.* | studies/proof $TRAINING
 proof_float32 | data | docs/proof_float32.* | studies/proof $TRAINING
 proof_strategies | data | docs/proof_strategies.* | studies/proof $TRAINING
-loss_curves | data quiet | docs/loss_curves.svg docs/results.md | scripts/loss_curves.py $TRAINING
 example | data quiet chromium | $EXAMPLE | common/reporting scripts/compare.py $TRAINING
 gigabit | data quiet root | docs/example/gigabit-* | common/reporting $TRAINING
 worker_sweep | data quiet | docs/example/worker_sweep.svg | common/reporting common/data
@@ -89,24 +88,6 @@ renew_proof_strategies() {
         --strategies overlapped-all-reduce,gather-scatter-pipelined,reduce-scatter
 }
 
-renew_loss_curves() {
-    local ranks folder=$NEW/loss_curves common=(--max-iterations 60)
-    train PartOne "${common[@]}" --threads 2 --output-dir $folder/one
-    train PartOne "${common[@]}" --threads 1 --output-dir $folder/one-thread
-    for ranks in 2 4; do
-        on "$ranks" PartThree "${common[@]}" --output-dir "$folder/$ranks-own"
-        on "$ranks" PartThree "${common[@]}" --output-dir "$folder/$ranks-global" \
-            --batch-norm synchronised
-    done
-    "$PYTHON" scripts/loss_curves.py --output docs/loss_curves.svg \
-        --run "1 rank" $folder/one/PartOne \
-        --run "1 rank, 1 thread" $folder/one-thread/PartOne \
-        --run "2 ranks, statistics of the global batch" $folder/2-global/PartThree \
-        --run "4 ranks, statistics of the global batch" $folder/4-global/PartThree \
-        --run "2 ranks, each its own" $folder/2-own/PartThree \
-        --run "4 ranks, each its own" $folder/4-own/PartThree
-}
-
 renew_example() {
     local folder=$NEW/example common=(--max-iterations 40 --profile 1:3)
     train PartOne "${common[@]}" --output-dir $folder
@@ -145,7 +126,12 @@ renew_gigabit() {
 }
 
 renew_worker_sweep() {
-    WORKERS="0 1 2 4" scripts/worker_sweep.sh --data-dir "$DATA" --output-dir $NEW/sweep
+    local workers
+    for workers in 0 1 2 4; do
+        train PartOne --loader "workers:$workers" --max-iterations 20 \
+            --output-dir $NEW/sweep/$workers
+    done
+    "$PYTHON" scripts/compare.py $NEW/sweep
     cp $NEW/sweep/comparison_figures/worker-sweep.svg docs/example/worker_sweep.svg
 }
 

@@ -3,7 +3,7 @@
 keep_command() {
     local name words=""
     [ -z "${RUN_COMMAND:-}" ] || return 0
-    for name in MASTER_IP NUM_NODES RANK MASTER_PORT MASTER_ADDR RANKS WORKERS LOG_DIR GRACE \
+    for name in MASTER_IP NUM_NODES RANK MASTER_PORT MASTER_ADDR RANKS LOG_DIR GRACE \
         RESTART_PAUSE MAX_RESTARTS REMOTE_DIR PYTHON COPY SSH; do  # what the launchers ask for
         [ -z "${!name:-}" ] || words+="$name=$(printf %q "${!name}") "
     done

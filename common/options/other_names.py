@@ -70,7 +70,6 @@ NAMES = {
     "--crop-padding": "--padding --pad",
     "--tracker": "--logger --report-to",
     "--tracker tensorboard": "--tensorboard --use-tensorboard --tb",
-    "--tracker mlflow": "--mlflow --use-mlflow",
     "--tracker wandb": "--wandb --use-wandb",
     "--profile": "--profiler --trace",
     "--bucket-mb": "--bucket-cap-mb --bucket-size --bucket-size-mb --ddp-bucket-cap-mb",

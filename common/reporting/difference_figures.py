@@ -3,7 +3,7 @@
     python3 scripts/compare.py outputs
 
 What rounding has made grows from step to step until it is as large as the loss is noisy; what is
-equal to the bit stays at 0. scripts/loss_curves.py compares the means of long runs.
+equal to the bit stays at 0.
 """
 
 from matplotlib.figure import Figure

@@ -121,7 +121,7 @@ def _remove_run(folder: Path, node: Node) -> None:
         for path in checkpoint_folder.newest(folder / "checkpoints"):
             path.unlink()
         (folder / "checkpoints" / checkpoint_folder.BEST).unlink(missing_ok=True)
-        for tracked in ("tensorboard", "mlflow", "wandb"):
+        for tracked in ("tensorboard", "wandb"):
             shutil.rmtree(folder / tracked, ignore_errors=True)
         for path in (folder / "traces").glob("trace_all_*"):
             path.unlink()

@@ -9,7 +9,6 @@ import os
 import secrets
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -24,14 +23,9 @@ from common.core.provenance import ROOT
 from common.core.world import World
 from common.settings.user_code import Place
 
-EXPERIMENT = "training"  # of MLflow, and wandb's project: they have their runs under such a name
-SECONDS_A_CALL, METRICS_A_CALL = 1.0, 500
-# Unless the environment says otherwise MLflow keeps no files, tells its makers how it is used, and
-# tries for minutes to reach a server that is gone.
-MLFLOW_VARIABLES = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true",
-                    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-# And wandb would ask for an account, copy what the terminal shows, and tell its makers of errors.
-WANDB_VARIABLES = {"WANDB_MODE": "offline", "WANDB_PROJECT": EXPERIMENT, "WANDB_CONSOLE": "off",
+PROJECT = "training"
+# Otherwise wandb asks for an account, copies the terminal, and tells its makers of errors.
+WANDB_VARIABLES = {"WANDB_MODE": "offline", "WANDB_PROJECT": PROJECT, "WANDB_CONSOLE": "off",
                    "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
 
 
@@ -99,80 +93,8 @@ class TensorBoard(Tracker):
             self._writer.close()
 
 
-class Mlflow(Tracker):
-    """Metrics, and the settings as parameters, in a run of MLflow's experiment EXPERIMENT.
-
-    It is kept where MLFLOW_TRACKING_URI says, or else in files below `folder`/mlflow. A resumed run
-    goes on in the same one, whose number stands in `folder`/mlflow/run.txt. A run without a result
-    on the test set ends as failed. Raises UsageError where MLflow cannot be reached at the start;
-    later that costs a warning, and training goes on untracked.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        for variable, value in MLFLOW_VARIABLES.items():
-            os.environ.setdefault(variable, value)
-        from mlflow import MlflowClient
-        from mlflow.exceptions import MlflowException
-
-        store = (folder / "mlflow").absolute()
-        store.mkdir(parents=True, exist_ok=True)
-        place = os.environ.get("MLFLOW_TRACKING_URI") or store.as_uri()
-        self._waiting: list[Any] = []
-        self._sent, self._has_result, self._is_lost = time.monotonic(), False, False
-        self._error: type[Exception] = MlflowException
-        try:
-            self._client = MlflowClient(place)
-            self._run = self._find_run(folder.name, store / "run.txt")
-            self._client.update_run(self._run, "RUNNING")
-        except MlflowException as error:
-            raise UsageError(f"--tracker mlflow cannot use {place}: {first_line(error)}") from error
-
-    def _find_run(self, name: str, number: Path) -> str:
-        if not number.exists():
-            existing = self._client.get_experiment_by_name(EXPERIMENT)
-            experiment = existing.experiment_id if existing else self._client.create_experiment(
-                EXPERIMENT)
-            number.write_text(self._client.create_run(experiment, run_name=name).info.run_id)
-        return number.read_text()
-
-    def start(self, settings: Mapping[str, Any]) -> None:
-        known = self._client.get_run(self._run).data.params  # which MLflow lets nobody change
-        for name, value in settings.items():
-            if name not in known:
-                self._client.log_param(self._run, name, value)
-            elif known[name] != str(value):
-                self._client.set_tag(self._run, f"resumed with {name}", value)
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        from mlflow.entities import Metric
-
-        now = round(1000 * time.time())
-        self._waiting += [Metric(name, value, now, step) for name, value in values.items()]
-        self._has_result |= any(name.startswith("test/") for name in values)
-        # A call may take longer than a step, and may bring so many values at most.
-        if time.monotonic() - self._sent > SECONDS_A_CALL or len(self._waiting) > METRICS_A_CALL:
-            self._send()
-
-    def _send(self, status: str = "") -> None:
-        """Hands over what waits, and the status the run has ended with, if it has."""
-        if self._is_lost:
-            return
-        try:
-            self._client.log_batch(self._run, self._waiting)
-            if status:
-                self._client.set_terminated(self._run, status)
-        except self._error as error:
-            self._is_lost = True
-            print(f"warning: MLflow cannot be reached any more ({first_line(error)}), so the rest "
-                  "of this run is not tracked", flush=True)
-        self._waiting, self._sent = [], time.monotonic()
-
-    def close(self) -> None:
-        self._send("FINISHED" if self._has_result else "FAILED")
-
-
 class Wandb(Tracker):
-    """Metrics, and the settings as its config, in a run of wandb's project EXPERIMENT.
+    """Metrics, and the settings as its config, in a run of wandb's project PROJECT.
 
     Offline, unless WANDB_MODE says otherwise: files in `folder`/wandb, which `wandb sync` sends. A
     resumed run goes on in the same one, whose id stands in `folder`/wandb/run.txt. A run without a
@@ -209,8 +131,8 @@ class Wandb(Tracker):
 
 TRACKERS: dict[str, Callable[[Path], Tracker]] = {
     "none": lambda folder: Tracker(), "page": LivePage, "tensorboard": TensorBoard,
-    "mlflow": Mlflow, "wandb": Wandb}
-_PACKAGES = {"tensorboard": "torch.utils.tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
+    "wandb": Wandb}
+_PACKAGES = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}
 
 
 def find_tracker(name: str) -> Callable[[Path], Tracker]:

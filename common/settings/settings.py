@@ -101,7 +101,7 @@ class Settings(LearningSettings):
         metavar="EPOCH[:N]")
     tracker: str = setting(
         "none", "experiment tracker of rank 0: none (default), page (comparison.html, renewed as "
-        "the run goes on), tensorboard, mlflow or wandb", RUN,
+        "the run goes on), tensorboard or wandb", RUN,
         details="; FILE.py:NAME is one of your own", parse=types.tracker, choices=types.TRACKERS,
         metavar="NAME", per_node=True)
     dry_run: bool = setting(

@@ -19,7 +19,7 @@ from common.settings.user_code import Place, label, require_labels
 SCHEDULES = ("constant", "step", "one-cycle", "cosine", "linear")
 ENDING_SCHEDULES = ("one-cycle", "cosine", "linear")
 LOADERS = ("memory", "workers")
-TRACKERS = ("none", "page", "tensorboard", "mlflow", "wandb")
+TRACKERS = ("none", "page", "tensorboard", "wandb")
 LARGEST = 2**62
 MOST_SECONDS = 1_000_000  # 11 days; the timers of torch and of the system overflow later
 MOST_THREADS = 1024  # with many thousands the library that starts them crashes

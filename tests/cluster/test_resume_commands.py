@@ -53,8 +53,6 @@ LAUNCHES = {
                      TWICE),
     "quickstart": Launch(["scripts/quickstart.sh"], ["PartOne", "PartTwo", "PartThree", "scripts",
                                                       "scripts"], {"RANKS": "1"}),
-    "sweep": Launch(["scripts/worker_sweep.sh"], ["PartOne", "PartOne", "scripts"],
-                    {"WORKERS": "0 1"}),
     "ssh": Launch(["scripts/ssh_cluster.sh", "hosts.txt", "PartTwo"], TWICE,
                   {"SSH": "./ssh", "PYTHON": sys.executable}),
     "slurm": Launch(["sbatch", "scripts/slurm/part_two.sbatch"], ["PartTwo"],

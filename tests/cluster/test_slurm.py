@@ -64,15 +64,6 @@ def test_part_three_as_a_job(queue, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sweep_over_worker_counts(queue, tmp_path):
-    job = submit(queue, tmp_path, "worker_sweep.sbatch", "--max-iterations", "2", "--output-dir",
-                 str(tmp_path / "sweep"), options=("--array=0,2%1",))
-    for task in (0, 2):
-        assert wait_for_job(queue, f"{job}_{task}") == "COMPLETED", \
-            (tmp_path / "said.txt").read_text()
-
-
-@pytest.mark.slow
 def test_srun_needs_no_other_command(queue, tmp_path):
     done = subprocess.run(["srun", "-N2", "-n2", sys.executable, "PartThree/main.py", *FLAGS,
                            "--max-iterations", "1", "--output-dir", str(tmp_path)],

@@ -210,49 +210,20 @@ def test_tensorboard_shows_a_step_that_was_trained_again_once(tmp_path):
         *((at, 0) for at in range(4)), *((at, 4) for at in range(4, 8))]
 
 
-def test_mlflow_reads_what_was_logged_and_a_resumed_run_goes_on_in_it(tmp_path, monkeypatch):
+def test_mlflows_example_writes_a_run(tmp_path, monkeypatch):
     from mlflow import MlflowClient
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    for seed, at in ((1, 3), (2, 4)):
-        tracker = trackers.create_tracker("mlflow", tmp_path, True)
-        tracker.start({"seed": seed, "sync": ["ddp"]})
-        tracker.log(at, {"batch/loss": 2.5 - seed, "batch/accuracy": 0.5})
-        tracker.close()
+    place = f"{ROOT / 'examples' / 'mlflow_tracker.py'}:MlflowTracker"
+    tracker = trackers.create_tracker(place, tmp_path, True)
+    tracker.start({"seed": 7, "model": None})
+    tracker.log(3, {"batch/loss": 2.5})
+    tracker.close()
     client = MlflowClient((tmp_path / "mlflow").as_uri())
-    experiment = client.get_experiment_by_name("training")
-    run, = client.search_runs([experiment.experiment_id])
-    assert run.data.params == {"seed": "1", "sync": "['ddp']"}
-    assert run.data.tags["resumed with seed"] == "2" and run.info.status == "FAILED"
+    run, = client.search_runs([client.get_experiment_by_name("training").experiment_id])
+    assert run.data.params["seed"] == "7" and run.info.status == "FINISHED"
     history = client.get_metric_history(run.info.run_id, "batch/loss")
-    assert sorted((one.step, one.value) for one in history) == [(3, 1.5), (4, 0.5)]
-    tracker = trackers.create_tracker("mlflow", tmp_path, True)
-    tracker.log(5, {"test/loss": 1.0})
-    tracker.close()
-    assert client.get_run(run.info.run_id).info.status == "FINISHED"
-
-
-def test_a_server_that_is_lost_costs_a_warning_and_not_the_run(tmp_path, monkeypatch, capsys):
-    from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
-
-    def fail(*_: object) -> None:
-        raise MlflowException("no route to host")
-
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    tracker = trackers.create_tracker("mlflow", tmp_path, True)
-    monkeypatch.setattr(MlflowClient, "log_batch", fail)
-    monkeypatch.setattr(trackers, "SECONDS_A_CALL", 0.0)
-    for at in (1, 2):
-        tracker.log(at, {"batch/loss": 1.0})
-    tracker.close()
-    assert capsys.readouterr().out.count("warning: MLflow cannot be reached any more") == 1
-
-
-def test_a_store_that_cannot_be_used_is_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "strange://host")
-    with pytest.raises(UsageError, match="--tracker mlflow cannot use strange://host"):
-        trackers.create_tracker("mlflow", tmp_path, True)
+    assert [(one.step, one.value) for one in history] == [(3, 2.5)]
 
 
 def log_records(data: bytes) -> Iterator[bytes]:
@@ -332,7 +303,7 @@ def test_comets_example_leaves_an_archive_to_upload(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name, module", [("tensorboard", "torch.utils.tensorboard"),
-                                          ("mlflow", "mlflow"), ("wandb", "wandb")])
+                                          ("wandb", "wandb")])
 def test_without_the_package_one_sentence_says_what_to_install(name, module, tmp_path,
                                                                monkeypatch):
     """Before anything else of the run: no data, no model and no folder has been touched."""
