@@ -1,4 +1,4 @@
-"""The house rules: rooms in one direction, one seam, short mains.
+"""The house rules: rooms in one direction, one loop, one seam, mains that differ by the lesson.
 
 Mutations: `from common.run.run_log import read_events` in common/reporting/recorded_run.py turns
 the order and the log readers red; a `loss.backward()` in PartTwo turns "one training loop" red.
@@ -9,14 +9,12 @@ import difflib
 import inspect
 import subprocess
 import sys
-from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from common.core.progress import PHASES
-from common.run.run import Run
 from common.step.gradient_sync import GradientSync
 from tests.ranks import ROOT
 
@@ -89,11 +87,9 @@ def test_imports_make_no_circle():
         graph = {path: needs for path, needs in graph.items() if path not in free}
 
 
-def test_common_can_be_seen_at_a_glance():
-    entries = [path for path in (ROOT / "common").iterdir()
-               if not path.name.startswith(("_", "."))]
-    assert len([path for path in entries if path.is_file()]) <= 8
-    rooms = {path.name for path in entries if path.is_dir()}
+def test_every_room_has_its_place_in_the_order():
+    rooms = {path.name for path in (ROOT / "common").iterdir()
+             if path.is_dir() and not path.name.startswith(("_", "."))}
     assert rooms == set(ROOMS[:ROOMS.index("")])
 
 
@@ -120,11 +116,10 @@ def test_training_does_not_load_the_drawing():
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_main_is_short_and_shows_its_wiring(part):
+def test_a_main_shows_its_wiring(part):
     path = ROOT / part / "main.py"
     tree = ast.parse(path.read_text())
     functions = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    assert len(path.read_text().splitlines()) <= 60
     assert functions == ["main"]
     branches = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
     assert len(branches) == 1  # if __name__ == "__main__"
@@ -174,10 +169,6 @@ def test_the_seam_is_five_methods_and_three_attributes():
     attributes = {name for name in vars(GradientSync) if not name.startswith("_")} - methods
     assert attributes == {"bytes_sent", "replicas_agree", "waiting"}
     assert GradientSync.__bases__ == (object,)
-
-
-def test_a_run_has_few_fields():
-    assert len(fields(Run)) <= 12
 
 
 def test_only_the_courses_front_door_unwraps_a_model():
