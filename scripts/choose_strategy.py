@@ -40,6 +40,7 @@ from studies.choosing.ranking import (
     whether_hosts_pay,
 )
 from studies.prediction.grid import COMPUTE_ONLY, Cell, save_grid
+from studies.prediction.model import STRATEGIES
 
 if TYPE_CHECKING:
     from common.cluster.node import Node
@@ -110,6 +111,9 @@ def tell(cells: list[Cell], findings: "Findings") -> None:
         print(f"They share {machines} machine{'s' * (machines > 1)}: hosts of their own compute "
               "faster, so that averaging is a larger part of a step. How many of those pay was not "
               "measured.")
+    elif places[0].name not in STRATEGIES:
+        print(f"How many hosts pay with {places[0].name} is not predicted: "
+              "studies/prediction/model.py has no formula for its messages.")
     elif len(cells) > 1:
         latency = median(link.round_trip or 0.0 for link in links) / 2
         print(paying_in_words(places[0].name, paying(places[0].name, cells, made_on(findings),

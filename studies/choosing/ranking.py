@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from common.core.markdown import markdown_table
 from common.core.spread import half_interval
+from common.settings.strategies import SYNC_NAMES
 from studies.prediction.grid import COMPUTE_ONLY, PART_THREE, Cell
 
 BF16 = ", bf16 wire"
-# Those that a user can choose; per tensor they only cost more, and other DDP buckets are a flag.
-CANDIDATES = ("gather-scatter", "gather-scatter-pipelined", "all-reduce", "reduce-scatter",
-              "overlapped-all-reduce", f"overlapped-all-reduce{BF16}", "cross-step-all-reduce",
-              f"cross-step-all-reduce{BF16}", PART_THREE)
+# Per tensor they only cost more, and other DDP buckets are a flag.
+CANDIDATES = (*(name for name in SYNC_NAMES if "per-tensor" not in name),
+              f"overlapped-all-reduce{BF16}", f"cross-step-all-reduce{BF16}", PART_THREE)
 
 
 class Place(NamedTuple):
