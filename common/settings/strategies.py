@@ -9,7 +9,8 @@ SYNC_NAMES = ("gather-scatter", "all-reduce", "gather-scatter-per-tensor", "all-
               "gather-scatter-pipelined", "reduce-scatter", "overlapped-all-reduce",
               "cross-step-all-reduce")
 # These can add in a given order, as --virtual-nodes asks.
-VIRTUAL_SYNC_NAMES = tuple(name for name in SYNC_NAMES if "per-tensor" not in name)
+VIRTUAL_SYNC_NAMES = ("gather-scatter", "all-reduce", "gather-scatter-pipelined", "reduce-scatter",
+                      "overlapped-all-reduce", "cross-step-all-reduce")
 # Other algorithms: they average weights now and then, and learn something else than one rank does.
 LOCAL_SYNC_NAMES = ("local-sgd", "diloco")
 # The seams of the parts where there is nothing to choose.
