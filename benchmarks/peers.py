@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Images a second and peak memory of this project beside the course's loop and two libraries.
+"""Images a second and peak memory of this project beside the course's loop and Lightning.
 
     .venv/bin/pip install -r requirements-bench.txt
     python3 benchmarks/peers.py --data-dir ~/cifar10                 # needs a quiet machine
@@ -39,10 +39,9 @@ from common.options.flag_parser import SentenceParser
 
 WORKER = "benchmarks/peer_loops/worker.py"
 CEILING, COURSE = "ceiling", "course-float32"
-LIBRARIES = ("lightning", "accelerate")
-ROWS = (COURSE, "examples-float32", *(
-    f"{name}-{precision}" for name in ("compiled", "lightning", "lightning_compiled", "accelerate",
-                                       "project") for precision in ("float32", "bf16")))
+LIBRARIES = ("lightning",)
+ROWS = (COURSE, *(f"{name}-{precision}" for name in ("lightning", "lightning_compiled", "project")
+                  for precision in ("float32", "bf16")))
 
 
 def installed(rows: list[str]) -> list[str]:

@@ -1,6 +1,6 @@
-"""torch.compile, Lightning and Accelerate at their best settings: channels_last, nothing logged.
+"""torch.compile and Lightning at their best settings: channels_last, nothing logged.
 
-Data, model and workers are the course's, for neither library brings its own.
+Data, model and workers are the course's, because neither brings its own.
 """
 
 import logging
@@ -82,25 +82,3 @@ def _lightning(job: Job, clock: StepClock,
                               max_epochs=-1)
     trainer.fit(Module(), loader)
     return f"{settings}, {precision}, barebones"
-
-
-def run_accelerate(job: Job, clock: StepClock) -> str:
-    """Trains through accelerate.Accelerator until the clock has seen enough; its settings."""
-    from accelerate import Accelerator
-
-    precision = "bf16" if job.precision == "bf16" else "no"
-    accelerator = Accelerator(cpu=True, mixed_precision=precision)
-    plain, criterion, optimizer = textbook_training(job)
-    plain.to(memory_format=torch.channels_last)
-    batches, settings = library_loader(job)
-    model, optimizer, loader = accelerator.prepare(plain, optimizer, batches)
-    model.train()
-    for images, labels in loader:
-        optimizer.zero_grad()
-        loss = criterion(model(images.to(memory_format=torch.channels_last)), labels)
-        accelerator.backward(loss)
-        optimizer.step()
-        clock.tick()
-        if clock.is_done:
-            break
-    return f"{settings}, mixed_precision={precision}"

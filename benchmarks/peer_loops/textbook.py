@@ -13,7 +13,7 @@ from benchmarks.peer_loops.job import Job, StepClock
 from common.options.workloads import find_workload
 
 LAYOUT = (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M")
-WORKERS, EXAMPLES_WORKERS = 2, 4
+WORKERS = 2
 RATE, MOMENTUM, DECAY = 0.1, 0.9, 1e-4
 
 
@@ -93,24 +93,3 @@ def run_course(job: Job, clock: StepClock) -> str:
         if clock.is_done:
             break
     return "eager, NCHW, 2 workers"
-
-
-def run_examples(job: Job, clock: StepClock) -> str:
-    """Trains as the ImageNet example of github.com/pytorch/examples does: its defaults."""
-    model, criterion, optimizer = textbook_training(job)
-    model.train()
-    for images, labels in textbook_loader(job, EXAMPLES_WORKERS):
-        scores = model(images)
-        loss = criterion(scores, labels)
-        with torch.no_grad():
-            best = scores.topk(5, 1).indices == labels[:, None]
-            for top in (1, 5):
-                best[:, :top].sum().item()
-        loss.item()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        clock.tick()
-        if clock.is_done:
-            break
-    return f"eager, NCHW, {EXAMPLES_WORKERS} workers, accuracy of each batch"

@@ -28,8 +28,7 @@ CEILING = "ceiling"
 
 def contestant(name: str) -> Callable[[Job, StepClock], str]:
     """The loop of a row of that name; imports only what it needs."""
-    modules = {"project": "project", "course": "textbook", "examples": "textbook",
-               "resident": "resident"}
+    modules = {"project": "project", "course": "textbook", "resident": "resident"}
     module = import_module(
         f"benchmarks.peer_loops.{modules.get(name.partition('_')[0], 'libraries')}")
     return getattr(module, f"run_{name}")

@@ -69,9 +69,8 @@ def turn(row: str) -> dict:
         return take_turn(row, JOB)
 
 
-@pytest.mark.parametrize("row", ["course-float32", "examples-float32", "compiled-bf16",
-                                 "lightning_compiled-float32", "accelerate-float32",
-                                 "project-float32"])
+@pytest.mark.parametrize("row", ["course-float32", "compiled-bf16",
+                                 "lightning_compiled-float32", "project-float32"])
 def test_every_contestant_trains(row):
     library = re.split("[-_]", row)[0]
     if library in peers.LIBRARIES and importlib.util.find_spec(library) is None:
@@ -142,8 +141,7 @@ def test_the_program_prints_the_table_and_writes_the_numbers(monkeypatch, tmp_pa
 def test_a_library_that_is_missing_is_named_and_left_out(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert peers.installed(list(peers.ROWS)) == [
-        "course-float32", "examples-float32", "compiled-float32", "compiled-bf16",
-        "project-float32", "project-bf16"]
+        "course-float32", "project-float32", "project-bf16"]
     assert "lightning is not installed" in capsys.readouterr().err
 
 
