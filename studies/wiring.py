@@ -23,7 +23,7 @@ class Wired(NamedTuple):
     gradient_sync: GradientSync
 
 
-Wire = Callable[[nn.Module, Tensor | None], Wired]
+WireUp = Callable[[nn.Module, Tensor | None], Wired]
 """Wires a model; the tensor is two samples (2, ...) for which DDP's buckets are rebuilt, or None.
 Every rank must call it."""
 

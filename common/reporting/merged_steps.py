@@ -24,8 +24,8 @@ from common.core.spread import half_interval
 
 NOTABLE = 0.1  # of the other ranks' median: so much longer is a straggler's own work
 NEXT_TO_NOTHING = 0.01  # of the time: gradients that take less after backward travel within it
-Step = dict[str, Any]
-Steps = dict[tuple[int, int], dict[int, Step]]
+MergedStep = dict[str, Any]
+Steps = dict[tuple[int, int], dict[int, MergedStep]]
 _RANKS_LOG = re.compile(r"metrics_rank(0|[1-9][0-9]*)\.jsonl")
 _NODES_FOLDER = re.compile(r"node(0|[1-9][0-9]*)")
 
@@ -74,7 +74,7 @@ def by_place(paths: Sequence[Path]) -> Steps:
     After a resume on fewer ranks the lost ranks' logs still hold steps that the others have
     trained again: those are dropped.
     """
-    files, starts = dict[int, list[Step]](), leaders_starts(paths)
+    files, starts = dict[int, list[MergedStep]](), leaders_starts(paths)
     for path in paths:
         rank = rank_of(path)
         files[rank] = max(files.get(rank, []), list(read_events(path, "step")), key=len)
@@ -100,7 +100,7 @@ def rank_of(path: Path) -> int:
     return int(name[1])
 
 
-def merge(place: tuple[int, int], ranks: dict[int, Step], metric: str = ACCURACY.key,
+def merge(place: tuple[int, int], ranks: dict[int, MergedStep], metric: str = ACCURACY.key,
           overlaps: bool = False) -> dict[str, Any]:
     """One iteration of all ranks in one record; loss and score are means over samples.
 
@@ -121,13 +121,13 @@ def merge(place: tuple[int, int], ranks: dict[int, Step], metric: str = ACCURACY
     }
 
 
-def _sum_of_losses(step: Step) -> Fraction | float:
+def _sum_of_losses(step: MergedStep) -> Fraction | float:
     """The sum of the loss over the rank's samples; a float if it is not a number or infinite."""
     value = step.get("loss_sum", step["loss"] * step["samples"])
     return Fraction(value) if isinstance(value, str) or isfinite(value) else value
 
 
-def own_work(step: Step, overlaps: bool) -> float:
+def own_work(step: MergedStep, overlaps: bool) -> float:
     """Seconds of a step in which the rank did not wait for another.
 
     `overlaps`, from averages_in_backward, says that a rank may wait in backward too.
@@ -137,7 +137,7 @@ def own_work(step: Step, overlaps: bool) -> float:
     return alone if overlaps else alone + seconds["backward"]
 
 
-def timed(steps: Steps) -> list[dict[int, Step]]:
+def timed(steps: Steps) -> list[dict[int, MergedStep]]:
     """The iterations after the first, which is a warm-up; the first if there is only one."""
     return list(steps.values())[1:] or list(steps.values())
 

@@ -26,7 +26,7 @@ from common.core.progress import Position
 from common.core.provenance import code_digest, instruction_sets, versions
 from common.data.epoch_plan import EpochPlan, mix
 from common.data.loaders import Batch
-from common.run.ending import best_in_words, is_over, last_step, should_stop
+from common.run.run_end import best_in_words, is_over, last_step, should_stop
 from common.run.run_log import RunLog, Step
 from common.run.saving import Checkpoints
 from common.run.sentinel import Sentinel

@@ -17,7 +17,7 @@ from common.core.events import read_events
 from common.core.failures import CheckpointError
 from common.core.progress import Position
 from common.run import checkpoint_file, checkpoint_folder
-from common.run.ending import best_epoch
+from common.run.run_end import best_epoch
 from common.run.run_log import RunLog
 from common.run.save_clock import SaveClock
 from common.run.state import State

@@ -21,7 +21,7 @@ from common.core.progress import FINISHED
 from common.core.world import World
 from common.run.checksums import checksums
 from common.run.waits import Whereabouts, noted
-from common.witnessing.rows import Answer, Comparison, Row
+from common.witnessing.rows import Answer, Comparison, RankRow
 from common.witnessing.seen_samples import SeenSamples
 
 ANSWER_SECONDS = 5.0
@@ -120,12 +120,12 @@ class Observer:
         if answer.warning:
             self._say(f"warning: {answer.warning}")
 
-    def _row(self, in_detail: bool) -> Row:
+    def _row(self, in_detail: bool) -> RankRow:
         parameters = list(self._model.parameters())
         gradients = [each.grad for each in parameters
                      if each.grad is not None and each.grad.layout == torch.strided]
         marks, sizes = self.seen.take()
-        return Row(self._steps, _numbers(parameters, in_detail), _numbers(gradients, in_detail),
+        return RankRow(self._steps, _numbers(parameters, in_detail), _numbers(gradients, in_detail),
                    marks, sizes, self.seen.batches, self.seen.first_epoch(), self._is_wrapped())
 
     def _is_wrapped(self) -> bool:
@@ -133,7 +133,7 @@ class Observer:
         return self.here.batches > 0 and any(
             isinstance(each, DistributedDataParallel) for each in self._model.modules())
 
-    def _ask(self, topic: str, row: Row) -> Answer | None:
+    def _ask(self, topic: str, row: RankRow) -> Answer | None:
         """The leader's answer to all ranks' rows, None when it takes too long."""
         keys = [f"{topic}/{rank}" for rank in range(self._world.size)]
         self._store.set(keys[self._world.rank], json.dumps(row))
@@ -154,7 +154,7 @@ class Observer:
         return True
 
     def _answer(self, topic: str, keys: list[str]) -> None:
-        rows = [Row(*json.loads(each)) for each in self._store.multi_get(keys)]
+        rows = [RankRow(*json.loads(each)) for each in self._store.multi_get(keys)]
         for key in keys:
             self._store.delete_key(key)
         answer = self._comparison.answer(rows, is_last=topic == "end")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 SAME_SAMPLES = 0.75  # of two ranks' first epochs: beyond what chance or padding gives
 
 
-class Row(NamedTuple):
+class RankRow(NamedTuple):
     """The state of one rank before its optimizer's next step.
 
     `weights` and `gradients` are checksums: one a tensor, or one for all of them. `batches` are the
@@ -58,7 +58,7 @@ class Comparison:
     _averages: bool = False
     _told_same_samples: bool = False
 
-    def answer(self, rows: Sequence[Row], is_last: bool = False) -> Answer:
+    def answer(self, rows: Sequence[RankRow], is_last: bool = False) -> Answer:
         """Compares one row of each rank, by rank."""
         failure = self._batches(rows) or self._weights(rows, is_last)
         warning = "" if failure else self._first_epochs(rows)
@@ -66,7 +66,7 @@ class Comparison:
             failure = failure or _sizes(rows) or warning
         return Answer(failure, warning, self._apart > 0)
 
-    def _weights(self, rows: Sequence[Row], is_last: bool) -> str:
+    def _weights(self, rows: Sequence[RankRow], is_last: bool) -> str:
         gradients = [row.gradients for row in rows]
         if any(gradients[0]):  # at the end they may have been set to None already
             self._averages = all(each == gradients[0] for each in gradients)
@@ -112,7 +112,7 @@ class Comparison:
             return ""
         return f" ({len(different)} of {len(one)} tensors, the first is {different[0]})"
 
-    def _batches(self, rows: Sequence[Row]) -> str:
+    def _batches(self, rows: Sequence[RankRow]) -> str:
         """Names two ranks that got the same batch twice in a row: once may be chance."""
         batches = [tuple(row.batches) for row in rows]
         if not all(batches):
@@ -125,7 +125,7 @@ class Comparison:
         return (f"rank {other} trains on the same samples as rank {one}, batch for batch: give "
                 "each rank its own, by DistributedSampler(dataset) in the DataLoader")
 
-    def _first_epochs(self, rows: Sequence[Row]) -> str:
+    def _first_epochs(self, rows: Sequence[RankRow]) -> str:
         first = rows[0].first_epoch
         if self._told_same_samples or not all(row.first_epoch for row in rows):
             return ""
@@ -150,7 +150,7 @@ def odd_one(values: Sequence[object]) -> tuple[int, int]:
     return next((rank for rank, value in enumerate(values) if repr(value) != usual), other), other
 
 
-def _sizes(rows: Sequence[Row]) -> str:
+def _sizes(rows: Sequence[RankRow]) -> str:
     """Warns of batches of other sizes: dividing by the number of ranks does not average them."""
     for rank, row in enumerate(rows[1:], 1):
         for index, (here, there) in enumerate(zip(row.sizes, rows[0].sizes, strict=False)):

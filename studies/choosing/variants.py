@@ -7,10 +7,10 @@ from common.settings.strategies import SYNC_NAMES
 from common.settings.user_code import Place
 from PartTwo.sync_options import SyncOptions
 from studies.prediction.grid import COMPUTE_ONLY, DDP_DEFAULT, PART_THREE
-from studies.wiring import Wire, alone, by_ddp, by_hand
+from studies.wiring import WireUp, alone, by_ddp, by_hand
 
 OVERLAPPING, SIZES = ("overlapped-all-reduce", "cross-step-all-reduce"), (0.25, 4.0, 16.0)
-VARIANTS: dict[str, Wire] = {
+VARIANTS: dict[str, WireUp] = {
     COMPUTE_ONLY: alone,
     **{name: partial(by_hand, name=name) for name in SYNC_NAMES},
     **{f"{name}, bf16 wire": partial(by_hand, name=name, options=SyncOptions(wire="bf16"))
@@ -25,7 +25,7 @@ VARIANTS: dict[str, Wire] = {
 ON_VIRTUAL_NODES = ", virtual nodes"
 
 
-def find_variant(name: str) -> Wire:
+def find_variant(name: str) -> WireUp:
     """The variant called `name`, or of the strategy at that place in a user's file.
 
     "NAME, virtual nodes" has a virtual node on each rank.

@@ -12,7 +12,7 @@ from studies.grading.session import Outcome
 EXACT = 1e-9
 MOST_SCENARIOS = 12  # on each number of ranks; more of them would be computed twice
 ENOUGH = 16  # elements that leave no doubt about which sum of other tensors they are
-Row = np.ndarray
+Values = np.ndarray
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Truth:
     scenario: Scenario
     world: int
     names: Sequence[str]
-    local: Sequence[Sequence[Sequence[Row | None]]]
+    local: Sequence[Sequence[Sequence[Values | None]]]
 
     def told(self, tensor: int) -> str:
         """A tensor's name and place, by which other models' tensors compare (scripts/prove.py)."""
         return f"tensor {self.names[tensor]!r} ({tensor + 1} of {len(self.names)})"
 
-    def mean(self, step: int, tensor: int) -> Row | None:
+    def mean(self, step: int, tensor: int) -> Values | None:
         """The mean gradient; a rank without one counts as zeros. None if all are without."""
         rows = [rank[tensor] for rank in self.local[step]]
         present = [row for row in rows if row is not None]
@@ -57,7 +57,7 @@ def truth_of(outcome: Outcome) -> Truth:
 
 
 def _gradients(scenario: Scenario, world: int, rank: int, step: int,
-               secret: int) -> list[Row | None]:
+               secret: int) -> list[Values | None]:
     model = scenario.model(rank)
     backward(model, scenario.shard(world, rank, step, secret), scenario.weight(world, rank, step))
     return [None if each.grad is None else each.grad.numpy().reshape(-1)
@@ -72,7 +72,7 @@ class Cell:
     step: int
     rank: int
     tensor: int
-    found: Row
+    found: Values
     tolerance: float
 
     @property
@@ -84,7 +84,7 @@ class Cell:
         return self.truth.world
 
     @cached_property
-    def expected(self) -> Row:
+    def expected(self) -> Values:
         mean = self.truth.mean(self.step, self.tensor)
         return np.zeros_like(self.found) if mean is None else mean
 
@@ -104,19 +104,19 @@ class Cell:
     def is_large(self) -> bool:
         return int(self.wrong.sum()) >= ENOUGH
 
-    def locals_of(self, step: int, tensor: int) -> list[Row]:
+    def locals_of(self, step: int, tensor: int) -> list[Values]:
         """A tensor's gradients on each rank; zeros on a rank without one."""
         rows = [rank[tensor] for rank in self.truth.local[step]]
         return [np.zeros_like(self.found) if row is None else row for row in rows]
 
-    def holds(self, row: Row | None, tolerance: float = 0.0) -> bool:
+    def holds(self, row: Values | None, tolerance: float = 0.0) -> bool:
         """True if `row` has the values that stand in the wrong elements."""
         if row is None or row.size != self.found.size:
             return False
         limit = max(self.tolerance, tolerance) * self.scale
         return bool(np.all(np.abs(self.found - row)[self.wrong] <= limit))
 
-    def weights_of(self, rows: Sequence[Row]) -> Row | None:
+    def weights_of(self, rows: Sequence[Values]) -> Values | None:
         """The factors by which `rows` add up to the wrong elements; None where they do not."""
         matrix = np.stack(rows, 1)[self.wrong]
         if len(matrix) < max(ENOUGH, len(rows) + 2) or not np.isfinite(self.found).all():
@@ -128,7 +128,7 @@ class Cell:
         return factors if self.holds(np.stack(rows, 1) @ factors) else None
 
     @cached_property
-    def factors(self) -> Row | None:
+    def factors(self) -> Values | None:
         """The factors by which the ranks' gradients of this step add up to the result."""
         return self.weights_of(self.locals_of(self.step, self.tensor))
 
@@ -143,7 +143,7 @@ def cells(outcome: Outcome) -> Iterator[Cell]:
                 yield Cell(facts, step, rank, tensor, row, max(EXACT, outcome.tolerance))
 
 
-def _row(facts: Truth, step: int, tensor: int, gradient: np.ndarray | None) -> Row:
+def _row(facts: Truth, step: int, tensor: int, gradient: np.ndarray | None) -> Values:
     if gradient is not None:
         return gradient.reshape(-1).astype(float)
     size = np.prod(dict(facts.scenario.shapes)[facts.names[tensor]])

@@ -9,7 +9,7 @@ from studies.grading.cells import EXACT, Cell, cells, truth_of
 from studies.grading.costs import least_bytes
 from studies.grading.finding import WRONG_NUMBERS, Finding
 from studies.grading.hypotheses import HYPOTHESES
-from studies.grading.session import Outcome, Step
+from studies.grading.session import Outcome, SeenStep
 from studies.grading.training import RATE
 
 # These say what is wrong on whichever ranks they are seen; of others, that some have the mean.
@@ -101,7 +101,8 @@ def _first_other(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> in
                  if not np.allclose(*pair, rtol=1e-12, atol=1e-12, equal_nan=True)), None)
 
 
-def _changed_weight(outcome: Outcome, step: Step, number: int, rank: int, place: int) -> Finding:
+def _changed_weight(outcome: Outcome, step: SeenStep, number: int, rank: int,
+                    place: int) -> Finding:
     name, which = truth_of(outcome).names[place], truth_of(outcome).told(place)
     gradients = [seen.gradients[place] for seen in step.seen]
     for moment in (1, 2):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from studies.grading.cells import Cell, Row
+from studies.grading.cells import Cell, Values
 
 SINGLE = 1e-6  # of float32 arithmetic, beside the scale
 ROUNDED = 0.05  # of compression
@@ -42,18 +42,18 @@ def rounded(cell: Cell) -> str | None:
     return None
 
 
-def _sum_of_rounded(cell: Cell, how: Callable, unit: float, divisor: int) -> Row:
+def _sum_of_rounded(cell: Cell, how: Callable, unit: float, divisor: int) -> Values:
     parts = cell.locals_of(cell.step, cell.tensor)
     return np.sum([how(part / divisor / unit) for part in parts], 0) * unit * divisor / cell.world
 
 
-def _is_near_multiples(row: Row, unit: float) -> bool:
+def _is_near_multiples(row: Values, unit: float) -> bool:
     steps = row / unit
     error, most = np.abs(steps - steps.round()).max(), np.abs(steps).max()
     return bool(error < min(0.01, 1e-6 + SINGLE * most))
 
 
-def _has_16_bits(row: Row) -> bool:
+def _has_16_bits(row: Values) -> bool:
     """True if the numbers are float16's, or bfloat16's, up to float32 arithmetic."""
     as_bfloat = torch.from_numpy(row).bfloat16().double().numpy()
     return any(np.allclose(row, coarse, rtol=SINGLE, atol=0)

@@ -18,7 +18,7 @@ TOGETHER_SECONDS = 0.005  # so that all ranks have the order when they start
 SETTLE_SECONDS = 0.02  # for what arrives late
 
 
-class Step(NamedTuple):
+class SeenStep(NamedTuple):
     """The ranks' reports on one step, by rank, and the bytes that they sent and received."""
 
     seen: Sequence[Seen]
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
 
     scenario: Scenario
     world: int
-    steps: Sequence[Step]
+    steps: Sequence[SeenStep]
     tolerance: float
     secret: int
     trouble: Trouble | None = None
@@ -95,7 +95,7 @@ def _with_one_set_of_processes(place: Place, world: int, scenarios: Sequence[Sce
 
 
 def _run(ranks: Ranks, world: int, number: int, scenario: Scenario,
-         deadline: float) -> tuple[list[Step], Trouble | None]:
+         deadline: float) -> tuple[list[SeenStep], Trouble | None]:
     steps = []
     try:
         for step in range(scenario.steps):
@@ -110,7 +110,7 @@ def _run(ranks: Ranks, world: int, number: int, scenario: Scenario,
             traffic = [*map(Traffic.since, ranks.traffic(), before)]
             settling = Order(number, step, is_settling=True)
             settled = cast(list[Settled], ranks.ask(settling))
-            steps.append(Step(seen, settled, traffic))
+            steps.append(SeenStep(seen, settled, traffic))
     except Trouble as trouble:
         return steps, trouble
     return steps, None

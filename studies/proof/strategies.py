@@ -19,7 +19,7 @@ from common.step.gradient_sync import GradientSync
 from common.step.virtual_nodes import sync_of_one_rank
 from PartTwo.sync_options import DEFAULTS, SyncOptions
 from studies import wiring
-from studies.wiring import Wire
+from studies.wiring import WireUp
 
 
 class Wiring(NamedTuple):
@@ -33,7 +33,7 @@ class Wiring(NamedTuple):
 Strategy = Callable[[nn.Module, Loader], Wiring]
 
 
-def with_loader(wire: Wire, model: nn.Module, loader: Loader) -> Wiring:
+def with_loader(wire: WireUp, model: nn.Module, loader: Loader) -> Wiring:
     """The wiring of a model whose batches are the loader's own."""
     replica, gradient_sync = wire(model, None)
     return Wiring(replica, loader, gradient_sync)

@@ -18,7 +18,7 @@ from studies.grading.finding import Finding
 from studies.grading.findings import findings
 from studies.grading.messages import Seen, Settled
 from studies.grading.scenarios import EVERYWHERE, NAN, Scenario, backward
-from studies.grading.session import Outcome, Step
+from studies.grading.session import Outcome, SeenStep
 from studies.grading.socket_bytes import Traffic
 from studies.grading.training import RATE
 
@@ -36,7 +36,7 @@ def simulated(result: Result, scenario: Scenario = EQUAL, world: int = 3, sent: 
     for step in range(scenario.steps):
         looks = [seen([result(facts, step, rank, tensor) for tensor in range(len(facts.names))])
                  for rank in range(world)]
-        steps.append(Step(looks, [Settled(each.gradients, 0.0) for each in looks],
+        steps.append(SeenStep(looks, [Settled(each.gradients, 0.0) for each in looks],
                           [Traffic(sent, ENOUGH)] * world))
     return Outcome(scenario, world, steps, tolerance, SECRET)
 

@@ -6,7 +6,7 @@ the one at the last progress; `<=` for `<` in progress; best_epoch takes the las
 
 import pytest
 
-from common.run.ending import best_epoch, should_stop
+from common.run.run_end import best_epoch, should_stop
 
 
 @pytest.mark.parametrize("losses, patience, min_delta, stops", [

@@ -15,17 +15,19 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from common.core.world import World
 from common.witnessing import observer
 from common.witnessing.observer import Observer
-from common.witnessing.rows import Comparison, Row, odd_one, uneven
+from common.witnessing.rows import Comparison, RankRow, odd_one, uneven
 from common.witnessing.seen_samples import SKETCH_SIZE, SeenSamples, fingerprints
 
 NAMES = ("first.weight", "second.weight")
 
 
-def row(steps: int = 1, weights=(1, 2), gradients=(5, 6), batches=(), sizes=(), first=()) -> Row:
-    return Row(steps, list(weights), list(gradients), list(batches), list(sizes), 10, list(first))
+def row(steps: int = 1, weights=(1, 2), gradients=(5, 6), batches=(), sizes=(),
+        first=()) -> RankRow:
+    return RankRow(steps, list(weights), list(gradients), list(batches), list(sizes), 10,
+                   list(first))
 
 
-def told(comparison: Comparison, *rows: Row, is_last: bool = False) -> str:
+def told(comparison: Comparison, *rows: RankRow, is_last: bool = False) -> str:
     return comparison.answer(rows, is_last).failure
 
 
@@ -53,7 +55,7 @@ def test_gradients_that_are_gone_at_the_end_were_equal_before():
                                         row(4, weights=(1, 9), gradients=()), is_last=True)
 
 
-def apart(steps: int) -> tuple[Row, Row]:
+def apart(steps: int) -> tuple[RankRow, RankRow]:
     return row(steps), row(steps, weights=(8, 9), gradients=(7, 7))
 
 
