@@ -39,7 +39,7 @@ PRETENDING = {"TORCHDYNAMO_DISABLE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_T
 
 
 def check(table: Sequence[Row], minutes: float, is_pretended: bool = False) -> list[Outcome]:
-    """What became of every row; of two at a time where nothing is measured."""
+    """Runs every row, two at a time where nothing is measured, and returns how each ended."""
     deadline, longer = time.monotonic() + 60 * minutes, minutes / LIMITS_FOR
     environment = {}
     if is_pretended:  # beside other work, and its speed says nothing

@@ -13,7 +13,7 @@ BASE = "course-float32"
 
 
 def hardware() -> dict[str, str]:
-    """The GPUs, their driver, and the libraries' versions; or that there is no GPU."""
+    """The GPUs, their driver, and the libraries' versions; or "none" without a GPU."""
     import torch
 
     asked = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]

@@ -1,4 +1,4 @@
-"""What benchmarks/gpu_check.py runs: a row a step, each a command with a time limit of its own."""
+"""The steps of benchmarks/gpu_check.py, a row each: a command with a time limit of its own."""
 
 import importlib.util
 import os
@@ -32,7 +32,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Machine:
-    """What rows depend on. Pretended, every one is tiny and computes on the CPU."""
+    """The machine that rows depend on. Pretended, every row is tiny and computes on the CPU."""
 
     gpus: int
     data_dir: Path
@@ -47,7 +47,7 @@ class Machine:
         return (self.data_dir / "train").is_dir() or any(self.data_dir.glob("cifar-10*"))
 
     def flags(self, iterations: int, pretended: int = 2) -> tuple[str, ...]:
-        """What is trained, on which device, for how many iterations."""
+        """The flags of a training: the workload, the device, and the number of iterations."""
         if self.is_pretended:
             return ("--workload", "spiral-mlp", "--device", "cpu", "--threads", "1",
                     "--max-iterations", str(pretended))
@@ -78,7 +78,7 @@ def _speeds(machine: Machine) -> list[Row]:
 
 
 def _one_a_loop(turns: Sequence[str]) -> list[str]:
-    """Of each loop the first turn alone."""
+    """The first turn of each loop."""
     return list({turn.partition("-")[0]: turn for turn in reversed(turns)}.values())
 
 

@@ -24,7 +24,7 @@ KEPT = ("test_accuracy", "mirrored_test_accuracy", "images_per_second", "bytes_p
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a row: "passed", "failed (1)", "stopped after 60 s", "not here" and why.
+    """The end of a row: "passed", "failed (1)", "stopped after 60 s", "not here" and why.
 
     Tests of which none ran are "all skipped", and no more passed than a command that failed.
 

@@ -1,4 +1,4 @@
-"""What a step of VGG-11 asks of the machine, and what the machine can give at most."""
+"""Floating-point operations of a step of VGG-11, and the most that the machine can do."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ def forward_flop(classes: int = 10, pixels: int = 32) -> tuple[int, int]:
 
 
 def step_flop(batch_size: int, classes: int = 10) -> int:
-    """Of a training step: backward is twice forward, less the gradient of the images."""
+    """Operations of a training step: backward is twice forward, less the images' gradient."""
     forward, first = forward_flop(classes)
     return batch_size * (3 * forward - first)
 
@@ -65,7 +65,7 @@ def _speed(size: int, multiply: Callable[[], object]) -> float:
 
 
 def multiplications(model: nn.Module) -> float:
-    """Of those of direct convolutions, the share that the algorithms of this VGG-11 need."""
+    """The share of direct convolutions' multiplications that this VGG-11's algorithms need."""
     needed = direct = 0.0
     pixels = 32
     for layer, (_, pooled) in zip(_convolutions(model), LAYOUT, strict=True):

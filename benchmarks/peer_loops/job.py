@@ -1,4 +1,4 @@
-"""What a turn of benchmarks/peers.py is given, and what it measures: step times and peak memory."""
+"""A turn of benchmarks/peers.py: its settings, its step times and its peak memory."""
 
 import time
 from collections.abc import Callable, Iterator

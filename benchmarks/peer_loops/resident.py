@@ -1,4 +1,4 @@
-"""What a device gives to the model alone: one batch that lies there, no loader, nothing read.
+"""Speed of the model alone: one batch that lies on the device, no loader, nothing read.
 
 The ceiling of every loop that also loads, augments and logs.
 """

@@ -1,4 +1,4 @@
-"""What other trainers, and older versions, call the flags and values of this program.
+"""Names that other trainers, and older versions, have for this program's flags and values.
 
 A flag's answer is this program's flag, with its value where the other name implied one; or, where
 this program has no such flag, a sentence on what it does instead.
