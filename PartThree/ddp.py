@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from common.core.collectives import world_size
 from common.core.failures import UsageError
+from common.core.precision import one_tensor
 from common.settings.settings import Settings
 from common.step.gradient_sync import GradientSync
 from common.step.virtual_nodes import VirtualNodes
@@ -158,7 +159,7 @@ def rebuild_buckets(replica: nn.Module, example: Tensor,
     """
     buffers = [buffer.clone() for buffer in replica.buffers()]
     for _ in range(2):
-        replica(example).sum().backward()
+        one_tensor(replica(example)).sum().backward()
         check()
     replica.zero_grad()
     for buffer, before in zip(replica.buffers(), buffers, strict=True):

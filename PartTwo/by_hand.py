@@ -46,8 +46,8 @@ def gather_scatter(row: Tensor) -> int:
 def all_reduce(row: Tensor) -> int:
     """Task two: the sum of all rows, on every rank, then divide.
 
-    gloo reduces around a ring: no rank is special, and each sends 2*(N-1)/N times the row's bytes
-    however many ranks there are.
+    gloo and NCCL reduce around a ring: no rank is special, and each sends 2*(N-1)/N times the row's
+    bytes however many ranks there are.
     """
     dist.all_reduce(row, op=dist.ReduceOp.SUM)
     row.div_(world_size())

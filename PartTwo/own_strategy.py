@@ -96,7 +96,7 @@ def _needs_arguments(kind: type) -> bool:
 def own_strategy(place: Place) -> GradientSync:
     """Returns a new GradientSync from the object at `place`, wrapped if it is not one itself.
 
-Raises UsageError where it is not a strategy, and whatever the user's code raises.
+    Raises UsageError where it is not a strategy, and whatever the user's code raises.
     """
     theirs = place.load()
     if isinstance(theirs, type) and _needs_arguments(theirs):

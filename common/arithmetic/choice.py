@@ -1,4 +1,4 @@
-"""Choice of the algorithm for each 3x3 convolution on a CPU: by a rule, or from a file of choices.
+"""Choice of the algorithm for each 3x3 convolution on a CPU, by a rule.
 
 The rule knows the layer's shape, the precision, the global batch and the processor's instruction
 sets, and nothing of its speed, its load or the number of ranks and threads: algorithms round

@@ -27,7 +27,7 @@ class FusedConv2d(nn.Conv2d):
 class FusedLayers(nn.Sequential):
     """An nn.Sequential that fuses, in training, its first block and each batch norm with its ReLU.
 
-Layers run separately in evaluation, where nothing is compiled, where the input is not float32
+    Layers run separately in evaluation, where nothing is compiled, where the input is not float32
     images or requires a gradient, and where they have a hook other than BeforeUse.
     """
 

@@ -95,7 +95,7 @@ class Heartbeats:
     def lost_rank(self, names: Names, ahead: float = 0.0) -> PeerLost | None:
         """The rank that is lost or stuck, if any; where one is stuck, a shorter silence suffices.
 
-Judged as of `ahead` seconds from now, if nothing more were heard.
+        Judged as of `ahead` seconds from now, if nothing more were heard.
         """
         now = time.monotonic() + ahead
         stuck = self._stuck_rank(names, now)

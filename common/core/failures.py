@@ -80,7 +80,7 @@ def writing(path: Path) -> Iterator[None]:
 def reading(what: str) -> Iterator[None]:
     """Context for work on values read from a file: raises DataError for any we do not write.
 
-Any other error inside is reported as that too, so the sentence ends with the place in the code.
+    Any other error inside is reported as that too, so the sentence ends with the place in the code.
     """
     try:
         yield

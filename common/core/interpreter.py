@@ -20,7 +20,7 @@ def use_environment(module, packages=("torch", "xxhash")):
 
     `module` is the caller's __name__: only a program may be replaced, not whoever imports it.
     `packages` are those that the program cannot do without. Ends with exit code 2 and one sentence
-without a .venv to go on in, or when .venv lacks them too.
+    without a .venv to go on in, or when .venv lacks them too.
     """
     if module != "__main__":
         return

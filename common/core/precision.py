@@ -5,6 +5,7 @@ fp16 needs a scaled loss too: see common/step/loss_scale.py.
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,9 +38,14 @@ class Precision:
     def widen(self, outputs: Tensor) -> Tensor:
         """The model's outputs as the loss wants them: never in half precision.
 
-        Raises UsageError where a model has returned anything but a tensor.
+        Raises UsageError, as `one_tensor` does.
         """
-        if not isinstance(outputs, Tensor):
-            raise UsageError(f"the model returned a value of type {type(outputs).__name__}: its "
-                             "forward must return one tensor, a row for each sample")
-        return outputs.to(self.dtype)
+        return one_tensor(outputs).to(self.dtype)
+
+
+def one_tensor(outputs: Any) -> Tensor:
+    """Returns a model's outputs. Raises UsageError where they are anything but one tensor."""
+    if not isinstance(outputs, Tensor):
+        raise UsageError(f"the model returned a value of type {type(outputs).__name__}: its "
+                         "forward must return one tensor, a row for each sample")
+    return outputs

@@ -22,7 +22,7 @@ class Preparation:
     def require_images(self, samples: Tensor, usual: Settings) -> None:
         """Raises UsageError for settings that change images if `samples` (n, ...) are not images.
 
-Settings equal to `usual`, the workload's own, are accepted.
+        Settings equal to `usual`, the workload's own, are accepted.
         """
         mirrored = [] if samples.ndim == 4 and samples.shape[2] > 1 else ["tta"]
         for name in ("crop_padding", "cutout", "flips", *mirrored):

@@ -22,7 +22,7 @@ def prepare_runs(part: str, settings: Settings, node: Node) -> str:
 
     `part` is the main's name. For a fresh run "auto" stays "auto": the rule needs the model.
     Every rank must call; all get the same. Raises UsageError where a folder of `part` holds another
-    run and, on the leader, for a tracker or a file of convolutions that cannot be used.
+    run and, on the leader, for a tracker that cannot be used.
     """
     refuse_other_runs(part, settings, node.world)
     if node.world.is_leader:

@@ -1,4 +1,4 @@
-"""The settings that say what is learned, from which data. The others are in settings.py."""
+"""The settings of the data and of the training itself. The others are in settings.py."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -74,7 +74,7 @@ class Rows:
     def from_json(cls, plain: Mapping[str, Plain], groups: Sequence[str]) -> dict[str, Any]:
         """The values that `as_json` made plain, by name, of the rows in `groups`; lists left out.
 
-Raises ArgumentTypeError, or ValueError, for a text that its row cannot parse.
+        Raises ArgumentTypeError, or ValueError, for a text that its row cannot parse.
         """
         rows = {name: row for name, row in cls.rows().items() if row.group in groups}
         return {name: rows[name].parse(value) if isinstance(value, str) else value

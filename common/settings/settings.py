@@ -59,7 +59,8 @@ class Settings(LearningSettings):
         per_node=True, learned=lambda plain: plain["virtual_nodes"] is not None, common=True)
     convolutions: str = setting(
         "auto", "algorithms of 3x3 convolutions on a CPU: auto chooses by a rule (default), "
-        "library uses PyTorch's", NODE, choices=("auto", "library"))
+        "library leaves these, batch norm and pooling to PyTorch", NODE,
+        choices=("auto", "library"))
     loader: types.LoaderChoice = setting(
         types.LoaderChoice("memory"), "data loader: memory (default), or workers:N, PyTorch's "
         "DataLoader with N processes (default: 2)", NODE, parse=types.LoaderChoice.parse,

@@ -1,7 +1,8 @@
 """The seam between loss.backward() and optimizer.step(): what every strategy promises.
 
 The strategies that average by hand are the lesson of Part Two and live in PartTwo/. A new one is a
-subclass with its own `average`, and a row in PartTwo/strategies.py.
+subclass with its own `average`, a row in PartTwo/strategies.py, and its name in
+common/settings/strategies.py.
 """
 
 from collections.abc import Callable, Sequence

@@ -20,9 +20,9 @@ RISING_FRACTION, FIRST_DIVISOR, LAST_DIVISOR = 0.3, 25.0, 1e4
 class Schedule:
     """The learning rate of every step of a run of `epochs` epochs of `iterations` steps each.
 
-    `name` is one of setting_types.SCHEDULES. The rate of all but one-cycle rises linearly over
-    the first `warmup_epochs`; for one-cycle that is the length of its rise, 0 meaning 0.3 of all.
-    `step` multiplies by `gamma` after every `step_epochs` epochs.
+    `name` is one of SCHEDULES in common/settings/types.py. The rate of all but one-cycle rises
+    linearly over the first `warmup_epochs`; for one-cycle that is the length of its rise, 0 meaning
+    0.3 of all. `step` multiplies by `gamma` after every `step_epochs` epochs.
     """
 
     name: str

@@ -197,3 +197,34 @@ def test_what_is_no_workload_is_refused_in_a_sentence(text, words, tmp_path):
 def test_a_name_in_no_table_is_refused_as_before():
     with pytest.raises(Exception, match="invalid choice: 'no-such'"):
         parse_command_line("PartOne", ["--workload", "no-such"])
+
+
+TUPLES = """
+import numpy as np
+from torch import nn
+
+from common.options.workloads import Workload
+
+class Two(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.layer = nn.Linear(3, classes)
+    def forward(self, inputs):
+        return self.layer(inputs), inputs
+
+def load(split, folder):
+    return np.ones((40, 3), np.float32), np.arange(40) % 2, ["no", "yes"]
+
+TASK = Workload("two", load, Two)
+"""
+
+
+@pytest.mark.parametrize("part", ["PartOne", "PartThree"])
+def test_a_model_that_returns_two_tensors_is_told_so_in_every_part(part, tmp_path):
+    (tmp_path / "mine.py").write_text(TUPLES)
+    flags = ["--workload", f"{tmp_path}/mine.py:TASK", "--threads", "1", "--output-dir",
+             str(tmp_path)]
+    programs = [program(part, flags, tmp_path, "one")] if part == "PartOne" else cluster(
+        part, 2, flags, tmp_path)
+    for outcome in run_programs(programs):
+        assert outcome.code == 2 and "type tuple" in error_lines(outcome.output)[0]
