@@ -27,8 +27,8 @@ def causes_of_differences(runs: Sequence[RecordedRun]) -> list[str]:
     """The causes of differences, gravest first; the loss's course if runs cannot be compared."""
     learned = [Learned(short(run.name), run.ranks, run.settings, {
         (row["epoch"], row["iteration"]): row["loss"] for row in run.merged},
-        run.start.get("has_batch_norm", True), run.last("evaluation").get("weights", ""))
-        for run in runs]
+        run.start.get("has_batch_norm", True), run.last("evaluation").get("weights", ""),
+        run.start.get("data", "")) for run in runs]
     return causes.sentences(learned) or [_course_of_the_loss(
         [row["loss"] for row in runs[0].merged], f" of {short(runs[0].name)}" * bool(runs[1:]))]
 

@@ -141,6 +141,7 @@ def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
         log.begin(world_size=node.world.size, settings=settings.as_json(), position=run.position,
                   iterations_per_epoch=run.iterations_per_epoch,
                   ran_on=run.checkpoints.constants["ran_on"],
+                  data=run.checkpoints.constants["data"],
                   has_batch_norm=has_batch_norm(run.model),
                   resume=resume_command(sys.argv, os.environ))
         for remark in remarks:

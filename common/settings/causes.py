@@ -2,8 +2,9 @@
 
     python3 scripts/compare.py outputs       # and what Part Two says at its end
 
-Settings decide first: another algorithm, another setting, statistics of each rank's own shard.
-Where they explain nothing, only the order of summation differs, and what is larger is a fault.
+Data and settings decide first: other data, another algorithm, another setting, statistics of each
+rank's own shard. Where they explain nothing, only the order of summation differs, and what is
+larger is a fault.
 
 How large rounding may be. Before the first update only sums differ. A sum of n terms is off by
 about u * sqrt(n), u the unit roundoff (Higham and Mary, 2019); the longest has n = 256 * 32 * 32
@@ -39,13 +40,14 @@ GROWTH = 4.0  # a step
 # What makes a run another algorithm, and the value that makes it the usual one.
 ALGORITHMS = {"wire": "float32", "accumulate": 1}
 ROWS = Settings.rows()
-EQUAL, ROUNDING, STATISTICS, ALGORITHM, SETTING, FAULT = range(6)
+EQUAL, ROUNDING, STATISTICS, ALGORITHM, SETTING, DATA, FAULT = range(7)
 
 
 class Learned(NamedTuple):
     """Contents of a run's log: its losses by (epoch, iteration); `settings` as in JSON.
 
-    `digest` is that of its weights at the end; "" where it has not ended.
+    `digest` is that of its weights at the end, "" where it has not ended; `data` that of the
+    training data, "" where the log does not have it.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Learned(NamedTuple):
     losses: Mapping[tuple[int, int], float]
     has_batch_norm: bool = True
     digest: str = ""
+    data: str = ""
 
 
 class Difference(NamedTuple):
@@ -100,6 +103,8 @@ def _digests(one: Learned, other: Learned) -> tuple[str, ...]:
 
 def explanation(one: Learned, other: Learned) -> tuple[int, tuple[str, ...]]:
     """The cause of two runs' difference, from their settings, and the flags that remove it."""
+    if _have_other_data(one, other):
+        return DATA, ()
     if algorithms := _algorithms(one, other):
         return ALGORITHM, algorithms
     if changed := [name for name, row in ROWS.items() if row.learned is True
@@ -109,6 +114,14 @@ def explanation(one: Learned, other: Learned) -> tuple[int, tuple[str, ...]]:
     if one.has_batch_norm and _normalised_by(one) != _normalised_by(other):
         return STATISTICS, ("--batch-norm synchronised",)
     return ROUNDING, ("--precision float64",) * (_value(one, "precision") != "float64")
+
+
+def _have_other_data(one: Learned, other: Learned) -> bool:
+    """True if the data differ although no setting that chooses them does."""
+    chosen = ["workload", "image_size", "skip_unreadable", "validation"]
+    chosen += ["seed"] * (_value(one, "validation") != Settings.default("validation"))
+    return bool(one.data and other.data) and one.data != other.data and all(
+        _value(one, name) == _value(other, name) for name in chosen)
 
 
 def _largest_at_first(cause: int, loss: float, one: Learned, other: Learned) -> float:
@@ -232,6 +245,9 @@ def _sentence(head: Learned, by_name: Mapping[str, Difference], losses: str) -> 
     if one.cause == SETTING:
         return f"{they} {does} not have {head.name}'s {flags}: {apart}; equal values remove the " \
                "cause"
+    if one.cause == DATA:
+        return (f"{they} train{s} on other data than {head.name}, so that nothing else tells why "
+                f"they learn something else: {apart}")
     worst, one = min(by_name.items(), key=lambda item: item[1].excess)
     room, gap = told_apart(one.allowed[one.excess], one.gaps[one.excess])
     return (f"FAULT: {they} {does} not learn what {head.name} learns, and nothing that is known of "

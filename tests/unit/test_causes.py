@@ -14,6 +14,7 @@ import pytest
 
 from common.settings.causes import (
     ALGORITHM,
+    DATA,
     EQUAL,
     FAULT,
     ROUNDING,
@@ -35,12 +36,12 @@ LOSSES = (2.31, 2.35, 2.30, 2.14, 2.44, 2.01, 2.03, 1.59)
 
 
 def learned(name="PartOne", ranks=1, apart=(0.0,) * 8, has_batch_norm=True,
-            **settings) -> Learned:
+            data="", **settings) -> Learned:
     told = {"workload": "digits-vgg11", "batch_size": 32, "seed": 1, "precision": "float32",
             "batch_norm": "synchronised", **settings}
     losses = {(1, step): loss + gap
               for step, (loss, gap) in enumerate(zip(LOSSES, apart, strict=True))}
-    return Learned(name, ranks, told, losses, has_batch_norm)
+    return Learned(name, ranks, told, losses, has_batch_norm, data=data)
 
 
 def at(step: int, gap: float) -> tuple[float, ...]:
@@ -173,3 +174,20 @@ def test_the_gravest_comes_first_and_each_cause_has_a_sentence_of_its_own():
                       learned("d", 4, OWN_STATISTICS, batch_norm="local")])
     assert [re.search("FAULT|seed|another algorithm|statistics|rounding", one)[0]
             for one in said] == ["FAULT", "seed", "another algorithm", "statistics", "rounding"]
+
+
+@pytest.mark.parametrize("datas, settings, cause", [
+    (("a", "b"), {}, DATA), (("a", "b"), {"learning_rate": 0.5}, DATA), (("a", "a"), {}, FAULT),
+    (("a", ""), {}, FAULT), (("a", "b"), {"validation": "0.1"}, SETTING),
+    (("a", "b"), {"workload": "mnist-cnn"}, SETTING)])
+def test_other_data_explain_what_no_setting_that_chooses_them_does(datas, settings, cause):
+    one = learned(data=datas[0])
+    other = learned("other", 1, NOT_AVERAGED, data=datas[1], **settings)
+    assert difference(one, other).cause == cause
+    assert ("on other data" in sentences([one, other])[0]) == (cause == DATA)
+
+
+def test_the_part_held_out_for_validation_depends_on_the_seed():
+    one, other = (learned(f"{seed}", data=f"{seed}", validation="0.1", seed=seed)
+                  for seed in (1, 2))
+    assert difference(one, other).cause == SETTING
