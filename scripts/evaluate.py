@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.cluster.program import run_program
 from common.core.console import tell_long_waits
+from common.core.visible import visible
 from common.options.command_line import add_rows, complete, launched
 from common.options.flag_parser import FlagParser
 from common.settings.settings import GROUPS, Launch
@@ -85,8 +86,9 @@ def classify(saved: "SavedModel", images: list[Path]) -> None:
     names = saved.form["classes"]
     for path, row in zip(images, saved.probabilities(images), strict=True):
         best = row.topk(min(SHOWN_CLASSES, len(names)))
-        print(f"{path}: " + ", ".join(f"{names[place]} {100 * share:.1f} %" for share, place in zip(
-            best.values.tolist(), best.indices.tolist(), strict=True)), flush=True)
+        shares = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        print(f"{visible(str(path))}: " + ", ".join(
+            f"{names[place]} {100 * share:.1f} %" for share, place in shares), flush=True)
 
 
 def print_report(saved: "SavedModel") -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from common.core.console import counted
 from common.core.failures import DataError, first_line
 from common.core.files import open_file
+from common.core.visible import visible
 from common.data.dataset_cache import Arrays
 from common.data.permissions import files_in, walk
 
@@ -151,7 +152,7 @@ def _read_image(path: Path, size: int) -> np.ndarray:
     except Exception as error:  # whatever a decoder stumbles over
         why = ("Pillow knows no such format" if isinstance(error, UnidentifiedImageError)
                else getattr(error, "strerror", None) or first_line(error))
-        raise DataError(f"{path} is not a readable image ({why})") from error
+        raise DataError(f"{visible(str(path))} is not a readable image ({why})") from error
 
 
 def _white(image: "Image.Image") -> int:
