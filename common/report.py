@@ -191,7 +191,7 @@ def _steps_by_place(run: Run) -> dict[tuple[int, int], dict]:
 
 
 def compare_runs(runs: Sequence[Run]) -> None:
-    """Says how the leader's losses and times in `runs` compare, each with the one before it."""
+    """Says how this rank's losses and times in `runs` compare, each with the one before it."""
     for before, after in pairwise(run for run in runs if not run.settings.dry_run):
         old, new = (_steps_by_place(run) for run in (before, after))
         places = sorted(old.keys() & new.keys())
@@ -200,7 +200,8 @@ def compare_runs(runs: Sequence[Run]) -> None:
         names = before.folder.name, after.folder.name
         seconds = [[steps[place]["duration"] for place in places[1:] or places]
                    for steps in (old, new)]
-        who = "rank 0's" if after.node.world.size > 1 else "their"
+        world = after.node.world
+        who = f"rank {world.rank}'s" if world.size > 1 else "their"
         learned = sentences([_learned(before, old), _learned(after, new)], f"{who} losses")
         after.log.say(f"{names[0]} against {names[1]}, from the same weights, by {who} log:\n"
                       f"  {compare_seconds(names, *seconds)}\n"

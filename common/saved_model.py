@@ -29,7 +29,7 @@ from common.run import checkpoint_file, checkpoint_plain
 from common.settings.learning import DATA, LEARN
 from common.settings.settings import Settings
 from common.settings.user_code import Place
-from common.setup import create_model
+from common.setup import create_model, hold_out
 from common.step.optimizers import create_criterion
 
 MOST_NUMBERS = 1 << 28  # in one sample
@@ -37,13 +37,17 @@ MOST_NUMBERS = 1 << 28  # in one sample
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A checkpoint's model on this rank, ready to use; `form` is dataset.form_of(its data)."""
+    """A checkpoint's model on this rank, ready to use; `form` is dataset.form_of(its data).
+
+    `trained_on` is the digest of the data it was trained on, "" where the file does not say.
+    """
 
     path: Path
     settings: Settings
     node: Node
     model: nn.Module
     form: Mapping[str, Any]
+    trained_on: str = ""
 
     @property
     def precision(self) -> Precision:
@@ -60,8 +64,22 @@ class SavedModel:
             raise DataError(f"the test set in {self.settings.data_dir} has other classes than "
                             f"{self.path}: {', '.join(dataset.class_names)} in place of "
                             f"{', '.join(self.form['classes'])}")
+        if self._may_have_trained_on_the_test_set():
+            console(self.node.world)(
+                f"warning: the images in {self.settings.data_dir} are not those that {self.path} "
+                "was trained with, and a fifth of them is held out anew: the model may have been "
+                "trained on some of this test set")
         criterion = create_criterion(self.settings, find_workload(self.settings.workload).criterion)
         return evaluate(self, criterion.to(self.node.device), dataset)
+
+    def _may_have_trained_on_the_test_set(self) -> bool:
+        """True if a fifth of a folder is held out, and the folder has changed since training."""
+        settings = self.settings
+        if (settings.workload != "image-folder" or (settings.data_dir / "test").is_dir()
+                or not self.trained_on):
+            return False
+        images = as_dataset(workload_of(settings).load("train", settings.data_dir))
+        return hold_out(images, settings)[0].digest != self.trained_on
 
     @torch.no_grad()
     def probabilities(self, pictures: list[Path]) -> Tensor:
@@ -106,7 +124,9 @@ def load_saved_model(path: Path, flags: Mapping[str, Any], node: Node) -> SavedM
     _require_form(form, path)
     model = create_model(settings, blank_dataset(form), node, _convolutions_in(contents))
     checkpoint_file.restore(contents, path, model)
-    return SavedModel(path, settings, node, model, form)
+    trained_on = contents.get("data")
+    return SavedModel(path, settings, node, model, form,
+                      trained_on if isinstance(trained_on, str) else "")
 
 
 def load_test_set(settings: Settings, node: Node) -> Dataset:

@@ -70,6 +70,10 @@ SENTENCES = {
         "early stopping follows the fraction that validates, as in --validation 0.1:3:0.01",
     "--sync-every --local-steps":
         "the number of steps follows the strategy's name, as in --sync local-sgd:50",
+    "--checkpoint-minutes":  # of a version before, as is the next
+        "minutes are written with their unit, as in --checkpoint-every 10min",
+    "--accept-changes":
+        "changed settings are accepted with --resume auto:changed, or FILE:changed",
     "--clip-grad-norm --max-grad-norm --gradient-clip-val":
         "gradients are not clipped",
     "--ema --model-ema":

@@ -178,6 +178,9 @@ class Interval:
     def parse(cls, text: str) -> "Interval":
         if text.endswith("min"):
             return cls(minutes=not_negative(text.removesuffix("min")))
+        if not text.isdigit():
+            raise argparse.ArgumentTypeError(f"{text!r} is neither a number of iterations, as 100, "
+                                             "nor one of minutes, as 10min")
         return cls(iterations=whole(text))
 
     def __str__(self) -> str:

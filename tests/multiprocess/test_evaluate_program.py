@@ -15,6 +15,7 @@ from PIL import Image
 
 from tests.ranks import cluster, program, run_programs
 from tests.small import small_dataset
+from tests.small_files import write_image_folder
 from tests.workload import SMALL, plant
 
 EVALUATE = "scripts/evaluate.py"
@@ -84,3 +85,19 @@ def test_pictures_have_the_classes_that_the_exported_model_gives_them(run, tmp_p
 def test_a_checkpoint_that_is_not_there_is_one_sentence(tmp_path):
     outcome, = run_programs([program(EVALUATE, [str(tmp_path / "gone.pt")], tmp_path, "out")])
     assert outcome.code == 4 and "gone.pt cannot be read" in outcome.output
+
+
+def test_a_fifth_of_a_folder_that_has_changed_since_draws_a_warning(tmp_path):
+    write_image_folder(tmp_path / "images", 20)
+    flags = ["--workload", "image-folder", "--data-dir", str(tmp_path / "images"), "--model",
+             "small-cnn", "--epochs", "1", "--threads", "1"]
+    trained, = run_programs([program("PartOne", [*flags, "--output-dir", str(tmp_path)], tmp_path,
+                                     "train")])
+    assert trained.code == 0, trained.output
+    file = str(tmp_path / "PartOne/checkpoints/Epoch_1.pt")
+    before, = run_programs([program(EVALUATE, [file], tmp_path, "before")])
+    (tmp_path / "images/ant/0.png").unlink()
+    after, = run_programs([program(EVALUATE, [file], tmp_path, "after")])
+    assert before.code == after.code == 0, (before, after)
+    said = ["may have been trained on" in each.output for each in (before, after)]
+    assert said == [False, True]

@@ -76,11 +76,12 @@ def test_all_ranks_save_together_when_the_last_checkpoint_is_old(part, tmp_path)
 
 
 def test_part_two_compares_its_tasks(tmp_path):
-    outcome = launch("PartTwo", tmp_path, "--precision", "float64", "--batch-norm",
-                     "synchronised")[0]
-    assert ("gather-scatter against all-reduce, from the same weights, by rank 0's log"
-            in outcome.output)
-    assert "rank 0's losses " in outcome.output and "FAULT" not in outcome.output
+    outcomes = launch("PartTwo", tmp_path, "--precision", "float64", "--batch-norm",
+                      "synchronised")
+    for rank, outcome in enumerate(outcomes):
+        assert ("gather-scatter against all-reduce, from the same weights, by rank "
+                f"{rank}'s log" in outcome.output)
+        assert f"rank {rank}'s losses " in outcome.output and "FAULT" not in outcome.output
 
 
 def test_the_comparison_of_real_runs(tmp_path):
