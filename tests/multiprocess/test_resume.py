@@ -15,6 +15,7 @@ import torch
 
 from common.core.events import append_event
 from common.run import checkpoint_folder
+from common.settings.resume import Resume
 from tests.ranks import program, run_programs
 from tests.runs import RUNS, STEPS, Case, end_of, launch, same_bits
 from tests.small import SmallNet
@@ -171,10 +172,11 @@ def test_a_run_that_has_not_yet_gone_back_does_so_at_the_next_start(tmp_path):
         path.touch()
     log = tmp_path / "metrics_rank0.jsonl"
     append_event(log, "start", settings={"resume": "no"})
-    assert checkpoint_folder.to_resume(tmp_path, f"auto:{file}") == [file]
+    assert checkpoint_folder.to_resume(tmp_path, Resume.read(f"auto:{file}")) == [file]
     append_event(log, "start", settings={"resume": f"{file}:changed"})
     append_event(log, "start", settings={"resume": "auto"})
-    assert checkpoint_folder.to_resume(tmp_path, f"auto:{file}")[0].name == "Epoch_2.pt"
+    newest, *_ = checkpoint_folder.to_resume(tmp_path, Resume.read(f"auto:{file}"))
+    assert newest.name == "Epoch_2.pt"
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, undisturbed):

@@ -21,7 +21,8 @@ FOLDERS = ("Part*", "scripts", "benchmarks", "examples")
 PROGRAMS = sorted(str(path.relative_to(ROOT)) for folder in FOLDERS
                   for path in ROOT.glob(f"{folder}/**/*.py")
                   if 'if __name__ == "__main__"' in path.read_text()
-                  and path.name != "missing.py")  # asked about the interpreter that runs it
+                  # asked about the interpreter that runs it; and one that imports torch alone
+                  and path.name not in ("missing.py", "one_file.py"))
 MODULES = ("tests/multiprocess/show_mistakes.py",)
 OLDEST_THAT_IS_ANSWERED = (3, 6)
 # What a program does before anything else, the folder of the project apart.

@@ -24,6 +24,7 @@ from common.core.failures import CheckpointError
 from common.core.progress import Position
 from common.run import checkpoint_file, checkpoint_plain
 from common.run.opening import _leaders_checkpoint
+from common.settings.resume import AUTO, Resume
 from tests.small import small_model
 
 FORMS = ("four keys", "pytorch/examples", "state_dict", "safetensors")
@@ -250,6 +251,7 @@ def test_resume_auto_leaves_alone_what_no_run_wrote(tmp_path, capsys):
     folder = tmp_path / "checkpoints"
     checkpoint_file.write(folder / "Epoch_1.pt", checkpoint_file.pack(*trained(), Position(2), 0.5))
     save(folder / "Epoch_9.pt", "four keys")
-    assert _leaders_checkpoint(tmp_path, "auto")[0] == folder / "Epoch_1.pt"
+    assert _leaders_checkpoint(tmp_path, AUTO)[0] == folder / "Epoch_1.pt"
     assert "warning" in capsys.readouterr().out
-    assert _leaders_checkpoint(tmp_path, str(folder / "Epoch_9.pt"))[0] == folder / "Epoch_9.pt"
+    file = Resume.read(str(folder / "Epoch_9.pt"))
+    assert _leaders_checkpoint(tmp_path, file)[0] == folder / "Epoch_9.pt"
