@@ -16,7 +16,7 @@ from common.core.failures import DataError, first_line
 from common.data.dataset import ArrayDataset, make_dataset
 from common.data.dataset_cache import Arrays, cached
 from common.data.epoch_plan import EpochPlan
-from common.data.images import read_image_folder
+from common.data.images import read_image_folder, readable_suffixes
 
 
 def load_cifar10(split: str, data_dir: Path) -> ArrayDataset:
@@ -28,8 +28,22 @@ def load_cifar10(split: str, data_dir: Path) -> ArrayDataset:
     if (data_dir / split).is_dir():
         return load_image_folder(split, data_dir)
     archive = data_dir / "cifar-10-batches-py"
+    if not archive.is_dir() and any(map(_has_images, _folders(data_dir))):
+        raise DataError(f"{data_dir} holds folders of images and no CIFAR-10: --workload "
+                        "image-folder trains on them, a class each; to download CIFAR-10, give "
+                        "another --data-dir")
     return cached(data_dir, f"cifar10-{split}", archive,
                    lambda: _read_cifar10_archive(split, data_dir))
+
+
+def _folders(folder: Path) -> list[Path]:
+    """The folders in `folder`, if it is one, without hidden ones."""
+    return [path for path in folder.iterdir() if path.is_dir() and path.name[0] != "."
+            ] if folder.is_dir() else []
+
+
+def _has_images(folder: Path) -> bool:
+    return any(path.suffix.lower() in readable_suffixes() for path in folder.iterdir())
 
 
 def load_image_folder(split: str, data_dir: Path, size: int = 32,
@@ -48,8 +62,12 @@ def load_image_folder(split: str, data_dir: Path, size: int = 32,
     if folder.is_dir():
         return read(split, folder)
     if not data_dir.is_dir() or any((data_dir / other).is_dir() for other in ("train", "test")):
-        raise DataError(f"there is no {folder}; expected {data_dir}/train/<class>/*.jpg or *.png, "
-                        f"and test/, or {data_dir}/<class>/*.jpg")
+        what = (f"{data_dir} is a file" if data_dir.is_file() else
+                f"there is no {folder if data_dir.is_dir() else f'folder {data_dir}'}")
+        others = [path.name for path in _folders(data_dir) if path.name != "train"]
+        has = f", but {', '.join(others)}" if split == "test" and others else ""
+        raise DataError(f"{what}{has}; expected {data_dir}/train/<class>/*.jpg or *.png, and "
+                        f"test/, or {data_dir}/<class>/*.jpg")
     whole = read("all", data_dir)
     return whole.part(_chosen(split, len(whole), len(whole) // 5))
 

@@ -17,6 +17,7 @@ from common.data import datasets, images
 from common.data.dataset import as_dataset, require_labels
 from common.data.datasets import load_cifar10, load_digits, load_image_folder, load_spirals
 from studies.proof.ranks import CONTEXT
+from tests.small_files import write_image_folder
 
 
 @pytest.fixture
@@ -210,10 +211,20 @@ def test_classes_without_a_split_give_a_fixed_fifth_to_the_test_set(folder, monk
 
 def test_half_a_split_and_no_folder_at_all_are_named(folder):
     (folder / "test").rename(folder / "other")
-    with pytest.raises(DataError, match=r"there is no .*/test; expected"):
+    with pytest.raises(DataError, match=r"there is no .*/test, but other; expected"):
         load_image_folder("test", folder)
-    with pytest.raises(DataError, match=r"there is no .*/none/train; expected"):
+    with pytest.raises(DataError, match=r"there is no folder .*/none; expected"):
         load_image_folder("train", folder / "none")
+    (folder / "file").touch()
+    with pytest.raises(DataError, match=r"/file is a file; expected"):
+        load_image_folder("train", folder / "file")
+
+
+def test_a_folder_of_classes_is_not_filled_with_cifar10(tmp_path):
+    write_image_folder(tmp_path / "pets", 2, names=("cat", "dog"))
+    with pytest.raises(DataError, match="--workload image-folder"):
+        load_cifar10("train", tmp_path / "pets")
+    assert sorted(path.name for path in (tmp_path / "pets").iterdir()) == ["cat", "dog"]
 
 
 def test_spirals():
