@@ -19,7 +19,7 @@ from common.core.console import console
 from common.core.failures import CheckpointError, DataError, UsageError, first_line
 from common.core.metrics import ACCURACY, Metric
 from common.core.precision import Precision
-from common.data.dataset import Dataset, as_dataset, blank_dataset, form_of
+from common.data.dataset import Dataset, as_dataset, blank_dataset, form_of, require_labels
 from common.data.images import read_picture
 from common.evaluation import Evaluation, evaluate
 from common.model.export import export
@@ -132,7 +132,10 @@ def load_saved_model(path: Path, flags: Mapping[str, Any], node: Node) -> SavedM
 def load_test_set(settings: Settings, node: Node) -> Dataset:
     """The workload's test set. Every rank must call: all must hold equal data. Raises DataError."""
     node.progress.phase = "loading data"
-    dataset = as_dataset(workload_of(settings).load("test", settings.data_dir))
+    row = workload_of(settings)
+    dataset = as_dataset(row.load("test", settings.data_dir))
+    if row.metric is ACCURACY:
+        require_labels(dataset, "test")
     node.agree("test set", dataset.digest)
     return dataset
 

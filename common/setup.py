@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from common.arithmetic.choice import LIBRARY, use_fast_convolutions
+from common.arithmetic.choice import LIBRARY, POOLED_LAST, use_fast_convolutions
 from common.arithmetic.pooling import pool_last
 from common.cluster.node import Node
 from common.core.console import console
@@ -152,7 +152,7 @@ def create_model(settings: Settings, dataset: Dataset, node: Node,
     model = model.to(node.device, Precision(settings.precision).dtype,
                      memory_format=torch.channels_last)
     node.agree("initial weights", digest_of(model))
-    if settings.convolutions == LIBRARY:
+    if settings.convolutions == LIBRARY or convolutions == POOLED_LAST:
         pool_last(model)
     example = create_augment(settings).normalise(dataset.take([0])[0])
     if example.ndim == 4:

@@ -23,7 +23,7 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
 
     Every rank must call it, with replicas of equal weights; `model` is the run's, or DDP around it.
     `criterion` must be the mean over the samples of a batch. After each epoch all ranks evaluate
-    `validation_set`, if any, together. Raises NonFiniteLoss where a loss or gradient is not finite.
+    `validation_set`, if any, together. Raises NotFinite, which open_run makes NonFiniteLoss.
     """
     timer = run.timer
     for epoch in run.epochs():

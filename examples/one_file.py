@@ -222,7 +222,7 @@ def digest_of(model: nn.Module) -> str:
     for name, tensor in model.state_dict().items():
         digest.update(name.encode())
         digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()[:12]
+    return digest.hexdigest()[:8]
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from common.core.precision import Precision
 from common.core.provenance import instruction_sets
 
 LIBRARY, AUTO = "library", "auto"
+POOLED_LAST = "library, pooled last"  # of a run that was asked for the library
 # In bf16 torch's own convolution is 0.2 % of its outputs off, with tiles of bfloat16 winograd-2
 # 0.6 % and winograd-4 1.7 %, with tiles of float32 both 0.2 %: docs/recipe.md has the accuracies.
 CANDIDATES = ("toeplitz", "winograd-4", "winograd-2")
@@ -102,7 +103,7 @@ def use_fast_convolutions(model: nn.Module, image_shape: tuple[int, ...], sample
     Every rank must call, with the same arguments: all do as the leader does, so that tiles round
     alike on different processors. What is fused is the library's on a rank without a compiler.
     """
-    if how == LIBRARY or next(model.parameters()).device.type != "cpu":
+    if how in (LIBRARY, POOLED_LAST) or next(model.parameters()).device.type != "cpu":
         return
     shapes = convolution_shapes(model, image_shape, samples, precision)
     names = _as_before(model, shapes, how) or _leaders_choice(list(shapes.values()))

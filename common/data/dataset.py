@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Numbers = np.ndarray | Sequence[int]
 LOOKED_AT = 64
+IGNORED = -100
 PIECE = 1024  # rows that are hashed at a time
 
 
@@ -139,7 +140,7 @@ def _as_array(values: Any) -> np.ndarray:
     try:
         array = np.asarray(values)
         torch.from_numpy(array[:0])
-    except (TypeError, ValueError) as error:
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
         raise DataError("a workload's load returned what is no array of numbers "
                         f"({first_line(error)})") from error
     return array
@@ -171,9 +172,12 @@ def _looked_at(whole: ItemDataset) -> list[np.ndarray]:
     try:
         samples = whole.take(whole.numbers[:: max(1, len(whole) // LOOKED_AT)])
         return [each.numpy() for each in samples]
-    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
         if own_frames(error):
             raise
+        if not len(whole) or isinstance(whole.items, Mapping):
+            raise DataError("a workload's load returned an empty data set, or one whose samples "
+                            "are not numbered from 0") from error
         first = whole.items[0]
         kinds = [type(each).__name__ for each in first] if isinstance(first, tuple | list) else []
         raise DataError(
@@ -184,11 +188,15 @@ def _looked_at(whole: ItemDataset) -> list[np.ndarray]:
 
 
 def require_labels(dataset: Dataset, split: str) -> None:
-    """Raises DataError for a label of an ArrayDataset that none of its classes has."""
+    """Raises DataError for a label of an ArrayDataset that none of its classes has.
+
+    IGNORED, which torch's cross-entropy leaves out of its mean, may stand for none.
+    """
     if not isinstance(dataset, ArrayDataset) or dataset.targets.dtype.kind not in "iu":
         return
     classes = len(dataset.class_names)
-    wrong = np.flatnonzero((dataset.targets < 0) | (dataset.targets >= classes))
+    outside = (dataset.targets < 0) | (dataset.targets >= classes)
+    wrong = np.flatnonzero(outside & (dataset.targets != IGNORED))
     if classes and dataset.targets.ndim == 1 and len(wrong):
         raise DataError(f"sample {wrong[0]} of the {split} set has the label "
                         f"{dataset.targets[wrong[0]]}, and its {classes} classes are 0 to "

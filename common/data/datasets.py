@@ -28,7 +28,8 @@ def load_cifar10(split: str, data_dir: Path) -> ArrayDataset:
     if (data_dir / split).is_dir():
         return load_image_folder(split, data_dir)
     archive = data_dir / "cifar-10-batches-py"
-    if not archive.is_dir() and any(map(_has_images, _folders(data_dir))):
+    has_archive = archive.is_dir() or (data_dir / "cifar-10-python.tar.gz").is_file()
+    if not has_archive and any(map(_has_images, _folders(data_dir))):
         raise DataError(f"{data_dir} holds folders of images and no CIFAR-10: --workload "
                         "image-folder trains on them, a class each; to download CIFAR-10, give "
                         "another --data-dir")
@@ -38,12 +39,19 @@ def load_cifar10(split: str, data_dir: Path) -> ArrayDataset:
 
 def _folders(folder: Path) -> list[Path]:
     """The folders in `folder`, if it is one, without hidden ones."""
-    return [path for path in folder.iterdir() if path.is_dir() and path.name[0] != "."
-            ] if folder.is_dir() else []
+    return [path for path in _entries(folder) if path.is_dir() and path.name[0] != "."]
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:  # it may not be read, or is not a folder
+        return []
 
 
 def _has_images(folder: Path) -> bool:
-    return any(path.suffix.lower() in readable_suffixes() for path in folder.iterdir())
+    suffixes = readable_suffixes()
+    return any(path.suffix.lower() in suffixes for path in _entries(folder))
 
 
 def load_image_folder(split: str, data_dir: Path, size: int = 32,

@@ -87,7 +87,8 @@ SENTENCES = {
         "Comet is an example of a tracker of your own: --tracker "
         "examples/comet_tracker.py:CometTracker",
     "--mlflow --neptune --clearml":
-        "the trackers are TensorBoard, wandb or one of your own, with --tracker FILE.py:NAME",
+        "the trackers are TensorBoard, wandb or one of your own, with --tracker FILE.py:NAME; "
+        "examples/ has MLflow's and Comet's",
     "--distributed --multiprocessing-distributed --ddp":
         "Part Two and Part Three are the distributed programs",
     "--strategy":
@@ -118,6 +119,9 @@ VALUE_SENTENCES = {
         "the size is not measured, so that the same command gives the same bits; 1 is the default",
     ("--sync", "ddp"):
         "DistributedDataParallel is Part Three",
+    ("--tracker", "mlflow"):
+        "MLflow is an example of a tracker of your own: --tracker "
+        "examples/mlflow_tracker.py:MlflowTracker",
     ("--tracker", "comet"):
         "Comet is an example of a tracker of your own: --tracker "
         "examples/comet_tracker.py:CometTracker",

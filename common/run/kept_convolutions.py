@@ -7,7 +7,7 @@ another processor too. What was asked for stays in the settings; what ran stands
 """
 
 
-from common.arithmetic.choice import AUTO
+from common.arithmetic.choice import AUTO, LIBRARY, POOLED_LAST
 from common.cluster.node import Node
 from common.core.collectives import broadcast_bytes
 from common.run import checkpoint_folder
@@ -39,6 +39,9 @@ def _convolutions_of_the_run_to_resume(part: str, settings: Settings, node: Node
                  for strategy in settings.sync
                  for path in checkpoint_folder.to_resume(
                      settings.output_dir / run_name(part, strategy.label), settings.resume))
-        names = next((each for each in saved if isinstance(each, dict)), {}).get("convolutions")
+        ran_on = next((each for each in saved if isinstance(each, dict)), {})
+        names = ran_on.get("convolutions")
+        if names == LIBRARY and ran_on.get("pooling") == "last":
+            names = POOLED_LAST
     mine = names if isinstance(names, str) else ""
     return broadcast_bytes(mine.encode(), node.device).decode()

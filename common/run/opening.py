@@ -124,7 +124,7 @@ def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
     run.state.loss_scale.restore(contents.get("loss_scale", {}))
     run.checkpoints.last = source
     remarks.append(f"resumed at {run.position} from {source} (bit-exact: "
-                   f"{_exactness(contents.get('ran_on', {}), constants['ran_on'])})")
+                   f"{_exactness(_ran_on(contents), constants['ran_on'])})")
     return remarks
 
 
@@ -217,13 +217,19 @@ def _check_settings(contents: dict[str, Any], settings: Settings,
     if contents.get("data") != now["data"]:
         changed.append(f"data was {contents.get('data')} and is {now['data']}")
     if settings.virtual_nodes:
-        changed += _changes(contents.get("ran_on", {}), now["ran_on"],
+        changed += _changes(_ran_on(contents), now["ran_on"],
                             but=("threads", "instructions", "products", "code"))
     if changed and not settings.resume.accepts_changes:
         accepting = replace(settings.resume, accepts_changes=True)
         raise UsageError("the run to resume had other settings: " + "; ".join(changed) +
                          f". Give the old ones, or --resume {accepting}")
     return [f"continuing with changed settings: {change}" for change in changed]
+
+
+def _ran_on(contents: dict[str, Any]) -> dict[str, Any]:
+    """The conditions of the run that wrote a checkpoint; of an older version, all pooled first."""
+    ran_on = contents.get("ran_on", {})
+    return {"pooling": "first", **ran_on} if ran_on else {}
 
 
 def _restore_ranks(saved: list[list[Tensor]], state: list[Tensor], node: Node) -> list[str]:

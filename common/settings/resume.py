@@ -37,7 +37,7 @@ class Resume:
 
     @classmethod
     def parse(cls, text: str) -> "Resume":
-        """Reads a command line's text: a bare word must be one of RESUMES, or a file that exists.
+        """Reads a command line's text: a word without a dot must be one of RESUMES, or exist.
 
         Raises ArgumentTypeError.
         """

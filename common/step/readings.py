@@ -66,5 +66,5 @@ def _samples_not_finite(part: Part) -> str:
         return ""
     if part.indices is None:
         return f"{len(wrong)} of its samples hold a number that is not finite"
-    return (f"sample {part.indices[wrong[0]]} of the training set holds a number that is not "
+    return (f"sample {part.indices[wrong[0]]} of those trained on holds a number that is not "
             "finite" + f", and so do {len(wrong) - 1} more of this batch" * (len(wrong) > 1))

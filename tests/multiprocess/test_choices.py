@@ -14,17 +14,20 @@ import torch
 from torch import nn
 
 from common.arithmetic import choice
-from common.arithmetic.choice import algorithms, use_fast_convolutions
+from common.arithmetic.choice import POOLED_LAST, algorithms, use_fast_convolutions
+from common.arithmetic.pooling import pooling as pooling_of
 from common.cluster.node import Node
 from common.core.events import read_events
 from common.core.precision import Precision
 from common.core.progress import Position
 from common.core.world import World
+from common.data.datasets import load_digits
 from common.model.vgg11 import VGG11
 from common.run import checkpoint_file
 from common.run.kept_convolutions import prepare_runs
 from common.settings.resume import AUTO, Resume
 from common.settings.settings import Settings
+from common.setup import create_model
 from tests.runs import FOLDERS, Case, end_of, launch, same_bits
 from tests.workload import plant
 
@@ -78,6 +81,17 @@ def test_the_newest_checkpoint_that_can_be_read_decides(tmp_path):
     assert found == ["two", "one", "auto", "auto"]
     told = replace(left_open, resume=AUTO, convolutions="library")
     assert prepare_runs("PartTwo", told, node()) == "library"
+
+
+@pytest.mark.parametrize("pooling, kept", [("last", POOLED_LAST), ("first", "library"),
+                                           (None, "library")])
+def test_a_run_begun_with_the_library_goes_on_pooling_last(pooling, kept, tmp_path):
+    save(tmp_path / "PartOne" / "checkpoints" / "Epoch_1.pt",
+         {"convolutions": "library", "pooling": pooling})
+    resumed = replace(SETTINGS, output_dir=tmp_path, resume=AUTO)
+    assert prepare_runs("PartOne", resumed, node()) == kept
+    model = create_model(SETTINGS, load_digits("test"), node(), kept)
+    assert pooling_of(model) == ("last" if kept == POOLED_LAST else "first")
 
 
 def plant_choices(convolution: str, kill_at: int | None = None) -> None:

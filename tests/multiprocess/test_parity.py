@@ -164,7 +164,7 @@ def test_counts_the_bytes_that_each_rank_sends(strategy, expected):
 
 @pytest.mark.parametrize("strategy", SYNC_NAMES)
 def test_no_strategy_counts_fewer_bytes_than_a_mean_takes(strategy):
-    """Each of three ranks' gradients must leave it, and the mean must reach three."""
+    """The gradients of all but one of four ranks must leave them, and the mean must reach them."""
     assert sum(run_ranks(4, sent, strategy, "float32")) >= 2 * 3 * PAYLOAD + 4 * USED
 
 

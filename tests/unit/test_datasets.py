@@ -279,7 +279,8 @@ def test_what_is_no_data_set_is_refused_in_a_sentence(found, words):
 
 @pytest.mark.parametrize("items, words", [
     ([("text", 1)] * 3, "tuple of str and int"), ([{"x": 1.0, "y": 1}] * 3, "is a dict"),
-    ([(torch.ones(2), 0), (torch.ones(3), 0)], "tuple of Tensor and int")])
+    ([(torch.ones(2), 0), (torch.ones(3), 0)], "tuple of Tensor and int"),
+    ({"train": 1}, "not numbered from 0"), ([], "an empty data set"), ((1, 2), "no array of")])
 def test_samples_that_are_no_pairs_of_numbers_are_refused_in_a_sentence(items, words):
     with pytest.raises(DataError, match=words):
         as_dataset(items)

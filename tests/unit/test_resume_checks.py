@@ -12,12 +12,12 @@ from common.cluster.node import Node
 from common.core.failures import UsageError
 from common.core.world import World
 from common.data.epoch_plan import EpochPlan
-from common.run.opening import _check_settings, _exactness, _remarks_on, _restore_ranks
+from common.run.opening import _check_settings, _exactness, _ran_on, _remarks_on, _restore_ranks
 from common.settings.resume import Resume
 from common.settings.settings import Settings
 
 NODE = Node(World(1, 2), torch.device("cpu"), threads=1)
-RAN_ON = {"code": "abc", "threads": 1, "device": "cpu"}
+RAN_ON = {"code": "abc", "threads": 1, "device": "cpu", "pooling": "first"}
 
 
 @pytest.mark.parametrize("resume", ["auto", "auto:changed"])
@@ -40,6 +40,11 @@ def test_other_code_is_said_and_not_refused(virtual_nodes):
     before = {"settings": settings.as_json(), "data": "d", "ran_on": RAN_ON}
     now = {"data": "d", "ran_on": {**RAN_ON, "code": "def"}}
     assert _check_settings(before, settings, now) == []
+
+
+def test_a_checkpoint_of_before_is_of_a_run_that_pooled_first():
+    assert _ran_on({"ran_on": {"code": "abc"}}) == {"code": "abc", "pooling": "first"}
+    assert _ran_on({"ran_on": {"pooling": "last"}}) == {"pooling": "last"} and _ran_on({}) == {}
 
 
 @pytest.mark.parametrize("now, words", [
