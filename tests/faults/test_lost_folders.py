@@ -42,6 +42,12 @@ def move_away(folder: Path) -> None:
     folder.rename(folder.with_name("moved"))
 
 
+def delete(folder: Path) -> None:
+    """Deletes it at once: file by file another rank could write anew what is just being deleted."""
+    move_away(folder)
+    shutil.rmtree(folder.with_name("moved"))
+
+
 def begin_another_run(folder: Path) -> None:
     """Begins another run in a process that has the lock until this one ends."""
     shutil.rmtree(folder)
@@ -61,7 +67,7 @@ def _hold(folder: Path, taken) -> None:
     time.sleep(100)
 
 
-@pytest.mark.parametrize("what", [shutil.rmtree, move_away], ids=["deleted", "moved"])
+@pytest.mark.parametrize("what", [delete, move_away], ids=["deleted", "moved"])
 @pytest.mark.parametrize("part, ranks", [("PartOne", 1), ("PartThree", 2)])
 def test_a_folder_that_is_lost_in_mid_run_is_written_anew(what, part, ranks, tmp_path):
     flags = [*SMALL, "--output-dir", str(tmp_path / "out"), "--checkpoint-every", "4"]

@@ -59,7 +59,7 @@ def require_right(ended: Ended, data: Path, skips: bool = False) -> str:
     folder = str(data / "train")
     files = [path for path in expected.unreadable if path != folder]
     missing = [folder] if skips or not files else files
-    assert all(visible(" ".join(path.split())) in found[0] for path in missing), found
+    assert all(visible(path) in found[0] for path in missing), found
     assert found[0].isprintable()
     assert not (skips and expected.labels), found
     return outcome
