@@ -121,7 +121,8 @@ def test_threads_decide_what_is_learned_on_virtual_nodes_alone():
 
 
 def test_a_run_on_virtual_nodes_goes_on_with_its_versions_and_convolutions():
-    ran_on = {"torch": "2.14", "convolutions": "library", "instructions": "AVX2", "threads": 1}
+    ran_on = {"torch": "2.14", "convolutions": "library", "instructions": "AVX2", "threads": 1,
+              "pooling": "first"}
     now = {"data": "d", "ran_on": {**ran_on, "torch": "2.15", "convolutions": "winograd-4",
                                    "instructions": "AVX512"}}
     virtual = Settings(virtual_nodes=4, threads=1)
