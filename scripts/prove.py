@@ -35,7 +35,7 @@ from common.settings.resume import Resume
 from common.settings.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
 from common.settings.strategies import VIRTUAL_SYNC_NAMES
 from common.settings.types import Interval, count
-from common.settings.user_code import Place, require_labels
+from common.settings.user_code import Place, require_distinct
 
 if TYPE_CHECKING:
     from studies.proof.experiment import Case, Reference
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Settings]:
     """This program's own flags, and the settings of the training. Raises UsageError."""
     options, rest = _parser().parse_known_args(arguments)
-    require_labels(options.strategies)
+    require_distinct(options.strategies)
     settings, _ = parse_command_line("PartOne", rest)
     if options.steps < 1 or (options.samples or 1) < 1:
         raise UsageError("--steps and --samples must be at least 1")

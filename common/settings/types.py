@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from common.core.failures import UsageError
 from common.settings.strategies import SYNC_NAMES
-from common.settings.user_code import Place, label, require_labels
+from common.settings.user_code import Place, label, require_distinct
 
 SCHEDULES = ("constant", "step", "one-cycle", "cosine", "linear")
 ENDING_SCHEDULES = ("one-cycle", "cosine", "linear")
@@ -218,7 +218,7 @@ def sync_list(text: str) -> tuple[SyncChoice, ...]:
     """Strategies with commas between them, each once."""
     choices = tuple(map(SyncChoice.parse, text.split(",")))
     try:
-        require_labels([choice.name for choice in choices])
+        require_distinct([choice.name for choice in choices])
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return choices

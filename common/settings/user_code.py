@@ -67,7 +67,7 @@ def label(text: str) -> str:
     return f"{place.file.stem}.{place.name}" if place else text
 
 
-def require_labels(texts: Sequence[str]) -> None:
+def require_distinct(texts: Sequence[str]) -> None:
     """Raises UsageError where two of `texts` have one label, which folders and tables would mix."""
     first: dict[str, str] = {}
     for text in texts:

@@ -14,7 +14,7 @@ from torch import nn
 
 from common.core.failures import PeerLost, UsageError
 from common.core.progress import Progress
-from common.settings.user_code import Place, UserCodeError, own_errors, require_labels
+from common.settings.user_code import Place, UserCodeError, own_errors, require_distinct
 
 FILE = """import helper_of_mine
 def fine(gradients):
@@ -133,4 +133,4 @@ def test_what_user_code_has_forked_ends_as_it_likes(tmp_path):
     (["a/mine.py:Mine", "ddp", "b/mine.py:Mine"], "a/mine.py:Mine and b/mine.py:Mine would both")])
 def test_two_strategies_of_one_label_are_refused(texts, words):
     with pytest.raises(UsageError, match=words) if words else nullcontext():
-        require_labels(texts)
+        require_distinct(texts)
