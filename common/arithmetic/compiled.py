@@ -24,11 +24,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from common.core.provenance import lines_of
+from common.core.provenance import instruction_sets, lines_of, processor_flags
 
 # No contraction: a*b + c is rounded twice, as torch's own a*b and then + c are.
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fopenmp",
-         "-shared", "-fPIC")
+FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 COMPILE_SECONDS = 300.0
 
 
@@ -46,13 +45,19 @@ def compiled(source: str) -> Compiled:
     if compiler is None:
         return Compiled(None, "there is no C++ compiler")
     try:
-        name = _digest(source, _version(compiler), *FLAGS, *_processor())
+        name = _digest(source, _version(compiler), *FLAGS, _march(), *_processor())
         return Compiled(ctypes.CDLL(os.fspath(_library(source, name, compiler))))
     except subprocess.SubprocessError as error:
         lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         return Compiled(None, f"{compiler} failed: {lines[0] if lines else 'without a word'}")
     except OSError as error:
         return Compiled(None, f"what was compiled cannot be used: {error}")
+
+
+def _march() -> str:
+    """This processor, but no wider vectors than torch uses, which ATEN_CPU_CAPABILITY can limit."""
+    is_limited = instruction_sets() == "AVX2" and "avx512f" in processor_flags()
+    return "-march=x86-64-v3" if is_limited else "-march=native"
 
 
 def _digest(*parts: str) -> str:
@@ -98,7 +103,7 @@ def _compile(source: str, path: Path, compiler: str) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         code, made = Path(folder) / "source.cpp", Path(folder) / "made.so"
         code.write_text(source)
-        subprocess.run([compiler, *FLAGS, "-o", made, code], check=True, capture_output=True,
+        subprocess.run([compiler, *FLAGS, _march(), "-o", made, code], check=True, capture_output=True,
                        text=True, timeout=COMPILE_SECONDS)
         os.replace(made, path)
 

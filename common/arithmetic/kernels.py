@@ -20,7 +20,7 @@ from common.arithmetic.compiled import Compiled, compiled
 
 LANES = 16  # channels that are handled at once
 FILES = ("vectors.h", "transforms.cpp", "batch_norm.cpp", "pooling.cpp", "first_block.cpp",
-         "products.cpp")
+         "products.cpp", "softmax.cpp")
 NAMES = {torch.float32: "float", torch.bfloat16: "BFloat16"}
 # What maps and their tiles may be.
 OF_MAPS = ("float, float", "BFloat16, BFloat16", "BFloat16, float")
