@@ -26,6 +26,7 @@ from common.model.model_split import second_device, split_in_two
 from common.model.replica import digest_of
 from common.options.command_line import complete
 from common.options.workloads import create_augment, workload_of
+from common.run.kept_arithmetic import use_arithmetic
 from common.run.tracing import window
 from common.settings.settings import Settings
 from common.step.optimizers import create_criterion, create_optimizer
@@ -140,9 +141,11 @@ def create_model(settings: Settings, dataset: Dataset, node: Node,
     """The model, on the node's device. Every rank must call: initial weights must agree.
 
     The weights depend on the seed alone, so each call gives the same ones. `convolutions` are those
-    that prepare_runs found; the settings' otherwise.
+    that prepare_runs found, which has chosen the arithmetic too; the settings' otherwise.
     """
     node.progress.phase = "building the model"
+    if not convolutions:
+        use_arithmetic(settings, node)
     torch.manual_seed(settings.seed)
     model = workload_of(settings).build(dataset.class_names)
     if settings.init == "whitened":

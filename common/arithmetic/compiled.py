@@ -27,7 +27,8 @@ from typing import NamedTuple
 from common.core.provenance import instruction_sets, lines_of, processor_flags
 
 # No contraction: a*b + c is rounded twice, as torch's own a*b and then + c are.
-FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
+FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp", "-shared",
+         "-fPIC")
 COMPILE_SECONDS = 300.0
 
 
@@ -55,7 +56,7 @@ def compiled(source: str) -> Compiled:
 
 
 def _march() -> str:
-    """This processor, but no wider vectors than torch uses, which ATEN_CPU_CAPABILITY can limit."""
+    """This processor's flag, with no wider vectors than torch uses: ATEN_CPU_CAPABILITY limits it."""
     is_limited = instruction_sets() == "AVX2" and "avx512f" in processor_flags()
     return "-march=x86-64-v3" if is_limited else "-march=native"
 

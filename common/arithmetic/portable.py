@@ -1,4 +1,4 @@
-"""Portable arithmetic: the same float32 bits on any x86-64 with AVX2 and FMA, by any number of threads.
+"""Portable arithmetic: the same float32 bits on any x86-64 with AVX2 and FMA, with any threads.
 
 Most of torch's CPU operations have such bits. `use` puts kernels of ours, registered with torch's
 dispatcher, in the place of those that have not: matrix products, convolutions, softmax, GELU, batch

@@ -50,7 +50,8 @@ def way_of(dtype: torch.dtype, *channels: int) -> Way:
     """How maps of `dtype` with so many `channels`, in and out, are multiplied on this processor.
 
     bfloat16 maps have float32 tiles but where there is AMX, or AMD's instruction for pairs of
-    bfloat16: Intel's takes as long for a pair as two of float32 take. Portable tiles are float32.
+    bfloat16: Intel's takes as long for a pair as two of float32 take. Portable tiles are all
+    float32.
     """
     if dtype not in NAMES:
         return Way(dtype)
@@ -67,8 +68,8 @@ def way_of(dtype: torch.dtype, *channels: int) -> Way:
 def times(tiles: Tensor, factors: Tensor, ours: bool) -> Tensor:
     """`tiles` (P, rows, C) times `factors` (P, C, K): (P, rows, K) of their dtype.
 
-    For ours `tiles` is contiguous, and `factors` or its transpose; of bfloat16 C and K are multiples
-    of PAIRS.
+    For ours `tiles` is contiguous, and `factors` or its transpose; C and K of bfloat16 are
+    multiples of PAIRS.
     """
     if not ours:
         return torch.bmm(tiles, factors)

@@ -24,7 +24,7 @@ from common.core.world import World
 from common.data.datasets import load_digits
 from common.model.vgg11 import VGG11
 from common.run import checkpoint_file
-from common.run.kept_convolutions import prepare_runs
+from common.run.kept_arithmetic import prepare_runs
 from common.settings.resume import AUTO, Resume
 from common.settings.settings import Settings
 from common.setup import create_model
