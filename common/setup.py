@@ -10,6 +10,8 @@ from torch.optim import Optimizer
 
 from common.arithmetic.choice import LIBRARY, POOLED_LAST, use_fast_convolutions
 from common.arithmetic.pooling import pool_last
+from common.arithmetic.portable import note_what_is_left
+from common.arithmetic.products import is_portable
 from common.cluster.node import Node
 from common.core.console import console
 from common.core.failures import DataError, UsageError
@@ -161,6 +163,9 @@ def create_model(settings: Settings, dataset: Dataset, node: Node,
     if example.ndim == 4:
         use_fast_convolutions(model, example.shape[1:], settings.batch_size,
                               Precision(settings.precision), convolutions or settings.convolutions)
+    if is_portable() and (left := note_what_is_left(model, example[[0, 0]])):
+        console(node.world)(f"  portable arithmetic, but for torch's {left}: another processor or "
+                            "number of threads may change the digest")
     if settings.parallel == "model-split":
         split_in_two(model, node.device, second_device(node.device, node.ranks_here))
     return model

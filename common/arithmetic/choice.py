@@ -18,7 +18,7 @@ from common.arithmetic import kernels
 from common.arithmetic.bilinear import fits
 from common.arithmetic.convolution import compute_by, is_plain_3x3
 from common.arithmetic.fused_layers import FUSED, fusable, fuse
-from common.arithmetic.products import PORTABLE, arithmetic, way_of
+from common.arithmetic.products import is_portable, way_of
 from common.core.collectives import broadcast_bytes
 from common.core.precision import Precision
 from common.core.provenance import instruction_sets
@@ -92,12 +92,12 @@ def rule_in_words(precision: str, samples: int) -> str:
     if by_rule(Shape(1, FEWEST_CHANNELS, IMAGES, samples, precision)) == FUSED:
         chosen_here.append("fused on images")
     return ", ".join([*chosen_here, "torch's elsewhere" if chosen_here else "torch's"]) + \
-        (" (portable)" if arithmetic() == PORTABLE else f" (rule for {instruction_sets()})")
+        (" (portable)" if is_portable() else f" (rule for {instruction_sets()})")
 
 
 def _processor() -> str:
     """The instruction sets that the rule goes by."""
-    return "AVX512" if arithmetic() == PORTABLE else instruction_sets()
+    return "AVX512" if is_portable() else instruction_sets()
 
 
 def use_fast_convolutions(model: nn.Module, image_shape: tuple[int, ...], samples: int,

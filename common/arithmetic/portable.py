@@ -9,14 +9,16 @@ float32 numbers that they are, and results are rounded once. Other dtypes stay t
     python3 -m pytest tests/unit/test_portable.py
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from common.arithmetic import products
 from common.arithmetic.kernels import LANES, NAMES, run, why_not
@@ -26,6 +28,27 @@ from common.arithmetic.products import NATIVE, PORTABLE, add_outer, times
 COLUMNS = 2 ** 20  # numbers of unfolded maps at a time, which stay in the cache
 # torch splits a sum over a whole tensor among its threads from so many summands on.
 GRAIN = 32768
+# Operations of torch's whose bits are the same with AVX2, with AVX-512 and with any number of
+# threads, as tests/unit/test_portable.py measures; and what only moves numbers.
+AGREEING = frozenset("""
+    abs add addcdiv addcmul div leaky_relu leaky_relu_backward lerp maximum minimum mul neg
+    reciprocal relu rsqrt rsub sqrt square sub threshold_backward clamp hardtanh
+    hardtanh_backward hardswish where sign floor round eq ne lt le gt ge logical_and logical_or
+    logical_not bitwise_not isnan mse_loss mse_loss_backward l1_loss smooth_l1_loss
+    smooth_l1_loss_backward huber_loss huber_loss_backward nll_loss_forward nll_loss_backward
+    nll_loss2d_forward nll_loss2d_backward tanh_backward sigmoid_backward log_sigmoid_backward
+    native_layer_norm avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d
+    _adaptive_avg_pool2d_backward max_pool2d_with_indices max_pool2d_with_indices_backward
+    max_unpool2d embedding embedding_dense_backward index_add scatter_add amax amin max min
+    argmax logsumexp var var_mean std cumsum native_dropout bernoulli normal uniform rand randn
+    rand_like randn_like randint randperm arange zeros ones full empty zeros_like ones_like
+    empty_like full_like new_zeros new_ones new_empty new_full empty_strided new_empty_strided
+    fill zero copy _to_copy clone cat stack constant_pad_nd gather scatter index index_put
+    index_select masked_fill masked_fill_ slice_backward select_backward repeat roll flip tril
+    triu sort topk one_hot scalar_tensor lift_fresh _local_scalar_dense item _unsafe_view resize
+    nonzero isfinite select_scatter slice_scatter pixel_shuffle col2im im2col unfold_backward
+    _unsafe_index
+""".split())
 KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 Kernel = Callable[..., Any]
 
@@ -52,6 +75,50 @@ def use(arithmetic: str) -> None:
     # Fused attention is one kernel of torch's; without it, products and softmax.
     torch.backends.cuda.enable_flash_sdp(arithmetic == NATIVE)
     products.choose(arithmetic)
+
+
+def note_what_is_left(model: nn.Module, inputs: Tensor) -> str:
+    """Names, in `arithmetic()`, the operations of `model` that stay torch's; "" if there are none.
+
+    Their bits may depend on the processor or on threads. Runs `model` forward, in training, on
+    `inputs`, a batch; its buffers and the random state are put back. What `model` cannot do with
+    them it will not do in its first step either, and says so there.
+    """
+    buffers = [each.clone() for each in model.buffers()]
+    seen = _Seen()
+    with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception), seen:
+        model.train()(inputs)
+    with torch.no_grad():
+        for buffer, before in zip(model.buffers(), buffers, strict=True):
+            buffer.copy_(before)
+    left = ", ".join(sorted(seen.left))
+    products.choose(f"{PORTABLE}, but for: {left}" if left else PORTABLE)
+    return left
+
+
+class _Seen(TorchDispatchMode):
+    """Collects the names of operations on floating-point tensors that are not known to agree."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: set[str] = set()
+
+    def __torch_dispatch__(self, function: Any, types: object, arguments: Any = (),
+                           named: Any = None) -> Any:
+        name = function._schema.name.removeprefix("aten::")
+        replaced = f"{name}.{function._overloadname}" in _kernels or name in _kernels
+        is_left_to_torch = name in ("convolution", "pow") and not _is_ours(name, arguments)
+        if (not function.is_view and (is_left_to_torch or not replaced)
+                and name.rstrip("_") not in AGREEING and "::" not in name):
+            self.left.add(name)
+        return function(*arguments, **(named or {}))
+
+
+def _is_ours(name: str, arguments: Any) -> bool:
+    """Returns True for a convolution that is unfolded, and for a power that is a whole number."""
+    if name == "pow":
+        return isinstance(arguments[1], int | float) and arguments[1] in (-1, 0.5, 1, 2, 3)
+    return arguments[0].dim() in (3, 4) and not arguments[6]
 
 
 @cache

@@ -26,14 +26,19 @@ _chosen = NATIVE
 
 
 def choose(arithmetic: str) -> None:
-    """Sets what `way_of` goes by in this process; portable.use() is the caller."""
+    """Sets what `way_of` goes by in this process; portable.py is the caller."""
     global _chosen
     _chosen = arithmetic
 
 
 def arithmetic() -> str:
-    """"native" or "portable": what this process computes by."""
+    """What this process computes by: "native", "portable", or "portable, but for: …"."""
     return _chosen
+
+
+def is_portable() -> bool:
+    """Returns True if our products are used on any processor."""
+    return _chosen.startswith(PORTABLE)
 
 
 class Way(NamedTuple):
@@ -55,7 +60,7 @@ def way_of(dtype: torch.dtype, *channels: int) -> Way:
     """
     if dtype not in NAMES:
         return Way(dtype)
-    if _chosen == PORTABLE:
+    if is_portable():
         return Way(torch.float32, ours=True)
     sets, flags = instruction_sets(), processor_flags()
     is_amd = "AuthenticAMD" in flags

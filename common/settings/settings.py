@@ -140,7 +140,7 @@ class Settings(LearningSettings):
 
     @property
     def is_portable(self) -> bool:
-        """True if portable arithmetic is asked for; a GPU or the lack of a compiler overrules it."""
+        """True if portable arithmetic is asked for; a GPU, or no compiler, overrules it."""
         return is_portable(self.arithmetic, self.precision)
 
     @property
