@@ -45,9 +45,9 @@ AGREEING = frozenset("""
     empty_like full_like new_zeros new_ones new_empty new_full empty_strided new_empty_strided
     fill zero copy _to_copy clone cat stack constant_pad_nd gather scatter index index_put
     index_select masked_fill masked_fill_ slice_backward select_backward repeat roll flip tril
-    triu sort topk one_hot scalar_tensor lift_fresh _local_scalar_dense item _unsafe_view resize
-    nonzero isfinite select_scatter slice_scatter pixel_shuffle col2im im2col unfold_backward
-    _unsafe_index
+    triu sort topk one_hot scalar_tensor lift_fresh promote_types _safe_softmax unsafe_split
+    _local_scalar_dense item _unsafe_view resize nonzero isfinite select_scatter slice_scatter
+    pixel_shuffle col2im im2col unfold_backward _unsafe_index
 """.split())
 KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 Kernel = Callable[..., Any]
@@ -106,19 +106,17 @@ class _Seen(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: object, arguments: Any = (),
                            named: Any = None) -> Any:
         name = function._schema.name.removeprefix("aten::")
-        replaced = f"{name}.{function._overloadname}" in _kernels or name in _kernels
-        is_left_to_torch = name in ("convolution", "pow") and not _is_ours(name, arguments)
-        if (not function.is_view and (is_left_to_torch or not replaced)
-                and name.rstrip("_") not in AGREEING and "::" not in name):
+        if not (function.is_view or "::" in name or _agrees(name, arguments)):
             self.left.add(name)
         return function(*arguments, **(named or {}))
 
 
-def _is_ours(name: str, arguments: Any) -> bool:
-    """Returns True for a convolution that is unfolded, and for a power that is a whole number."""
+def _agrees(name: str, arguments: Any) -> bool:
     if name == "pow":
         return isinstance(arguments[1], int | float) and arguments[1] in (-1, 0.5, 1, 2, 3)
-    return arguments[0].dim() in (3, 4) and not arguments[6]
+    if name == "convolution":
+        return arguments[0].dim() in (3, 4) and not arguments[6]
+    return name in _kernels or name.removesuffix("_") in AGREEING
 
 
 @cache
@@ -148,6 +146,13 @@ def _into(name: str, functional: str) -> None:
         value = _kernels[functional](*arguments, **named)
         return out.resize_(value.shape).copy_(value)
     _kernels[name] = kernel
+
+
+def _in_place(name: str) -> None:
+    """Registers the form that writes into its first argument."""
+    def kernel(first: Tensor, *arguments: Any, **named: Any) -> Tensor:
+        return first.copy_(_kernels[name](first, *arguments, **named))
+    _kernels[f"{name}_"] = kernel
 
 
 # Products
@@ -205,6 +210,10 @@ def _dot(left: Tensor, right: Tensor) -> Tensor:
 
 for _name in ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv"):
     _into(f"{_name}.out", _name)
+
+
+for _name in ("addmm", "baddbmm", "addmv"):
+    _in_place(_name)
 
 
 # Convolutions of one or two dimensions: unfolded maps, and one product
@@ -390,11 +399,16 @@ for _name in ("exp", "log", "tanh", "sigmoid"):
         return made.to(values.dtype)
 
     _instead_of(_name)(_each)
+    _in_place(_name)
+    _into(f"{_name}.out", _name)
 
 
 @_instead_of("silu")
 def _silu(values: Tensor) -> Tensor:
     return values * values.sigmoid()
+
+
+_in_place("silu")
 
 
 @_instead_of("silu_backward")
