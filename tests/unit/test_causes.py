@@ -74,7 +74,7 @@ def test_a_fault_is_never_called_rounding(precision, gaps, ranks, batch_norm):
         one = learned(**same)
     assert difference(one, other).cause == FAULT
     said, = sentences([one, other])
-    assert says(said, "FAULT", "DDP") and "rounding" not in said
+    assert says(said, "FAULT", "DDP") and "--precision" not in said
 
 
 def test_no_loss_however_large_lets_a_first_difference_of_5e_3_pass():
@@ -98,7 +98,7 @@ def test_own_statistics_are_named_between_other_numbers_of_ranks_only():
     assert difference(four, more).cause == EQUAL
     because, same = sentences([one, four, more])
     assert says(because, "all-reduce", "DDP", "PartOne", "--batch-norm synchronised")
-    assert "rounding" not in because and "FAULT" not in because
+    assert "--precision" not in because and "FAULT" not in because
     assert says(same, "DDP", "all-reduce", 8) and "PartOne" not in same and "--" not in same
 
 
@@ -141,7 +141,7 @@ def test_another_algorithm_is_named(name, settings, flag):
     one, other = learned(seed=2), learned(name, 4, at(5, 0.3), **settings)
     assert difference(one, other).cause == ALGORITHM  # before the seed, which matters less
     said, = sentences([one, other])
-    assert says(said, name, flag) and "rounding" not in said and "FAULT" not in said
+    assert says(said, name, flag) and "--precision" not in said and "FAULT" not in said
 
 
 @pytest.mark.parametrize("settings, flags", [
