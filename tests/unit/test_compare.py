@@ -333,4 +333,4 @@ def test_a_renewed_page_is_where_the_reader_was(written, tmp_path):
     title = re.search("<title>(.*?)</title>", dump(page, tmp_path, dark=False))[1]
     told = json.loads(html.unescape(title))
     assert told["top"] == 100
-    assert re.search(r"\b\d+ s\b", told["bar"])  # since it was drawn
+    assert re.search(r"\b\d+ (s|min)\b", told["bar"])  # since it was drawn
