@@ -149,7 +149,8 @@ def test_a_rank_reads_the_info_of_another_when_it_needs_it():
     before = store.count
     assert read[3][7] == read[0][7] == info(7)
     assert store.count == before + 2
-    assert [str(each) for each in read[3][-2:]] == ["rank 6 on node6", "rank 7 on node7"]
+    assert all(says(each, f"rank {rank}", f"node{rank}")
+               for rank, each in enumerate(read[3][-2:], FEW - 2))
     assert len(list(read[3])) == FEW
 
 

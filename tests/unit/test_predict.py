@@ -187,6 +187,7 @@ def test_what_cannot_be_meant_is_one_sentence(tmp_path, flags, code, facts):
     assert done.returncode == code
     error, = done.stderr.splitlines()
     assert error.startswith("error: ") and says(error, *facts)
+    assert bool(done.stdout) == ("--simulate" in flags)  # a file is written last
 
 
 def test_the_latency_of_a_box_is_taken_for_a_grid(tmp_path):

@@ -67,7 +67,6 @@ SLIPS = [  # the command line of Part Two, and what must be answered; "" where n
     ("--port 29501", f"{CALLED} --master-port"),
     ("--master-addr 10.0.0.1", f"{CALLED} --master-ip"),
     ("--master_addr 10.0.0.1", f"{CALLED} --master-ip"),
-    ("--dist-url tcp://10.0.0.1:29500", f"{CALLED} --master-ip and --master-port"),
     ("--local-rank 0", "GPUs"),
     ("--local_rank=0", "GPUs"),
     ("--node-rank 0", f"{CALLED} --rank"),
@@ -142,7 +141,7 @@ SLIPS = [  # the command line of Part Two, and what must be answered; "" where n
     ("--workload mnist", f"{MEANT} mnist-mlp or mnist-cnn?"),
     ("--workload resnet18", ""),
     ("--workload imagenet", ""),
-    ("--bucket-mb auto", "1 is the default"),
+    ("--bucket-mb auto", "bits"),
     ("--sync ddp", "Part Three"),
     ("--sync all_reduce", f"{MEANT} all-reduce?"),
     ("--sync gather-scatter,alreduce", f"{MEANT} all-reduce?"),
@@ -182,6 +181,7 @@ def test_what_only_other_parts_have_is_told():
             ("PartOne", "--num-nodes 4", ["--num-nodes", "Part Two", "Part Three"]),
             ("PartOne", "--world-size 4", ["--num-nodes", "Part Two", "Part Three"]),
             ("PartTwo", "--data-parallel", ["--parallel data-parallel", "Part Three"]),
+            ("PartTwo", "--dist-url tcp://10.0.0.1:29500", ["--master-ip", "--master-port"]),
             ("PartThree", "--sync all-reduce", ["--sync", "Part Two"]),
             ("Preflight", "--parallel ddp", ["--parallel", "Part Three"])):
         said = complaint(part, words)
