@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from common.core.failures import UsageError
 from common.options import other_names
+from common.options.other_names import CALLED, MEANT
 from common.settings.row import Row
 from common.settings.types import fraction, not_negative, positive
 
@@ -101,7 +102,7 @@ class FlagParser(SentenceParser):
         name = _plain(flag) if len(flag) == 2 or flag.startswith("--") else _plain(f"-{flag}")
         close = get_close_matches(name, self.flags, 1, LIKE_A_FLAG)
         hint = (self._elsewhere(flag) or self._other_name(name)
-                or (f"did you mean {close[0]}?" if close else ""))
+                or (f"{MEANT} {close[0]}?" if close else ""))
         return f"here: {hint}" if hint else HELP
 
     def _elsewhere(self, flag: str) -> str:
@@ -112,14 +113,14 @@ class FlagParser(SentenceParser):
     def _other_name(self, name: str) -> str:
         """Suggests a flag for a name that other programs use, with its parts; "" if unknown."""
         if name in self.flags:
-            return f"did you mean {name}?"
+            return f"{MEANT} {name}?"
         if self._parts_with is None:
             return ""
         if sentence := other_names.SENTENCE_OF.get(name):
             return sentence
         ours = other_names.COUNTERPARTS.get(name)
         needed = ours.split()[0] if ours else name
-        called = f"in this program it is called {ours}"
+        called = f"{CALLED} {ours}"
         if needed in self.flags:
             return called
         if not (parts := self._parts_with(needed)):
@@ -136,7 +137,7 @@ class FlagParser(SentenceParser):
         if answer := other_names.other_value(flag, word, choices):
             return f"; {answer}"
         close = _near_values(word, choices)
-        return f"; did you mean {' or '.join(close)}?" if close else ""
+        return f"; {MEANT} {' or '.join(close)}?" if close else ""
 
 
 class Combine(argparse.Action):

@@ -6,6 +6,8 @@ this program has no such flag, a sentence on what it does instead.
 
 from collections.abc import Iterable
 
+CALLED, MEANT = "in this program it is called", "did you mean"  # before the name that is right
+
 NAMES = {  # of pytorch/examples, torchrun, timm, Lightning, Hugging Face and Accelerate
     "--learning-rate": "--lr",
     "--weight-decay": "--wd",
@@ -138,5 +140,5 @@ def other_value(flag: str, word: str, choices: Iterable[str]) -> str:
     names = next((group for group in VALUES if word in group), ())
     answers = [VALUE_SENTENCES[flag, name] for name in names or (word,)
                if (flag, name) in VALUE_SENTENCES]
-    answers += [f"in this program it is called {name}" for name in choices if name in names]
+    answers += [f"{CALLED} {name}" for name in choices if name in names]
     return answers[0] if answers else ""

@@ -14,6 +14,7 @@ from common.core.provenance import lines_of
 from common.core.world import detect_world
 from common.preflight.links import LinkServer, probe
 from common.preflight.node_facts import gateway
+from tests.facts import says
 
 needs_ipv6 = pytest.mark.skipif(
     not any(line.endswith(" lo") for line in lines_of("/proc/net/if_inet6")),
@@ -41,8 +42,10 @@ def test_ipv6_on_loopback():
     assert choose_interface("lo", "127.0.0.1", 1) == ("lo", "127.0.0.1")
     with listen("::1", 0) as listener:
         assert listener.family == socket.AF_INET6
-        with pytest.raises(UsageError, match="port .* on ::1 is in use"):
-            listen("::1", listener.getsockname()[1])
+        port = listener.getsockname()[1]
+        with pytest.raises(UsageError) as raised:
+            listen("::1", port)
+    assert says(raised.value, port, "::1", "--master-port")
 
 
 @needs_ipv6
@@ -53,5 +56,6 @@ def test_the_preflight_probes_ipv6_links():
 
 
 def test_an_interface_without_such_an_address_is_refused():
-    with pytest.raises(UsageError, match="no interface 'none0' with an IPv6 address"):
+    with pytest.raises(UsageError) as raised:
         choose_interface("none0", "fd00::1", 29500)
+    assert says(raised.value, "none0", "IPv6")

@@ -7,6 +7,7 @@ the folder of the cache only when it is made; remove `partial-*` without holding
 every host at once; never remove any; believe every user's cache; read again for ever.
 """
 
+import errno
 import multiprocessing
 import os
 import shutil
@@ -24,6 +25,7 @@ from common.data import dataset_cache
 from common.data.dataset import make_dataset
 from common.data.dataset_cache import cached
 from common.data.rows_on_disk import RowsOnDisk
+from tests.facts import says
 
 NOBODY = 65534
 IMAGES = np.random.default_rng(1).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
@@ -180,8 +182,9 @@ def cut_short_then_take(data: Path) -> None:
     dataset = load(data)
     dataset.take([39])
     os.truncate(images_of(data), 4096)
-    with pytest.raises(DataError, match=r"cache .*/\.cache/some-.* was cut short or altered"):
+    with pytest.raises(DataError) as raised:
         dataset.take([39])
+    assert says(raised.value, the_cache(data / ".cache"))
 
 
 def test_a_cache_cut_short_under_a_running_rank_is_named(data):
@@ -191,8 +194,9 @@ def test_a_cache_cut_short_under_a_running_rank_is_named(data):
 def test_a_row_read_in_part_is_damage_too(data, monkeypatch):
     dataset = load(data)
     monkeypatch.setattr(os, "preadv", lambda *_: 100)  # as where a file's size is known late
-    with pytest.raises(DataError, match="was cut short or altered"):
+    with pytest.raises(DataError) as raised:
         dataset.take([0])
+    assert says(raised.value, the_cache(data / ".cache"))
 
 
 def alter(path: Path) -> None:
@@ -205,8 +209,9 @@ def test_a_cache_altered_under_a_running_rank_is_named_at_every_batch(data):
     dataset = load(data)
     alter(images_of(data))
     for chosen in ([0], [39]):
-        with pytest.raises(DataError, match="was cut short or altered"):
+        with pytest.raises(DataError) as raised:
             dataset.take(chosen)
+        assert says(raised.value, the_cache(data / ".cache"))
 
 
 @pytest.mark.parametrize("damage", [
@@ -220,8 +225,9 @@ def test_a_cache_altered_under_a_running_rank_is_named_at_every_batch(data):
 def test_a_damaged_cache_is_refused_by_name(damage, data):
     load(data)
     damage(the_cache(data / ".cache"))
-    with pytest.raises(DataError, match=r"the cache .*some-.*delete it"):
+    with pytest.raises(DataError) as raised:
         load(data)
+    assert says(raised.value, the_cache(data / ".cache"))
 
 
 def test_a_cache_copied_or_touched_is_still_sound(data):
@@ -249,8 +255,9 @@ def test_a_change_behind_a_link_is_a_change_of_the_data(data, tmp_path):
 
 def require_a_sentence(data: Path) -> None:
     os.setuid(NOBODY)
-    with pytest.raises(DataError, match="train/ant cannot be read: Permission denied"):
+    with pytest.raises(DataError) as raised:
         load(data)
+    assert says(raised.value, data / "train" / "ant", os.strerror(errno.EACCES))
 
 
 @as_root
@@ -358,8 +365,9 @@ def test_data_that_never_stay_as_they_are_are_named(data):
         (data / "train" / "ant" / "0.png").open("ab").write(b"more")
         return arrays()
 
-    with pytest.raises(DataError, match=r"data/train changed while it was read, 5 times"):
+    with pytest.raises(DataError) as raised:
         load(data, changing)
+    assert says(raised.value, data / "train", dataset_cache.MOST_READINGS)
 
 
 @pytest.mark.parametrize("name", ["images.npy", "labels.npy", "meta.json"])
@@ -367,13 +375,15 @@ def test_a_pipe_in_the_cache_is_not_waited_for(name, data):
     load(data)
     (path := the_cache(data / ".cache") / name).unlink()
     os.mkfifo(path)
-    with pytest.raises(DataError, match="the cache .* cannot be read .it is a named pipe"):
+    with pytest.raises(DataError) as raised:
         load(data)
+    assert says(raised.value, path.parent, "pipe")
 
 
 def test_a_cache_runs_no_code(data):
     load(data)
     np.save(the_cache(data / ".cache") / "labels.npy", np.array([print], object),
             allow_pickle=True)
-    with pytest.raises(DataError, match="the cache .* cannot be read"):
+    with pytest.raises(DataError) as raised:
         load(data)
+    assert says(raised.value, the_cache(data / ".cache"))

@@ -18,6 +18,7 @@ import pytest
 from common.core.failures import UsageError
 from common.run import folder_lock
 from common.run.folder_lock import FolderLock
+from tests.facts import says
 from tests.ranks import cluster, error_lines, program, run_programs
 from tests.workload import SMALL, plant
 
@@ -52,7 +53,8 @@ def test_of_six_processes_at_once_one_gets_the_folder(tmp_path):
     said = sorted(results.get(timeout=30) for _ in processes)
     holder, = (each.pid for each in processes if each.is_alive() and _is_pausing(each))
     assert said.count("taken") == 1
-    assert all(f"another run (process {holder} on " in each for each in said if each != "taken")
+    assert all(says(each, f"process {holder}", os.uname().nodename, tmp_path / "run")
+               for each in said if each != "taken")
     for each in processes:
         each.kill()
         each.join()
@@ -70,8 +72,9 @@ def test_a_killed_run_leaves_no_lock(is_forking, tmp_path):
     process.start()
     assert results.get(timeout=30) == "taken"
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    with pytest.raises(UsageError, match="another run"), FolderLock(tmp_path, 0, "") as lock:
+    with pytest.raises(UsageError) as raised, FolderLock(tmp_path, 0, "") as lock:
         lock.take()
+    assert says(raised.value, f"process {process.pid}", tmp_path)
     process.kill()
     process.join()
     with FolderLock(tmp_path, 0, "") as lock:
@@ -97,7 +100,7 @@ def test_where_there_are_no_locks_a_run_goes_on_with_a_warning(tmp_path, monkeyp
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
     monkeypatch.setattr(fcntl, "lockf", no_locks)
     with FolderLock(tmp_path, 0, "rank 0 on a: ") as lock:
-        assert lock.take().startswith("warning: rank 0 on a: the file system of ")
+        assert says(lock.take(), "warning", "rank 0 on a", tmp_path, os.strerror(errno.ENOLCK))
 
 
 def test_what_stands_in_a_lock_is_not_believed(tmp_path):
@@ -106,8 +109,9 @@ def test_what_stands_in_a_lock_is_not_believed(tmp_path):
     process.start()
     results.get(timeout=30)
     (tmp_path / ".lock_rank0").write_text("\x1b]0;title\x07 1 2")
-    with pytest.raises(UsageError, match="another run is training in"):
+    with pytest.raises(UsageError) as raised:
         FolderLock(tmp_path, 0, "").take()
+    assert says(raised.value, tmp_path) and "title" not in str(raised.value)
     process.kill()
     process.join()
 
@@ -135,7 +139,7 @@ def test_a_second_run_is_refused_on_all_ranks_and_touches_nothing(rank, tmp_path
     for outcome in outcomes:
         assert outcome.code == 2
         sentence, = error_lines(outcome.output)
-        assert f"another run (process {os.getpid()} on" in sentence and str(run) in sentence
+        assert says(sentence, f"process {os.getpid()}", run)
     assert (run / f"logs_rank{rank}.txt").read_text() == "the first run's\n"
 
 
@@ -154,4 +158,5 @@ def slow_to_begin() -> None:
 def test_a_run_that_waited_is_refused_where_another_has_been(tmp_path):
     flags = [*SMALL, "--output-dir", str(tmp_path)]
     outcome, = run_programs([program("PartOne", flags, tmp_path, "one", before=slow_to_begin)])
-    assert outcome.code == 2 and "already holds a run" in outcome.output
+    sentence, = error_lines(outcome.output)
+    assert outcome.code == 2 and says(sentence, tmp_path / "PartOne", "--resume replace")

@@ -5,7 +5,6 @@ normalising, or in every batch; take the middle modulo a fixed size; drop requir
 create_loader, or Augment's.
 """
 
-import contextlib
 from dataclasses import replace
 from fractions import Fraction
 
@@ -23,6 +22,7 @@ from common.data.loaders import InMemoryLoader, PlainLoader, WorkerLoader
 from common.options.command_line import parse_command_line
 from common.settings.settings import Settings
 from common.setup import create_loader
+from tests.facts import says
 from tests.small import small_dataset, small_loader
 
 NODE = Node(World(), torch.device("cpu"), 1)
@@ -116,27 +116,25 @@ def points_of(shape: tuple[int, ...]) -> ArrayDataset:
                         ("a", "b", "c"), "points")
 
 
-@pytest.mark.parametrize("flags, told", [
-    (["--crop-padding", "2"], "--crop-padding changes images"),
-    (["--cutout", "1"], "--cutout changes images"),
-    (["--flips", "alternating"], "--flips changes images"),
-    (["--tta"], "--tta changes images")])
+@pytest.mark.parametrize("flags", [
+    ["--crop-padding", "2"], ["--cutout", "1"], ["--flips", "alternating"], ["--tta"]])
 @pytest.mark.parametrize("workload, shape", [
     ("spiral-mlp", (1, 1, 2)), ("examples/own_task.py:TABLE", (8,))])
-def test_what_changes_images_is_refused_where_samples_are_none(flags, told, workload, shape):
+def test_what_changes_images_is_refused_where_samples_are_none(flags, workload, shape):
     settings, _ = parse_command_line("PartOne", ["--workload", workload, *flags])
-    with pytest.raises(UsageError, match=f"{told}, and --workload {workload} has other samples"):
+    with pytest.raises(UsageError) as refused:
         create_loader(settings, points_of(shape), NODE)
+    assert says(refused.value, flags[0], workload)
     create_loader(parse_command_line("PartOne", ["--workload", workload])[0], points_of(shape),
                   NODE)
 
 
 def test_a_cutout_as_large_as_the_images_is_refused():
-    for side, is_refused in ((7, False), (8, True), (64, True)):
-        settings = Settings(cutout=side, batch_size=9)
-        context = pytest.raises(UsageError, match=f"--cutout {side} is no smaller .* 8x8 pixels")
-        with context if is_refused else contextlib.nullcontext():
-            create_loader(settings, small_dataset(), NODE)
+    create_loader(Settings(cutout=7, batch_size=9), small_dataset(), NODE)
+    for side in (8, 64):
+        with pytest.raises(UsageError) as refused:
+            create_loader(Settings(cutout=side, batch_size=9), small_dataset(), NODE)
+        assert says(refused.value, "--cutout", side, "8x8")
 
 
 def test_epochs_differ():
@@ -155,7 +153,9 @@ def test_a_plain_dataloader_serves_too():
 def test_a_batch_size_is_named_that_gives_each_rank_a_sample_of_the_last_batch():
     settings = Settings(workload="digits-vgg11", batch_size=5)
     node = Node(World(rank=0, size=3), torch.device("cpu"), threads=1)
-    with pytest.raises(UsageError, match="has 1 samples, too few for 3 ranks: use --batch-size 6 "):
+    with pytest.raises(UsageError) as refused:
         create_loader(settings, small_dataset(11), node)
-    with pytest.raises(UsageError, match="use fewer ranks"):
+    assert says(refused.value, 1, 3, "--batch-size", 6)
+    with pytest.raises(UsageError) as refused:
         create_loader(settings, small_dataset(2), node)
+    assert says(refused.value, 2, 3) and "--batch-size" not in str(refused.value)  # none will do

@@ -26,6 +26,7 @@ from common.cluster.watch import Watch
 from common.core.failures import PeerLost, RanksDisagree, Verdict
 from common.core.progress import Progress
 from common.core.world import World
+from tests.facts import says
 from tests.ranks import free_port
 
 FEW, MANY = 8, 32
@@ -121,9 +122,9 @@ def test_ranks_that_differ_are_named_on_every_rank():
         node = Node(its_board.world, torch.device("cpu"), 1, store=store,
                     ranks=[info(each) for each in range(FEW)])
         try:
-            node.agree("data", "one")
+            node.agree("data", "d1")
             time.sleep(0.2 * (rank == 5))
-            node.agree("data", "other" if rank == 5 else "one")
+            node.agree("data", "d2" if rank == 5 else "d1")
         except RanksDisagree as failure:
             its_board.publish(failure)
             return str(failure)
@@ -132,8 +133,8 @@ def test_ranks_that_differ_are_named_on_every_rank():
         return "nothing"
 
     with ThreadPoolExecutor(FEW) as pool:
-        told = set(pool.map(agree, boards_on(store, FEW)))
-    assert told == {"rank 5 on node5 has other data (other) than rank 0 on node0 (one)"}
+        told, = set(pool.map(agree, boards_on(store, FEW)))
+    assert says(told, "rank 5", "node5", "d2", "rank 0", "node0", "d1", "data")
 
 
 def test_a_rank_reads_the_info_of_another_when_it_needs_it():
@@ -148,7 +149,8 @@ def test_a_rank_reads_the_info_of_another_when_it_needs_it():
     before = store.count
     assert read[3][7] == read[0][7] == info(7)
     assert store.count == before + 2
-    assert [str(each) for each in read[3][-2:]] == ["rank 6 on node6", "rank 7 on node7"]
+    assert all(says(each, f"rank {rank}", f"node{rank}")
+               for rank, each in enumerate(read[3][-2:], FEW - 2))
     assert len(list(read[3])) == FEW
 
 
@@ -164,10 +166,11 @@ def test_who_is_missing_is_told_to_the_ranks_that_wait(monkeypatch):
         return str(its_board.publish(raised.value))
 
     with ThreadPoolExecutor(2) as pool:
-        ends = set(pool.map(wait, boards[:2]))
-    missing = "2 of 3 done with the data, waiting for rank 2"
-    assert ends == {f"gave up: {missing}; start the missing, or raise --timeout"}
-    assert missing in said[0] and missing in said[1] and not said[2]
+        end, = set(pool.map(wait, boards[:2]))
+    missing = ("the data", 2, 3, "rank 2")
+    assert says(end, *missing, "--timeout")
+    assert all(any(says(line, *missing) for line in said[rank]) for rank in (0, 1))
+    assert not said[2]
 
 
 def test_the_leader_may_have_a_connection_for_each_rank():

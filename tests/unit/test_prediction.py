@@ -12,6 +12,7 @@ payload.
 """
 
 import random
+import re
 from dataclasses import replace
 from math import ceil, comb, floor
 from statistics import median
@@ -40,12 +41,14 @@ from studies.prediction.model import (
 )
 from studies.prediction.sources import read_source
 from studies.prediction.tables import (
+    NO_BAR,
     bars_in_words,
     errors_in_words,
     scaling_table,
     stops_paying,
     which_strategy,
 )
+from tests.facts import says
 from tests.grid import CELLS, MACHINE, PLANTED, READY, SIZES, cell
 from tests.ranks import ROOT
 
@@ -261,7 +264,7 @@ def test_too_few_cells_have_no_error_bar(seen):
     cells = [cell(*each) for each in CELLS]
     few = calibrate(cells[:seen], MACHINE, 256, PLANTED.latency)
     assert set(few.errors.values()) == {None}
-    assert "that takes 3 cells" in bars_in_words(few, cells[:seen])
+    assert says(bars_in_words(few, cells[:seen]), NO_BAR, 3, seen)
     assert "±" not in few.predict("all-reduce", 2, 1e8).words
 
 
@@ -271,11 +274,12 @@ def test_beyond_the_measured_nodes_there_is_no_bar_and_no_word_on_whether_they_p
     assert model.measured == (2, 4)
     assert [model.predict("all-reduce", ranks, 1e8).error is None for ranks in (1, 2, 4, 5)
             ] == [True, False, False, True]
-    assert which_strategy(model, 8, "1gbit").endswith("(2 to 4 nodes were measured: no error bar)")
+    said = which_strategy(model, 8, "1gbit")
+    assert says(said, 2, 4) and len(re.findall(r"\d\.\d{3}", said)) == 1  # measured, without bounds
     free = replace(model, costs={"gather-scatter": Cost(0.0)}, latency=0.0,
                    machine=Machine(2))
-    table = scaling_table(free, ["none"])
-    assert "| all 4 nodes, " in table and "more than \"all 4\" pay is not known" in table
+    _, _, row, *_, limits = scaling_table(free, ["none"]).splitlines()
+    assert says(row, "all", 4) and says(limits, "all", 4)
 
 
 def test_few_errors_are_not_trusted_to_show_the_worst():
@@ -292,9 +296,9 @@ def test_a_strategy_of_too_few_cells_has_no_bar_of_the_others():
 
 
 def test_no_cell_and_an_unknown_strategy_are_refused():
-    with pytest.raises(DataError, match="no cell"):
+    with pytest.raises(DataError):
         calibrate([], MACHINE, 256)
-    with pytest.raises(UsageError, match="none of the cells"):
+    with pytest.raises(UsageError, match="all-reduce"):
         replace(PLANTED, costs={}).predict("all-reduce", 2, 1e8)
 
 
@@ -307,7 +311,7 @@ def test_a_rate_is_for_headers_too(rate, payload):
 def test_rates_that_are_none():
     assert payload_rate("none") == float("inf") and payload_rate(5e6) == 5e6
     for rate in ("fast", "10", "0mbit", "-1gbit", "1gbits"):
-        with pytest.raises(UsageError, match="no rate"):
+        with pytest.raises(UsageError, match=rate):
             payload_rate(rate)
 
 
@@ -328,10 +332,10 @@ def test_what_the_bars_cannot_tell_apart_is_named():
     costs = {"all-reduce": Cost(0.1), "reduce-scatter": Cost(0.102), "gather-scatter": Cost(5.0)}
     model = replace(PLANTED, costs=costs, errors=dict.fromkeys(costs, 0.02))
     words = which_strategy(model, 4, "none")
-    assert words.startswith("4 nodes, none: all-reduce, ")
-    assert words.endswith("; reduce-scatter: as fast within the error")
+    assert says(words, "4 nodes", "none", "all-reduce", "reduce-scatter")
+    assert "gather-scatter" not in words
     unsure = which_strategy(replace(model, errors={}), 4, "none")
-    assert unsure.endswith(" s a step (not enough data for an error bar)")
+    assert says(unsure, "all-reduce", NO_BAR) and "reduce-scatter" not in unsure
 
 
 def test_errors_are_told_in_one_line():
@@ -339,8 +343,8 @@ def test_errors_are_told_in_one_line():
     unseen["variants"] = {name: unseen["variants"][name] for name in (COMPUTE_ONLY, "all-reduce")}
     unseen["variants"]["all-reduce"]["steps"] = [
         step / 1.5 for step in unseen["variants"]["all-reduce"]["steps"]]
-    assert errors_in_words(checks(PLANTED, [unseen])).endswith("; not enough data for an error bar")
+    assert says(errors_in_words(checks(PLANTED, [unseen])), "50.0 %", NO_BAR)
     barred = replace(PLANTED, errors={COMPUTE_ONLY: 0.02, "all-reduce": 0.02})
-    assert errors_in_words(checks(barred, [unseen])) == (
-        "2 steps of unseen cells: error 25.0 % in the median, 50.0 % at worst (all-reduce, 3 "
-        "nodes, 1gbit); 1 of the 2 with an error bar within it")
+    said = errors_in_words(checks(barred, [unseen]))
+    assert says(said, 2, "25.0 %", "50.0 %", "all-reduce", "3 nodes", "1gbit", 1)
+    assert NO_BAR not in said

@@ -15,7 +15,15 @@ from studies.prediction.calibration import Calibration, Check, Prediction
 from studies.prediction.forms import payload_rate
 from studies.prediction.grid import COMPUTE_ONLY
 from studies.prediction.model import STRATEGIES, Cost, Machine
-from studies.prediction.tables import errors_in_words, scaling_table, step_table, which_strategy
+from studies.prediction.tables import (
+    NO_BAR,
+    errors_in_words,
+    limits_in_words,
+    scaling_table,
+    step_table,
+    which_strategy,
+)
+from tests.facts import says
 from tests.grid import PLANTED
 
 RATES = ("100mbit", "1gbit", "10gbit", "none")
@@ -56,34 +64,35 @@ def hold_which(model: Calibration, ranks: int, rate: str) -> None:
     said = which_strategy(model, ranks, rate)
     found = {name: model.predict(name, ranks, payload_rate(rate)) for name in model.costs}
     best = min(found, key=lambda name: found[name].seconds)
-    assert said.startswith(f"{ranks} nodes, {rate}: {best}, {found[best].seconds:.3f} s a step (")
+    assert says(said, f"{ranks} nodes", rate, best, f"{found[best].seconds:.3f} s")
     equal = {name for name, each in found.items() if name != best and each.error is not None
              and found[best].error is not None
              and each.seconds * max(0, 1 - each.error) <= found[best].seconds * (
                  1 + found[best].error)}
-    listed = re.search(r"\); (.*): as fast within the error$", said)
-    for name in model.costs:  # names have commas in them
-        rest = (listed[1] if listed else "").split(", ")
-        assert (name in equal) == any(", ".join(rest[start:start + 1 + name.count(", ")]) == name
-                                      for start in range(len(rest))) or any(
-            name != other and name in other for other in equal)
-    outside = not model.measured[0] <= ranks <= model.measured[1]
-    assert ("were measured: no error bar)" in said) == (
-        outside and model.errors[best] is not None)
+    others = said.replace(best, "", 1)
+    for name in model.costs.keys() - {best}:  # names may be parts of others
+        assert (name in equal) == (name in others) or any(
+            name != other and name in other for other in (best, *equal))
+    least, most = model.measured
+    assert says(said, NO_BAR) == (model.errors[best] is None)
+    has_bounds = model.errors[best] is not None and least <= ranks <= most
+    assert len(re.findall(r"\d+\.\d{3}", said)) == (3 if has_bounds else 1)
+    assert has_bounds or says(said, NO_BAR) or says(said, least, most)
 
 
 def hold_scaling(model: Calibration, rates: list[str]) -> None:
     table, most = scaling_table(model, rates), model.measured[1]
-    assert f"{most} nodes are the most that were measured" in table
-    assert ("One node was not measured" in table) == (model.measured[0] > 1)
+    assert says(table.splitlines()[-1], most)
+    one_was_measured = limits_in_words(replace(model, measured=(1, most)))
+    assert table.endswith(one_was_measured) == (model.measured[0] == 1)
     for name, cells in rows_of(table).items():
         for rate, cell in zip(rates, cells, strict=True):
             steps = [model.seconds(name, ranks, model.link(payload_rate(rate)))
                      for ranks in range(1, most + 1)]
             pays = next((number for number in range(1, most)
                          if steps[number] >= steps[number - 1]), most)
-            nodes, speed = re.fullmatch(r"(?:all )?(\d+) nodes?, (\d+) images/s", cell).groups()
-            assert int(nodes) == pays and cell.startswith("all") == (pays == most)
+            nodes, speed = re.findall(r"\d+", cell)
+            assert int(nodes) == pays and says(cell, "all") == (pays == most)
             assert float(speed) == pytest.approx(model.batch / steps[pays - 1], abs=0.6)
 
 
@@ -94,14 +103,12 @@ def hold_errors(draw: random.Random) -> None:
     said = errors_in_words(found)
     off = [abs(each.predicted.seconds - 1) for each in found]
     worst = found[off.index(max(off))]
-    assert said.startswith(
-        f"{len(found)} steps of unseen cells: error {100 * median(off):.1f} % in the median, "
-        f"{100 * max(off):.1f} % at worst ({worst.name}, {worst.nodes} nodes, {worst.rate}); ")
+    assert says(said, len(found), f"{100 * median(off):.1f} %", f"{100 * max(off):.1f} %",
+                worst.name, f"{worst.nodes} nodes", worst.rate)
     barred = [each for each in found if each.predicted.error is not None]
     held = sum(each.predicted.seconds * (1 - each.predicted.error) <= 1
                <= each.predicted.seconds * (1 + each.predicted.error) for each in barred)
-    assert said.endswith(f"; {held} of the {len(barred)} with an error bar within it" if barred
-                         else "; not enough data for an error bar")
+    assert says(said, held, len(barred)) if barred else says(said, NO_BAR)
 
 
 @pytest.mark.parametrize("cases", [60, pytest.param(2000, marks=pytest.mark.slow)])

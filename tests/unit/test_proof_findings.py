@@ -12,6 +12,7 @@ import pytest
 from common.reporting.figure_style import svg
 from common.reporting.proof_findings import best_table, by_step, claim
 from studies.proof.experiment import Reference
+from tests.facts import says
 from tests.multiprocess import show_mistakes
 
 
@@ -41,31 +42,29 @@ def changed(**of_ddp):
 
 
 def test_the_claim_has_its_number():
-    assert claim(TABLE) == (
-        "Gather/scatter, all-reduce and DDP on one and four ranks learn what one rank learns: "
-        "after 3 steps of digits-vgg11 in float64 no weight differs by more than 2e-14.")
+    assert says(claim(TABLE), "Gather/scatter", "all-reduce", "DDP", "one", "four", 3,
+                "digits-vgg11", "float64", "2e-14")
+    assert "FAILED" not in claim(TABLE)
 
 
 def test_a_failed_proof_says_so_first():
     said = claim(changed(verdict="FAILED: weights", gaps={"weights": {"absolute": 0.03}}))
-    assert said.startswith("The proof FAILED: DDP on four ranks does not learn what one rank")
-    assert "the weights differ by 0.03, where the bound is 7e-13" in said
-    assert "what one rank learns:" not in said and "rounding" not in said
+    assert says(said, "FAILED", "DDP", "four", "float64", "weights", 0.03, "7e-13")
+    assert "all-reduce" not in said and "2e-14" not in said
 
 
 def test_where_bounds_have_grown_large_it_claims_less():
     table = changed()
     table["bounds"]["weights"] = {"absolute": 0.1, "relative": 0.2}
-    assert "within what rounding does to one rank" in claim(table)
+    assert says(claim(table), "rounding", "1e-01")
 
 
-@pytest.mark.parametrize("cases, words", [
-    (TABLE["cases"][:1], "has compared no strategy"),
-    (TABLE["cases"][1:2], "Gather/scatter on one rank learns what one rank learns: after 3 steps "
-                          "of digits-vgg11 in float64 all weights are equal, bit for bit."),
-    ([case(name, 2, "agrees", 1e-15) for name in "abcde"], "All five strategies on two ranks")])
-def test_other_proofs(cases, words):
-    assert words in claim({**TABLE, "cases": cases})
+@pytest.mark.parametrize("cases, facts", [
+    (TABLE["cases"][:1], ["strategy"]),
+    (TABLE["cases"][1:2], ["Gather/scatter", "one", 3, "digits-vgg11", "float64", "bit"]),
+    ([case(name, 2, "agrees", 1e-15) for name in "abcde"], ["five", "two", 3, "1e-15"])])
+def test_other_proofs(cases, facts):
+    assert says(claim({**TABLE, "cases": cases}), *facts)
 
 
 def test_float64_is_shown_first():
@@ -74,24 +73,27 @@ def test_float64_is_shown_first():
     assert best_table([single, TABLE]) is TABLE and best_table([single]) is single
 
 
+def curves(figure, *facts: object) -> list[list[float]]:
+    """The values of the curves whose labels say `facts`."""
+    return [list(line.get_ydata()) for line in figure.axes[0].lines
+            if says(line.get_label(), *facts)]
+
+
 def test_the_curves_are_the_judged_on_most_ranks_and_the_contrasts():
     figure = by_step(TABLE)
     axes, = figure.axes
     assert axes.get_yscale() == "log"
-    drawn = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
-    assert drawn["gather/scatter, four ranks, float64"] == [1e-16, 1e-15, 1.6e-14]
-    assert drawn["one rank, float32: the same rounding"] == [1e-8, 1e-7, 1e-6]
-    assert len(drawn) == 6
-    title = " ".join(figure.get_suptitle().split())
-    assert title == ("Weights differ from one rank's after 3 steps by at most 2e-14 in float64, "
-                     "0.3 with each rank's own batch statistics, 2e-06 in float32")
+    assert curves(figure, "gather/scatter", "four", "float64") == [[1e-16, 1e-15, 1.6e-14]]
+    assert curves(figure, "one", "float32") == [[1e-8, 1e-7, 1e-6]]
+    assert len(curves(figure)) == 6
+    assert says(figure.get_suptitle(), 3, "2e-14", "float64", 0.3, "2e-06", "float32")
     assert svg(figure) == svg(by_step(TABLE))
 
 
 def test_zeros_leave_gaps_and_old_proofs_have_no_curve():
     table = changed(by_step=[0.0, 1e-15, 1e-14])
-    drawn = {line.get_label(): line.get_ydata() for line in by_step(table).axes[0].lines}
-    assert drawn["DDP, four ranks, float64"][0] != drawn["DDP, four ranks, float64"][0]  # NaN
+    (first, *_), = curves(by_step(table), "DDP", "four", "float64")
+    assert first != first  # NaN
     for each in table["cases"]:
         del each["by_step"]
     assert by_step(table) is None
@@ -103,4 +105,4 @@ def test_the_table_of_planted_mistakes_is_printed(monkeypatch, capsys):
                         lambda problem, path: Reference(problem, path, [], {}))
     monkeypatch.setattr(show_mistakes, "judged", lambda *asked: [])
     show_mistakes.main()
-    assert "| verdict |" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "| verdict |")

@@ -15,6 +15,7 @@ from common.data.epoch_plan import EpochPlan
 from common.run.opening import _check_settings, _exactness, _ran_on, _remarks_on, _restore_ranks
 from common.settings.resume import Resume
 from common.settings.settings import Settings
+from tests.facts import says
 
 NODE = Node(World(1, 2), torch.device("cpu"), threads=1)
 RAN_ON = {"code": "abc", "threads": 1, "device": "cpu", "pooling": "first"}
@@ -27,11 +28,12 @@ def test_other_data_is_refused_unless_changes_are_accepted(resume):
     now = {"data": "new", "ran_on": RAN_ON}
     assert _check_settings({**before, "data": "new"}, settings, now) == []
     if settings.resume.accepts_changes:
-        assert _check_settings(before, settings, now) == [
-            "continuing with changed settings: data was old and is new"]
+        remark, = _check_settings(before, settings, now)
+        assert says(remark, "data", "old", "new")
     else:
-        with pytest.raises(UsageError, match="other settings: data was old and is new. Give the"):
+        with pytest.raises(UsageError) as refused:
             _check_settings(before, settings, now)
+        assert says(refused.value, "data", "old", "new", "--resume auto:changed")
 
 
 @pytest.mark.parametrize("virtual_nodes", [0, 4])
@@ -47,13 +49,14 @@ def test_a_checkpoint_of_before_is_of_a_run_that_pooled_first():
     assert _ran_on({"ran_on": {"pooling": "last"}}) == {"pooling": "last"} and _ran_on({}) == {}
 
 
-@pytest.mark.parametrize("now, words", [
-    ({}, "yes"), ({"code": "def"}, "unknown, because code was abc and is def"),
-    ({"code": "abc mine.py:1"}, "unknown, because code was abc and is abc mine.py:1"),
-    ({"code": "def", "threads": 2}, "no, because threads was 1 and is 2"),
-    ({"device": "cuda"}, "no, because device was cpu and is cuda")])
-def test_whether_a_resumed_run_is_exact(now, words):
-    assert _exactness(RAN_ON, {**RAN_ON, **now}) == words
+@pytest.mark.parametrize("now, answer, facts", [
+    ({}, "yes", []), ({"code": "def"}, "unknown", ["code", "abc", "def"]),
+    ({"code": "abc mine.py:1"}, "unknown", ["code", "abc", "mine.py:1"]),
+    ({"code": "def", "threads": 2}, "no", ["threads", 1, 2]),
+    ({"device": "cuda"}, "no", ["device", "cpu", "cuda"])])
+def test_whether_a_resumed_run_is_exact(now, answer, facts):
+    words = _exactness(RAN_ON, {**RAN_ON, **now})
+    assert words.split(",")[0] == answer and says(words, *facts)
 
 
 SAVED = [[torch.ones(2), torch.full((2,), 5.0)], [torch.ones(3), torch.full((3,), 7.0)]]
@@ -66,7 +69,7 @@ SAVED = [[torch.ones(2), torch.full((2,), 5.0)], [torch.ones(3), torch.full((3,)
 def test_a_strategys_state_of_another_form_is_lost_in_a_sentence(sizes, dtype, saved):
     state = [torch.zeros(size, dtype=dtype) for size in sizes]
     remark, = _restore_ranks(saved, state, NODE)
-    assert remark.startswith("the strategy's state is lost") and not any(map(torch.any, state))
+    assert says(remark, "strategy") and not any(map(torch.any, state))
 
 
 def test_a_strategys_state_of_the_same_form_is_this_ranks():
@@ -76,8 +79,7 @@ def test_a_strategys_state_of_the_same_form_is_this_ranks():
 
 
 @pytest.mark.parametrize("batch, remarks", [
-    (20, []), (40, []), (35, ["each epoch drops a last batch of 5 samples, fewer than 8"]),
-    (41, ["--batch-size 41 is more than the 40 training samples, so every step takes all of "
-          "them"])])
+    (20, []), (40, []), (35, [(5, 8)]), (41, [("--batch-size", 41, 40)])])
 def test_what_becomes_of_the_last_batch_is_said(batch, remarks):
-    assert _remarks_on(EpochPlan(40, batch)) == remarks
+    for said, facts in zip(_remarks_on(EpochPlan(40, batch)), remarks, strict=True):
+        assert says(said, *facts)

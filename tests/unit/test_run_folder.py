@@ -22,6 +22,7 @@ from common.run.run_folder import hold_folder, prepare_folder
 from common.settings.resume import Resume
 from common.settings.settings import Settings
 from common.settings.types import Validation
+from tests.facts import says
 from tests.small import small_model
 
 NODE = Node(World(), torch.device("cpu"), threads=1)
@@ -33,8 +34,9 @@ def test_a_link_to_nowhere_is_refused_before_anything_is_written(link, tmp_path)
     (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / link).symlink_to(tmp_path / "lost disk")
     folder = tmp_path / "outputs" / "PartOne"
-    with pytest.raises(UsageError, match=f"{link} is a link to .*lost disk, which is not there"):
+    with pytest.raises(UsageError) as refused:
         hold_folder(folder, FolderLock(folder, 0, ""), NODE, "code")
+    assert says(refused.value, tmp_path / link, tmp_path / "lost disk")
     assert not (tmp_path / "lost disk").exists()
 
 
@@ -61,7 +63,7 @@ def test_what_a_resumed_run_holds_counts_as_room(free, resume, fits, tmp_path, m
         (checkpoints / name).write_bytes(bytes(size + 1))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free * size))
     settings = Settings(resume=Resume.read(resume.format(checkpoints)), validation=Validation(0.1))
-    with nullcontext() if fits else pytest.raises(CheckpointError, match="MB free, too little for"):
+    with nullcontext() if fits else pytest.raises(CheckpointError, match=r"\d MB"):
         prepare_folder(tmp_path, settings, NODE, model)
 
 
@@ -69,11 +71,13 @@ def test_what_a_resumed_run_holds_counts_as_room(free, resume, fits, tmp_path, m
 @pytest.mark.parametrize("name", ["logs_rank0.txt", "metrics_rank0.jsonl", "settings.json"])
 def test_what_is_no_file_in_the_place_of_one_is_named(name, put, tmp_path):
     put(tmp_path / name)
-    with pytest.raises(UsageError, match=f"{name} is not a file: remove it"):
+    with pytest.raises(UsageError) as refused:
         prepare_folder(tmp_path, Settings(), NODE, small_model())
+    assert says(refused.value, tmp_path / name, "--output-dir")
 
 
 def test_a_file_in_the_place_of_the_checkpoints_is_named(tmp_path: Path):
     (tmp_path / "checkpoints").touch()
-    with pytest.raises(UsageError, match="checkpoints cannot be written: File exists"):
+    with pytest.raises(UsageError) as refused:
         prepare_folder(tmp_path, Settings(), NODE, small_model())
+    assert says(refused.value, tmp_path / "checkpoints", "File exists")

@@ -22,6 +22,7 @@ from common.options import workloads
 from common.run import checkpoint_file
 from common.saved_model import load_saved_model
 from common.settings.settings import Settings
+from tests.facts import says
 from tests.small import SmallNet, small_dataset
 
 NODE = Node(World(), torch.device("cpu"), threads=1)
@@ -85,32 +86,36 @@ def test_a_bare_state_dict_is_evaluated_by_the_workload_that_flags_name(prefix, 
     model = trained()
     torch.save({prefix + name: tensor for name, tensor in model.state_dict().items()},
                tmp_path / "m.pt")
-    with pytest.raises(UsageError, match=r"m\.pt does not say .*: give --workload"):
+    with pytest.raises(UsageError) as refused:
         load_saved_model(tmp_path / "m.pt", {}, NODE)
+    assert says(refused.value, tmp_path / "m.pt", "--workload")
     result = load_saved_model(tmp_path / "m.pt", {"workload": "small"}, NODE).evaluate()
     dataset = small_dataset(31)
     images = (torch.from_numpy(dataset.inputs).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
     with torch.no_grad():
         expected = model.eval()(images).argmax(1)
     assert result.predictions.tolist() == expected.tolist()
-    assert "carries no seal" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, tmp_path / "m.pt", "seal")
 
 
 def test_a_test_set_of_other_classes_is_refused(small, tmp_path):
     form = {**form_of(small_dataset()), "classes": ["a", "b", "d"]}
     saved = load_saved_model(save(tmp_path / "Epoch_1.pt", trained(), samples=form), {}, NODE)
-    with pytest.raises(DataError, match="other classes than .*Epoch_1.pt: a, b, c in place of"):
+    with pytest.raises(DataError) as refused:
         saved.evaluate()
+    assert says(refused.value, tmp_path / "Epoch_1.pt", "a, b, c", "a, b, d")
 
 
 def test_what_cannot_be_is_named(small, tmp_path):
     path = save(tmp_path / "Epoch_1.pt", trained(), settings={"workload": "small", "seed": "x"})
-    with pytest.raises(CheckpointError, match="Epoch_1.pt has settings that cannot be: 'x'"):
+    with pytest.raises(CheckpointError) as refused:
         load_saved_model(path, {}, NODE)
+    assert says(refused.value, path, "settings", "'x'")
     form = {**form_of(small_dataset()), "dtype": "float32"}
     saved = load_saved_model(save(path, trained(), samples=form), {}, NODE)
-    with pytest.raises(UsageError, match="takes no pictures"):
+    with pytest.raises(UsageError) as refused:
         saved.probabilities([tmp_path / "x.png"])
+    assert says(refused.value, path, "small")
 
 
 @pytest.mark.parametrize("change", [
@@ -119,8 +124,9 @@ def test_what_cannot_be_is_named(small, tmp_path):
 def test_samples_that_cannot_be_are_refused(change, small, tmp_path):
     form = {**form_of(small_dataset()), **change}
     path = save(tmp_path / "Epoch_1.pt", trained(), samples=form)
-    with pytest.raises(CheckpointError, match="Epoch_1.pt tells of samples that cannot be"):
+    with pytest.raises(CheckpointError) as refused:
         load_saved_model(path, {}, NODE)
+    assert says(refused.value, path, "samples")
 
 
 @pytest.mark.parametrize("change", [
@@ -129,8 +135,9 @@ def test_samples_that_cannot_be_are_refused(change, small, tmp_path):
 def test_settings_that_cannot_be_are_refused(change, small, tmp_path):
     told = {**Settings(workload="small", precision="float64").as_json(), **change}
     path = save(tmp_path / "Epoch_1.pt", trained(), settings=told)
-    with pytest.raises(CheckpointError, match="Epoch_1.pt has settings that cannot be"):
+    with pytest.raises(CheckpointError) as refused:
         load_saved_model(path, {}, NODE)
+    assert says(refused.value, path, "settings")
 
 
 def test_a_checkpoint_names_no_code_to_run(small, tmp_path):
@@ -139,7 +146,8 @@ def test_a_checkpoint_names_no_code_to_run(small, tmp_path):
     task = f"{tmp_path}/task.py:TASK"
     told = {**Settings(workload="small", precision="float64").as_json(), "workload": task}
     path = save(tmp_path / "Epoch_1.pt", trained(), settings=told)
-    with pytest.raises(UsageError, match="whose code would run here: read it, and give --workload"):
+    with pytest.raises(UsageError) as refused:
         load_saved_model(path, {}, NODE)
+    assert says(refused.value, path, f"--workload {task}")
     assert not (tmp_path / "ran").exists()
     load_saved_model(path, {"workload": "small"}, NODE)

@@ -23,6 +23,7 @@ from common.run.run_folder import keep_settings
 from common.settings.resume import Resume
 from common.settings.settings import Settings
 from common.settings.types import SyncChoice
+from tests.facts import says
 
 TOML = """
 # a comment
@@ -98,39 +99,36 @@ def test_json_by_hand_serves_too_and_is_no_record(tmp_path):
     assert (found.output_dir, found.threads, found.epochs) == (Path("mine"), None, 2)
 
 
-@pytest.mark.parametrize("text, sentence", [
-    ('{"lr": 0.1}', "no flag --lr here: in this program it is called --learning-rate"),
-    ('{"epoch": 1}', "did you mean --epochs?"), ('{"amp": true}', "--precision bf16"),
-    ('{"data": {"seed": 1}}', r"\[data\] begins a table"),
-    ('{"epochs": "many"}', "--epochs: 'many' is not a whole number"),
-    ('{"epochs": 1.5}', "--epochs: '1.5' is not a whole number"),
-    ('{"epochs": [1]}', r"epochs is \[1\], and --epochs takes a number or a text"),
-    ('{"epochs": true}', "epochs is true, and --epochs takes a number or a text"),
-    ('{"tta": 1}', "tta is 1, and --tta takes true or false"),
-    ('{"data_dir": 5}', "data_dir is 5, and --data-dir takes a text"),
-    ('{"sync": {"all-reduce": 1}}', 'sync is {"all-reduce": 1}, and --sync takes a text or a list'),
-    ('{"sync": ["gossip"]}', "gossip.*all-reduce"), ('{"optimizer": "lion"}', "lion"),
-    ('{"workload": "cifar-vgg11"}', "did you mean cifar10-vgg11?"),
-    ('{"learning_rate": NaN}', "--learning-rate: 'nan'"), ('{"help": 1}', "help"),
-    ('{"rank": 1}', "rank is for one start, and the file for every one: give --rank on the"),
-    ('{"master-ip": "h"}', "master-ip is for one start"), ('{"settings": "a"}', "is for one start"),
-    ("[1]", "no settings by name"), ("{", "not JSON: Expecting"), (b"\xff", "not JSON: 'utf-8'")])
-def test_what_cannot_be_meant_is_named_with_the_file(text, sentence, tmp_path):
+@pytest.mark.parametrize("text, facts", [
+    ('{"lr": 0.1}', ["--lr", "--learning-rate"]), ('{"epoch": 1}', ["--epoch", "--epochs"]),
+    ('{"amp": true}', ["--amp", "--precision bf16"]), ('{"data": {"seed": 1}}', ["[data]"]),
+    ('{"epochs": "many"}', ["--epochs", "'many'"]), ('{"epochs": 1.5}', ["--epochs", "'1.5'"]),
+    ('{"epochs": [1]}', ["--epochs", "[1]"]), ('{"epochs": true}', ["--epochs", "true"]),
+    ('{"tta": 1}', ["--tta", 1, "true", "false"]), ('{"data_dir": 5}', ["--data-dir", 5]),
+    ('{"sync": {"all-reduce": 1}}', ["--sync", '{"all-reduce": 1}']),
+    ('{"sync": ["gossip"]}', ["gossip", "all-reduce"]), ('{"optimizer": "lion"}', ["lion"]),
+    ('{"workload": "cifar-vgg11"}', ["cifar-vgg11", "cifar10-vgg11"]),
+    ('{"learning_rate": NaN}', ["--learning-rate", "nan"]), ('{"help": 1}', ["--help"]),
+    ('{"rank": 1}', ["rank", "--rank"]), ('{"master-ip": "h"}', ["master-ip", "--master-ip"]),
+    ('{"settings": "a"}', ["settings", "--settings"]), ("[1]", ["settings"]),
+    ("{", ["JSON", "Expecting"]), (b"\xff", ["JSON", "'utf-8'"])])
+def test_what_cannot_be_meant_is_named_with_the_file(text, facts, tmp_path):
     path = tmp_path / "run.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(UsageError, match=rf"run\.json: .*{sentence}") as raised:
+    with pytest.raises(UsageError) as raised:
         told("PartTwo", path)
-    assert "\n" not in str(raised.value)
+    assert says(raised.value, path, *facts) and "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name, sentence", [
-    ("no.toml", "cannot be read: No such file"), ("run.yaml", r"named \.toml or \.json"),
-    ("folder.json", "cannot be read: it is a folder"), ("bad.toml", "TOML")])
-def test_files_that_are_none_of_settings_are_refused(name, sentence, tmp_path):
+@pytest.mark.parametrize("name, facts", [
+    ("no.toml", ["No such file"]), ("run.yaml", [".toml", ".json"]), ("folder.json", []),
+    ("bad.toml", ["TOML"])])
+def test_files_that_are_none_of_settings_are_refused(name, facts, tmp_path):
     (tmp_path / "folder.json").mkdir()
     written(tmp_path, "epochs: 3", "bad.toml")
-    with pytest.raises(UsageError, match=sentence):
+    with pytest.raises(UsageError) as raised:
         told("PartOne", tmp_path / name)
+    assert says(raised.value, tmp_path / name, *facts)
 
 
 MANY = ["--epochs", "3", "--schedule", "step:2:0.7:1.5", "--loader", "workers:4", "--profile",

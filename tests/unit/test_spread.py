@@ -6,6 +6,7 @@ half_interval([x]) of 0.
 """
 
 import random
+import re
 from math import inf
 from statistics import stdev
 
@@ -13,6 +14,7 @@ import pytest
 
 from common.core.spread import differ, half_interval, student, times_as_fast
 from common.report import compare_seconds
+from tests.facts import says
 
 
 def test_the_interval_of_three_by_hand():
@@ -50,10 +52,15 @@ def test_both_spreads_count():
 
 def test_two_runs_are_compared_in_words_that_follow():
     names = "a", "b"
-    assert compare_seconds(names, [2.0, 2.0], [1.0, 1.0]) == \
-        "2.00 and 1.00 seconds an iteration: b is 2.00 times as fast as a"
-    assert compare_seconds(names, [0.682] * 2, [0.885] * 2) == \
-        "0.682 and 0.885 seconds an iteration: a is 1.30 times as fast as b"
-    assert compare_seconds(names, [1.0, 1.2], [1.1, 0.9]).endswith(
-        ", no difference beyond the spread")
-    assert compare_seconds(names, [1.0], [2.0]) == "1.00 and 2.00 seconds an iteration"
+    said = compare_seconds(names, [2.0, 2.0], [1.0, 1.0])
+    assert numbers(said) == ["2.00", "1.00", "2.00"] and re.search(r"\bb .*fast.* a$", said)
+    said = compare_seconds(names, [0.682] * 2, [0.885] * 2)
+    assert numbers(said) == ["0.682", "0.885", "1.30"] and re.search(r"\ba .*fast.* b$", said)
+    said = compare_seconds(names, [1.0, 1.2], [1.1, 0.9])
+    assert numbers(said) == ["1.10", "1.00"] and says(said, "spread")
+    said = compare_seconds(names, [1.0], [2.0])
+    assert numbers(said) == ["1.00", "2.00"] and not says(said, "spread")
+
+
+def numbers(sentence: str) -> list[str]:
+    return re.findall(r"[\d.]+", sentence)

@@ -10,6 +10,7 @@ conclude; another factor than 5 in Settings.collective_timeout, or the timeout i
 in process_group; name no pair in _stuck_rank, or always; pass no silence or no words on.
 """
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -24,6 +25,7 @@ from common.core.failures import Failure, PeerLost, Verdict
 from common.core.progress import CONNECTING, FINISHED, PHASES, PHASES_AFTER_A_STEP, Progress
 from common.core.world import World
 from common.settings.settings import Settings
+from tests.facts import says
 
 PATIENCE = 60
 
@@ -90,18 +92,24 @@ def cluster(monkeypatch) -> Cluster:
     return found
 
 
+@contextmanager
+def leaving(*facts: object) -> Iterator[None]:
+    """Around beats in which a rank leaves, with a sentence that says `facts`."""
+    with pytest.raises(Left) as left:
+        yield
+    assert says(left.value.args[0], *facts)
+
+
 def test_a_silent_rank_is_named_and_the_others_are_not(cluster):
     cluster.beat((0, 1), SILENCE_SECONDS - 1)
-    with pytest.raises(Left, match=r"rank 2 \(node2, pid 12\) stopped answering at epoch 1 "
-                                   r"iteration 5 \(forward\), last heard 6\.\d s ago"):
+    with leaving("rank 2 (node2, pid 12)", "epoch 1", "iteration 5", "forward", "6.0 s"):
         cluster.beat((0, 1), 2)
 
 
 def test_a_leader_that_is_silent_is_named_even_if_its_store_answers(cluster):
     """Under torchrun the agent serves the store."""
     cluster.beat((1, 2), SILENCE_SECONDS - 1)
-    with pytest.raises(Left, match=r"rank 0 \(node0, pid 10\) stopped answering at epoch 1 "
-                                   r"iteration 5 \(forward\), last heard 6\.\d s ago"):
+    with leaving("rank 0 (node0, pid 10)", "epoch 1", "iteration 5", "forward", "6.0 s"):
         cluster.beat((1, 2), 2)
 
 
@@ -117,7 +125,7 @@ def test_close_to_a_verdict_all_ranks_look_more_often(cluster):
 
 def test_after_a_broken_collective_a_shorter_silence_is_enough(cluster):
     cluster.watches[1].heartbeats.collective_failed = True
-    with pytest.raises(Left, match=r"rank 2 .* last heard 2\.\d s ago"):
+    with leaving("rank 2", "2.0 s"):
         cluster.beat((0, 1), 3)
 
 
@@ -125,7 +133,7 @@ def test_a_watch_that_is_starved_itself_is_slower_to_judge(cluster):
     for _ in range(6):
         cluster.beat((0, 1, 2), 1.5, every=1.5)
     cluster.beat((0, 1), SILENCE_SECONDS + 2, every=1.5)
-    with pytest.raises(Left, match="rank 2"):
+    with leaving("rank 2"):
         cluster.beat((0, 1), 10)
 
 
@@ -133,14 +141,14 @@ def test_time_that_a_rank_did_not_listen_is_no_silence_of_others(cluster):
     cluster.clock.now += 600  # suspended, with rank 2 the last to come back
     cluster.beat((0, 1), SILENCE_SECONDS / 2)
     cluster.beat((0, 1, 2), 1)
-    with pytest.raises(Left, match="rank 2"):  # and soon all is as it was
+    with leaving("rank 2"):  # and soon all is as it was
         cluster.beat((0, 1), 2 * SILENCE_SECONDS + 6)
 
 
 def test_the_rank_that_is_least_far_is_the_one_that_is_stuck(cluster):
     cluster.at(1, 1, 4, "update")
     cluster.beat((0, 1, 2), PATIENCE - 1)
-    with pytest.raises(Left, match=r"rank 1 .* is stuck at epoch 1 iteration 4 \(update\) for 60"):
+    with leaving("rank 1", "epoch 1", "iteration 4", "update", "60 s", "--timeout"):
         cluster.beat((0, 1, 2), 2)
 
 
@@ -152,7 +160,7 @@ def test_what_comes_later_is_no_sign_of_being_stuck(cluster, culprit, others):
     for rank, (*where, run) in enumerate((others, others, culprit)):
         cluster.at(rank, *where)
         cluster.places[rank].run = run
-    with pytest.raises(Left, match="rank 2 .* is stuck at epoch"):
+    with leaving("rank 2", "--timeout"):
         cluster.beat((0, 1, 2), 5 * PATIENCE + 1)
 
 
@@ -164,7 +172,7 @@ def test_some_places_have_more_time(cluster, epoch, phase, has_stepped, factor):
         cluster.at(rank, epoch, 0, phase, has_stepped)
     cluster.beat((0, 1, 2), (factor or 50) * PATIENCE - 1)
     if factor:
-        with pytest.raises(Left, match="rank 0 .* is stuck"):
+        with leaving("rank 0", "--timeout"):
             cluster.beat((0, 1, 2), 2)
 
 
@@ -172,14 +180,14 @@ def test_ranks_do_not_connect_to_each_other_for_ever(cluster):
     for rank in range(3):
         cluster.at(rank, 0, 0, CONNECTING, has_stepped=False)
     cluster.beat((0, 1, 2), 2 * PATIENCE - 1)
-    with pytest.raises(Left, match="all ranks wait for each other during connecting to the other"):
+    with leaving(CONNECTING, "network"):
         cluster.beat((0, 1, 2), 2)
 
 
 def test_where_all_wait_for_each_other_no_rank_is_blamed(cluster):
     for rank in range(3):
         cluster.at(rank, 1, 5, "sync")
-    with pytest.raises(Left, match="all ranks wait for each other .*: the network"):
+    with leaving("epoch 1", "iteration 5", "sync", "network"):
         cluster.beat((0, 1, 2), PATIENCE + 1)
 
 
@@ -257,15 +265,14 @@ def test_a_rank_that_may_wait_is_named_with_the_one_that_is_ahead(behind, phase,
     cluster.at(1, 1, 8, "sync")
     with pytest.raises(Left) as found:
         cluster.beat((0, 1, 2), PATIENCE + 1)
-    assert ("; it is behind rank 1 (node1, pid 11), which is at epoch 1 iteration 8 (sync): one of "
-            "the two waits for what the other does not send" in str(found.value)) == is_pair
-    assert f"rank 2 (node2, pid 12) is stuck at epoch 1 iteration 5 ({phase}) for 60 s" in str(
-        found.value) and "(--timeout allows more)" in str(found.value)
+    assert says(found.value, "rank 1 (node1, pid 11)", "iteration 8", "sync") == is_pair
+    assert says(found.value, "rank 2 (node2, pid 12)", "epoch 1", "iteration 5", phase, "60 s",
+                "--timeout")
 
 
 def test_a_script_has_words_and_a_silence_of_its_own(cluster):
     mine = Board(cluster.store, World(0, 3), longer="timeout=", deadline=cluster.clock.now - 1)
-    with pytest.raises(PeerLost, match="start the missing, or raise timeout="):
+    with pytest.raises(PeerLost, match="timeout="):
         mine.collect("the witness's start", 1, list)
     here = Watch(mine, lambda: cluster.store, PATIENCE, Stop(), Progress(), silence=20.0)
     place, names = Progress(1, 5, "update", has_stepped=True), ["rank 0"]
@@ -278,8 +285,9 @@ def test_a_script_has_words_and_a_silence_of_its_own(cluster):
             here._answers.silence()
         return str(here.heartbeats.lost_rank(names))
     assert listen(19, beats=False) == "None" and here._answers.silence() is None
-    assert "stopped answering" in listen(2, beats=False)
-    assert "(timeout= allows more)" in listen(PATIENCE, beats=True)
+    silent = listen(2, beats=False)
+    assert says(silent, "rank 0", "iteration 5") and "timeout=" not in silent
+    assert says(listen(PATIENCE, beats=True), "rank 0", "iteration 5", "timeout=")
 
 
 def test_the_leaders_store_may_be_silent_for_as_long(cluster):
