@@ -83,15 +83,15 @@ def matrix(size: int, **slow: float) -> list[list[float]]:
                  slow.get(f"pair{a}{b}", 1000)) for b in range(size)] for a in range(size)]
 
 
-@pytest.mark.parametrize("rates, ranks, rate", [
-    (matrix(4, from3=100, to3=100), [3], 100), (matrix(4, from1=94), [1], 94),
-    (matrix(4, to2=94), [2], 94), (matrix(4, pair13=94), [1, 3], 94),
-    (matrix(2, pair01=94), [0], 94),
+@pytest.mark.parametrize("rates, ranks, rate, direction", [
+    (matrix(4, from3=100, to3=100), [3], 100, ""), (matrix(4, from1=94), [1], 94, "send"),
+    (matrix(4, to2=94), [2], 94, "receiv"), (matrix(4, pair13=94), [1, 3], 94, ""),
+    (matrix(2, pair01=94), [0], 94, ""),
 ])
-def test_the_slow_link_is_named(rates, ranks, rate):
+def test_the_slow_link_is_named(rates, ranks, rate, direction):
     told = str(slow_link(findings(rates)))
     assert re.findall(r"\bnode(\d)\b", told) == [str(rank) for rank in ranks]
-    assert says(told, *(f"rank {rank}" for rank in ranks), f"{rate} Mbit/s")
+    assert says(told, *(f"rank {rank}" for rank in ranks), f"{rate} Mbit/s") and direction in told
 
 
 def test_links_that_differ_a_little_are_not_slow():
