@@ -48,11 +48,13 @@ def check_survivors(programs, victim: int, codes, expected: str) -> None:
             continue
         line, = error_lines(each.output())
         assert codes[rank] == 75, each.output()
-        sentences.add(line.partition(". ")[0])  # what follows is each rank's own
-        assert name in line and pid in line and expected in line
+        sentence = line.partition(". ")[0]  # what follows is each rank's own
+        sentences.add(sentence)
+        assert name in sentence and pid in sentence and expected in sentence
+        assert ("--timeout" in sentence) == (expected == "--timeout")
         assert re.search(r"\bEpoch_\S+\.pt\b", line)
         assert f"-R {rank}" in line and line.endswith("--resume auto")
-    if victim:  # without the leader each speaks for itself: the store went with it
+    if expected != "store":  # which went with the leader: each then speaks for itself
         assert len(sentences) <= 1, sentences
 
 
