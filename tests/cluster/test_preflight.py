@@ -104,7 +104,7 @@ def test_large_packets_that_are_lost(hosts, tmp_path):
     outcomes = preflight(hosts, tmp_path)
     hosts.run(3, f"iptables -D {drop}")
     check(outcomes, 75, "rank 1 on node1", "rank 3 on node3", "MTU")
-    assert measured(outcomes, 1, 3) == [True, False]
+    assert measured(outcomes, 1, 3) == [False, True]  # a trip is short
 
 
 def test_a_slow_link(hosts, tmp_path):

@@ -297,7 +297,7 @@ def test_a_failing_rank_ends_all(function, error, told):
 
 
 @pytest.mark.parametrize("flags, facts", [
-    (["--steps", "0"], ["--steps", 0, 1]), (["--sizes", "2,none"], ["--sizes", "none"]),
+    (["--steps", "0"], ["--steps", 1]), (["--sizes", "2,none"], ["--sizes", "none"]),
     (["--sizes", "0"], ["--sizes", 0, 1, 2]),
     (["--strategies", "gossip"], ["--strategies", "gossip"]),
     (["--batch-norm", "local"], ["--batch-norm", "local", "synchronised"]),
