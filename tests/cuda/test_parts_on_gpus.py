@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from common.settings.settings import SYNC_NAMES
+from tests.facts import says
 from tests.ranks import cluster, program, run_programs
 from tests.workload import SMALL, plant
 
@@ -41,14 +42,14 @@ def test_part_one_on_a_gpu_learns_what_it_learns_on_the_cpu(precision, tolerance
     for device in ("cpu", "cuda"):
         [outcome] = trained("PartOne", tmp_path / device, device, 1, *flags)
         assert outcome.code == 0, outcome.output
-    assert f"device {torch.device('cuda', 0)}" in outcome.output
+    assert says(outcome.output, torch.device("cuda", 0))
     on_gpu, on_cpu = (summary(tmp_path / device, "PartOne") for device in ("cuda", "cpu"))
     assert on_gpu["test_loss"] == pytest.approx(on_cpu["test_loss"], abs=tolerance)
 
 
 def test_part_three_with_one_rank_averages_over_nccl(tmp_path):
     [outcome] = trained("PartThree", tmp_path / "ddp", "cuda")
-    assert outcome.code == 0 and "backend nccl" in outcome.output, outcome.output
+    assert outcome.code == 0 and says(outcome.output, "nccl"), outcome.output
 
 
 @pytest.mark.skipif(GPUS < 2, reason=f"needs two GPUs, and there are {GPUS}")
@@ -60,6 +61,6 @@ def test_two_gpus_learn_what_two_cpus_learn(name, tmp_path):
         outcomes = trained(part, tmp_path / device, device, 2, *flags)
         assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
     folder = part if part == "PartThree" else f"{part}/{name}"
-    assert "backend nccl" in outcomes[0].output
+    assert says(outcomes[0].output, "nccl")
     assert summary(tmp_path / "cuda", folder)["test_loss"] == pytest.approx(
         summary(tmp_path / "cpu", folder)["test_loss"], abs=1e-9)

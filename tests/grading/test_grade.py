@@ -28,14 +28,15 @@ from studies.grading.mistakes import Check, mistakes
 from studies.grading.scenarios import BASIC, EVERYWHERE, PLAN
 from studies.grading.socket_bytes import SocketBytes, Traffic
 from studies.grading.stacks import innermost
+from tests.facts import says
 from tests.grading.table import RIGHT
 from tests.ranks import ranks
 
 TWO = {2: [BASIC]}
 BAD_FILES = {"missing": ("", "none.py"), "syntax": ("def mine(:", "SyntaxError"),
-             "other_name": ("def yours(): pass", "has no 'mine'; it has yours"),
+             "other_name": ("def yours(): pass", "yours"),
              "import_error": ("import nothing_like_it", "ModuleNotFoundError"),
-             "arguments": ("class mine:\n    def __init__(self, a): pass", "needs arguments"),
+             "arguments": ("class mine:\n    def __init__(self, a): pass", "arguments"),
              "tolerance": ("def mine(g): pass\nmine.tolerance = 3", "tolerance = 3")}
 STACKS = """Thread 0x1 (most recent call first):
   File "/usr/lib/threading.py", line 5 in wait
@@ -63,8 +64,8 @@ def test_the_command_grades_several_and_writes_both_files(tmp_path, monkeypatch,
         main()
     printed, told = capsys.readouterr()
     assert ended.value.code == 2
-    assert told.startswith("grading 2 strategies: at most 60 s each\n")
-    assert f"{RIGHT}:Flat: 7 scenarios on 2 ranks\n" in told
+    assert says(told.splitlines()[0], 2, "60 s")
+    assert any(says(line, f"{RIGHT}:Flat", 7, "2 ranks") for line in told.splitlines())
     assert "Flat: right\n" in printed and "gradients[0].no_such_thing" in printed
     assert "rank_under_test" not in printed  # the traceback has the user's lines alone
     right, wrong = json.loads((tmp_path / "new/j").read_text())
@@ -78,11 +79,11 @@ def test_the_command_grades_several_and_writes_both_files(tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_a_file_that_cannot_be_used(name, tmp_path):
-    text, told = BAD_FILES[name]
+    text, fact = BAD_FILES[name]
     place = written(tmp_path, text) if text else Place(tmp_path / "none.py", "mine")
     grade = grade_of(place, plan=TWO)
     assert grade.diagnosis is not None and grade.diagnosis.id == "unusable"
-    assert grade.exit_code == 2 and told in grade.diagnosis.sentence
+    assert grade.exit_code == 2 and says(grade.diagnosis.sentence, fact)
 
 
 def test_an_exception_tells_the_rank_and_the_users_lines(tmp_path):
@@ -91,8 +92,9 @@ def test_an_exception_tells_the_rank_and_the_users_lines(tmp_path):
             "        raise ValueError('out of paper')\n    dist.all_reduce(gradients[0])\n")
     grade = grade_of(written(tmp_path, text), plan=TWO)
     assert grade.exit_code == 2 and grade.diagnosis is not None and grade.diagnosis.rank == 1
-    assert "rank 1: mine.py, line 6: ValueError: out of paper" in grade.diagnosis.sentence
-    assert "step 3" in grade.diagnosis.sentence and "out of paper" in grade.diagnosis.trace
+    assert says(grade.diagnosis.sentence, "rank 1", "mine.py", "line 6", "step 3",
+                "ValueError: out of paper")
+    assert "out of paper" in grade.diagnosis.trace
 
 
 def test_no_line_of_a_traceback_looks_like_the_graders(tmp_path):
@@ -152,8 +154,9 @@ def test_what_comes_late_has_time_to_come():
 def test_a_stack_tells_the_users_line_and_the_call(tmp_path):
     file = written(tmp_path, "one\ndist.all_reduce(gradient)\n").file
     waiting = innermost(STACKS.format(file=file), 1, file)
-    assert str(waiting) == "rank 1 waits in line 2, `dist.all_reduce(gradient)`"
-    assert "outside" in str(innermost(STACKS.format(file="/elsewhere/x.py"), 1, file))
+    assert says(waiting, "rank 1", "line 2", "`dist.all_reduce(gradient)`")
+    elsewhere = innermost(STACKS.format(file="/elsewhere/x.py"), 1, file)
+    assert says(elsewhere, "rank 1") and not says(elsewhere, "line")
 
 
 def test_a_star_stands_for_several_files(tmp_path):
@@ -170,7 +173,7 @@ def test_a_missing_file_is_told_at_once(tmp_path, monkeypatch):
     there = written(tmp_path, "def mine(gradients): pass")
     monkeypatch.setattr(sys, "argv", ["grade.py", str(there), f"{tmp_path}/none.py:mine"])
     monkeypatch.setattr(grading, "grade_of", None)  # nothing is graded before
-    with pytest.raises(UsageError, match=r"there is no file .*/none\.py$") as error:
+    with pytest.raises(UsageError, match=r"/none\.py\b") as error:
         main()
     assert error.value.exit_code == 2
 
