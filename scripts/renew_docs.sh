@@ -17,7 +17,6 @@ KEPT=docs/results/renewed.txt
 NEW=outputs/renewed
 TRAINING="common/training.py common/arithmetic common/data common/model common/step PartTwo PartThree"
 SYNC="benchmarks/sync.py studies/choosing"
-GPU="benchmarks/gpu_check.py benchmarks/gpu_checks"
 EXAMPLE="docs/example/comparison* docs/example/page_* docs/example/trace_*"
 
 # name | what it needs | what shows it | its sources: what decides what is shown
@@ -39,7 +38,7 @@ peers | data quiet | docs/results/peers.json docs/one_node.md README.md | benchm
 accuracy | data quiet hours | docs/recipe.md | benchmarks/time_to_accuracy.py $TRAINING
 detection | quiet | docs/results/detection.json docs/faults.md README.md | benchmarks/detection.py common/cluster
 kills | hours | docs/results/kills.json docs/faults.md README.md | tests/faults/random_kills.py tests/faults/compared_runs.py common/run $TRAINING
-gpu | data gpu | docs/gpu.md docs/results/gpu_* | $GPU $TRAINING
+gpu | data gpu | docs/gpu.md docs/results/gpu_* | scripts/gpu_check.sh $TRAINING
 END
 }
 
@@ -178,7 +177,7 @@ renew_kills() {
         --json docs/results/kills.json
 }
 
-renew_gpu() {  # benchmarks/gpu_check.py
+renew_gpu() {
     DATA="$IMAGES" scripts/gpu_check.sh
 }
 
