@@ -24,6 +24,7 @@ from benchmarks.peer_loops.arithmetic import forward_flop, multiplications, step
 from benchmarks.peer_loops.job import Job, StepClock, peak_memory
 from benchmarks.peer_loops.project import TickingLoader
 from common.arithmetic.choice import use_fast_convolutions
+from common.core.failures import DataError
 from common.core.precision import Precision
 from common.model.vgg11 import VGG11
 from tests.ranks import ROOT, run_ranks
@@ -157,6 +158,7 @@ def test_the_literal_command(tmp_path):
 
 @pytest.mark.slow
 def test_a_turn_that_fails_ends_in_its_sentence():
-    options = Namespace(workload="digits-vgg11", data_dir=Path(), batch_size=400, steps=9)
-    with pytest.raises(peers.DataError, match="project-float32 ended with exit code 2.*too few"):
+    options = Namespace(workload="digits-vgg11", data_dir=Path(), batch_size=400, steps=9,
+                        device="cpu")
+    with pytest.raises(DataError, match="project-float32 ended with exit code 2.*too few"):
         peers.take_turn("project-float32", options)
