@@ -40,7 +40,6 @@ from common.options.flag_parser import SentenceParser
 
 WORKER = "benchmarks/peer_loops/worker.py"
 CEILING, COURSE = "ceiling", "course-float32"
-LIBRARIES = ("lightning",)
 MEMORY = {"cpu": "Peak memory counts the main process's resident set and the private pages of its "
                  "workers.",
           "cuda": "Peak memory is what tensors held on the GPU."}
@@ -49,12 +48,12 @@ ROWS = (COURSE, *(f"{name}-{precision}" for name in ("lightning", "lightning_com
 
 
 def installed(rows: list[str]) -> list[str]:
-    """The rows that can run here; prints which library is missing."""
-    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
-    for name in missing:
-        print(f"{name} is not installed, so its rows are dropped: {sys.executable} "
-              "-m pip install -r requirements-bench.txt", file=sys.stderr, flush=True)
-    return [row for row in rows if not row.startswith(tuple(missing))]
+    """The rows that can run here; says so where Lightning is missing."""
+    if importlib.util.find_spec("lightning"):
+        return rows
+    print(f"lightning is not installed, so its rows are dropped: {sys.executable} "
+          "-m pip install -r requirements-bench.txt", file=sys.stderr, flush=True)
+    return [row for row in rows if not row.startswith("lightning")]
 
 
 def take_turn(row: str, options: argparse.Namespace) -> dict:
@@ -143,13 +142,12 @@ def explanation(rounds: list[dict[str, dict]], options: argparse.Namespace, flop
     ceilings = {precision: max(turns[CEILING][precision] for turns in rounds) / 1e12
                 for precision in ("float32", "bf16")}
     here = rounds[0][CEILING]
-    libraries = "".join(f", {name} {version(name)}" for name in LIBRARIES
-                        if importlib.util.find_spec(name))
+    peer = f", lightning {version('lightning')}" if importlib.util.find_spec("lightning") else ""
     return (f"{options.rounds} rounds of {options.steps} steps, batch {options.batch_size}, "
             f"{options.workload}, {here['threads']} threads. A step is {flop / 1e9:.1f} GFLOP; the "
             f"fastest matrix product of any library did {ceilings['float32']:.2f} TFLOP/s in "
             f"float32 and {ceilings['bf16']:.2f} in bf16. Speed and memory are ratios to "
-            f"{COURSE}. {MEMORY[options.device]} {conditions()}{libraries}.")
+            f"{COURSE}. {MEMORY[options.device]} {conditions()}{peer}.")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

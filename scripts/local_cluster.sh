@@ -11,7 +11,7 @@ keep_command "$0" "$@"
 . "$(dirname "$0")/exit_code.sh"
 . "$(dirname "$0")/ranks_here.sh"
 . "$(dirname "$0")/environment.sh"
-needs_bash 5 1  # wait -n -p
+needs_bash 5 1  # wait -n -p, in ranks_here.sh
 [ -x "$PYTHON" ] || PYTHON=python3
 program="$ROOT/${2:-}"
 [ ! -f "$program/main.py" ] || program="$program/main.py"
