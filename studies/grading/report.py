@@ -25,8 +25,8 @@ def as_text(grade: Grade) -> str:
     lines.append(f"  {'correct':12}{passed(grade)} scenarios"
                  + (f", within the tolerance it declares ({grade.tolerance:g})"
                     if grade.tolerance else ""))
-    lines += [f"  {ranks_in_words(cost.world):12}{_sent(cost, grade.bound)}; "
-              f"{cost.slowdown:.2f} times the seconds of our all-reduce" for cost in grade.costs]
+    lines += [f"  {ranks_in_words(cost.world):12}{_sent(cost, grade.bound)}"
+              for cost in grade.costs]
     lines.append(f"  {'points':12}{points(grade):.1f} of {POINTS:.0f}")
     return "\n".join(lines)
 
@@ -62,7 +62,7 @@ def passed(grade: Grade) -> str:
 
 
 def points(grade: Grade) -> float:
-    """Points for correctness, and for bytes if there is a bound; seconds do not count."""
+    """Points for correctness, and for bytes if there is a bound."""
     for_bytes = _points_for_bytes(grade)
     return round((POINTS - for_bytes) * grade.correctness + for_bytes * grade.bytes_mark, 1)
 

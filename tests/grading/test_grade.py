@@ -141,9 +141,9 @@ class LateRanks:
     def ask(self, order):
         if order.is_settling:
             is_late = max(order.start, time.monotonic()) > self.returned + self.LATE
-            return [Settled([np.full(1, float(is_late))], 0.0)]
+            return [Settled([np.full(1, float(is_late))])]
         self.returned = time.monotonic()
-        return [Seen([np.zeros(1)], "", False, ([], [], []), False, 0.0)]
+        return [Seen([np.zeros(1)], "", False, ([], [], []), False)]
 
 
 def test_what_comes_late_has_time_to_come():
@@ -187,12 +187,12 @@ def grade(cost: Cost, bound: str) -> Grade:
     ("ring", 1500, 100), ("ring", 3000, 90), ("root", 3000, 100), ("root", 6000, 90),
     ("none", 9000, 100)])
 def test_points_for_bytes(bound, busiest, points):
-    cost = Cost(4, 1000, busiest, 6000, 1.0)
+    cost = Cost(4, 1000, busiest, 6000)
     assert report.points(grade(cost, bound)) == pytest.approx(points)
 
 
 def test_all_of_the_plan_must_be_run():
-    checks = [*grade(Cost(2, 1, 1, 1, 1), "none").checks]
+    checks = [*grade(Cost(2, 1, 1, 1), "none").checks]
     assert not mistakes(checks)
     found, = mistakes([*checks[:-1], checks[-1]._replace(was_run=False)])
     assert found.id == "time-limit"

@@ -37,7 +37,7 @@ def simulated(result: Result, scenario: Scenario = EQUAL, world: int = 3, sent: 
     for step in range(scenario.steps):
         looks = [seen([result(facts, step, rank, tensor) for tensor in range(len(facts.names))])
                  for rank in range(world)]
-        steps.append(SeenStep(looks, [Settled(each.gradients, 0.0) for each in looks],
+        steps.append(SeenStep(looks, [Settled(each.gradients) for each in looks],
                           [Traffic(sent, ENOUGH)] * world))
     return Outcome(scenario, world, steps, tolerance, SECRET)
 
@@ -50,7 +50,7 @@ def finding(outcome: Outcome) -> Finding | None:
 def seen(gradients: list[np.ndarray]) -> Seen:
     zeros = [np.zeros_like(each) for each in gradients]
     return Seen(list(gradients), "", False, (zeros, zeros, [-RATE * each for each in gradients]),
-                False, 0.0)
+                False)
 
 
 def mean(facts, step, rank, tensor):

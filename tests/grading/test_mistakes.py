@@ -68,7 +68,7 @@ def test_for_which_numbers_of_ranks_it_works():
     assert re.search(r"\b2\b.*\b3\b.*\b4\b", found[0].sentence)
 
 
-COST = Cost(2, 1000, 1000, 2000, 1.0)
+COST = Cost(2, 1000, 1000, 2000)
 
 
 def grade(*wrong, bound="ring", costs=(COST,), not_run=()):
@@ -90,7 +90,7 @@ def shown(text: str) -> None:
 
 
 @pytest.mark.parametrize("grades", [
-    [grade()], [grade((4, BASIC, "rank-left-waiting"))], [grade(costs=(Cost(2, 1, 3, 6, 1.0),))],
+    [grade()], [grade((4, BASIC, "rank-left-waiting"))], [grade(costs=(Cost(2, 1, 3, 6),))],
     [grade(*everywhere([BASIC], "raises", (2, 3, 4)),
            not_run={(world, each) for world in (2, 3, 4) for each in PLAN[world][1:]}, costs=())],
     [grade(), grade((3, NAN, "nan"), bound="none"), grade((4, LARGE, "forged"))]])
