@@ -15,6 +15,8 @@ from common.run.run import Run
 from common.run.run_log import RunLog
 from common.run.save_clock import SaveClock
 from common.run.saving import Checkpoints
+from common.run.sentinel import Sentinel
+from common.run.tracing import create_tracer
 from common.settings.settings import Settings
 from common.step.gradient_sync import GradientSync
 
@@ -67,7 +69,9 @@ def small_run(folder: Path, settings: Settings, node: Node, log: RunLog, model: 
               optimizer: torch.optim.Optimizer | None = None,
               gradient_sync: GradientSync | None = None, iterations: int = 1,
               clock: SaveClock | None = None) -> Run:
-    """A run without plan, sentinel and resume, as a loop of somebody else's has it."""
+    """A run whose replicas are not compared, as a loop of somebody else's has it."""
     return Run("", settings, node, model, optimizer or torch.optim.SGD(model.parameters(), 0.1),
                gradient_sync or GradientSync(), log,
-               Checkpoints(folder, node, log, clock=clock or SaveClock()), iterations)
+               Checkpoints(folder, node, log, clock=clock or SaveClock()), iterations,
+               Sentinel(model, None, node, every=0),
+               create_tracer(settings, iterations, folder, node, log))
