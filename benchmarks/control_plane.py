@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
-from benchmarks.control_plane_benchmark.ranks import LOST, Cluster, run_process
+from benchmarks.control_plane_benchmark.ranks import LOST, SharedCluster, run_process
 from common.cluster.program import run_program
 from common.core.failures import DataError
 from common.core.markdown import markdown_table
@@ -47,10 +47,10 @@ LONGEST_START, LONGEST_FAULT = 300.0, 60.0
 
 
 @contextlib.contextmanager
-def running(size: int, patience: float) -> Iterator[tuple[Cluster, list[Any], float]]:
+def running(size: int, patience: float) -> Iterator[tuple[SharedCluster, list[Any], float]]:
     """A cluster whose ranks have all joined: what it shares, its processes, seconds to start."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        cluster = Cluster(size, free.getsockname()[1], patience)
+        cluster = SharedCluster(size, free.getsockname()[1], patience)
     parts = [range(1), range(LOST, LOST + 1),
              *(range(first, min(size, first + RANKS_A_PROCESS))
                for first in range(LOST + 1, size, RANKS_A_PROCESS))]
@@ -76,7 +76,7 @@ def _wait(is_done: Callable[[], bool], seconds: float, otherwise: str) -> None:
         time.sleep(0.05)
 
 
-class Named(NamedTuple):
+class Detection(NamedTuple):
     """One run with one fault: seconds until the last rank has named the lost one, and to start.
 
     `false_alarms` counts the ranks that named another one, or named it before it was lost.
@@ -87,7 +87,7 @@ class Named(NamedTuple):
     false_alarms: int
 
 
-def name_lost(size: int, fault: str) -> Named:
+def name_lost(size: int, fault: str) -> Detection:
     patience = SHORT_PATIENCE if fault == "stuck" else PATIENCE
     with running(size, patience) as (cluster, processes, start_up):
         time.sleep(random.uniform(3, 4))
@@ -101,8 +101,8 @@ def name_lost(size: int, fault: str) -> Named:
         others = [rank for rank in range(size) if rank != LOST]
         _wait(lambda: all(cluster.ended[rank] for rank in others), LONGEST_FAULT,
               f"not all ranks named the {fault} one")
-        return Named(max(cluster.ended[rank] for rank in others) - begun, start_up,
-                     max(too_early, cluster.surprises.value))
+        return Detection(max(cluster.ended[rank] for rank in others) - begun, start_up,
+                         max(too_early, cluster.surprises.value))
 
 
 def quiet(size: int, seconds: float) -> dict[str, float]:

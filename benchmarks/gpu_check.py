@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.gpu_checks.report import hardware, write
-from benchmarks.gpu_checks.rows import Machine, Row, rows
-from benchmarks.gpu_checks.running import Outcome, run_row
+from benchmarks.gpu_checks.rows import GpuCheck, GpuMachine, rows
+from benchmarks.gpu_checks.running import GpuResult, run_row
 from common.cluster.devices import count_gpus
 from common.cluster.program import run_program
 from common.core.failures import UsageError
@@ -38,7 +38,7 @@ LIMITS_FOR = 10  # minutes, for which the rows' seconds are meant
 PRETENDING = {"TORCHDYNAMO_DISABLE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
-def check(table: Sequence[Row], minutes: float, is_pretended: bool = False) -> list[Outcome]:
+def check(table: Sequence[GpuCheck], minutes: float, is_pretended: bool = False) -> list[GpuResult]:
     """Runs every row, two at a time where nothing is measured, and returns how each ended."""
     deadline, longer = time.monotonic() + 60 * minutes, minutes / LIMITS_FOR
     environment = {}
@@ -46,7 +46,7 @@ def check(table: Sequence[Row], minutes: float, is_pretended: bool = False) -> l
         environment, longer = PRETENDING, 60.0
     with tempfile.TemporaryDirectory() as folder, \
             ThreadPoolExecutor(2 if is_pretended else 1) as pool:
-        def run(numbered: tuple[int, Row]) -> Outcome:
+        def run(numbered: tuple[int, GpuCheck]) -> GpuResult:
             number, row = numbered
             outcome = run_row(row, Path(folder) / str(number), longer, deadline, environment)
             print(f"{row.name}: {outcome.how} {outcome.last}", file=sys.stderr, flush=True)
@@ -71,7 +71,7 @@ def main() -> None:
     options = parser.parse_args()
     if not (count_gpus() or options.pretend):
         raise UsageError("there is no GPU here; --pretend goes through the same steps on the CPU")
-    machine = Machine(0 if options.pretend else count_gpus(), options.data_dir.expanduser(),
+    machine = GpuMachine(0 if options.pretend else count_gpus(), options.data_dir.expanduser(),
                       options.pretend)
     outcomes, facts = check(rows(machine), options.minutes, options.pretend), hardware()
     path = options.output or result_path(facts, options.pretend)

@@ -9,7 +9,7 @@ from torch import nn
 from common.cluster.node import Node
 from common.data.augment import Augment
 from common.data.dataset import ArrayDataset
-from common.data.epoch_plan import EpochPlan, share_of
+from common.data.epoch_plan import EpochPlan, shard_range
 from common.data.loaders import InMemoryLoader
 from common.run.run import Run
 from common.run.run_log import RunLog
@@ -55,7 +55,7 @@ def small_loader(rank: int, world_size: int, samples: int = 45, batch_size: int 
     plan = EpochPlan(samples, batch_size, seed=3)
     precision = "float64" if dtype == torch.float64 else "float32"
     augment = Augment(Settings(crop_padding=1, precision=precision), (0.5,) * 3, (0.25,) * 3, True)
-    return InMemoryLoader(small_dataset(samples), plan, augment, share_of(rank, world_size))
+    return InMemoryLoader(small_dataset(samples), plan, augment, shard_range(rank, world_size))
 
 
 def small_model(dtype: torch.dtype = torch.float64,

@@ -39,7 +39,7 @@ REQUESTS = {"get": 2, "multi_get": 2}
 
 
 @dataclass
-class Cluster:
+class SharedCluster:
     """Memory shared by a cluster's processes, with a place for each rank; times are monotonic.
 
     `port` is the store's, `patience` the ranks' --timeout. A rank notes when it has `joined`, and
@@ -60,7 +60,7 @@ class Cluster:
 class CountingStore:
     """A store that counts the keys it is asked for."""
 
-    def __init__(self, store: Any, cluster: Cluster, rank: int) -> None:
+    def __init__(self, store: Any, cluster: SharedCluster, rank: int) -> None:
         self._store, self._cluster, self._rank = store, cluster, rank
 
     def __getattr__(self, name: str) -> Any:
@@ -73,7 +73,7 @@ class CountingStore:
         return call
 
 
-def run_process(cluster: Cluster, ranks: range) -> None:
+def run_process(cluster: SharedCluster, ranks: range) -> None:
     """Runs these ranks in a process, which must be killed at the end."""
     if 0 in ranks:  # a real leader does not share its cores with the other ranks
         os.setsid()  # Linux shares the cores out by session first
@@ -98,7 +98,7 @@ def run_process(cluster: Cluster, ranks: range) -> None:
     threading.Event().wait()
 
 
-def _use_in_threads(cluster: Cluster) -> None:
+def _use_in_threads(cluster: SharedCluster) -> None:
     """Counts requests to the store, and ends ranks instead of the process."""
     connect, open_store = rendezvous.connect_store, rendezvous.open_store
 
@@ -121,7 +121,7 @@ def _use_in_threads(cluster: Cluster) -> None:
     Watch._end_process = end_rank  # type: ignore[method-assign, assignment]
 
 
-def _live(cluster: Cluster, rank: int) -> None:
+def _live(cluster: SharedCluster, rank: int) -> None:
     world = World(rank, cluster.size, "127.0.0.1", cluster.port, "flags")
     settings = Settings(workload="none", timeout=cluster.patience)
     progress, stop = Progress(), Stop()
@@ -133,7 +133,7 @@ def _live(cluster: Cluster, rank: int) -> None:
         _step(cluster, rank, progress)
 
 
-def _step(cluster: Cluster, rank: int, progress: Progress) -> None:
+def _step(cluster: SharedCluster, rank: int, progress: Progress) -> None:
     """Passes from step to step, until the rank is lost or a verdict ends it.
 
     A neighbour of a killed rank sees its connection break.

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.gpu_checks.running import Outcome
+from benchmarks.gpu_checks.running import GpuResult
 from common.core.markdown import markdown_table
 from common.core.provenance import conditions
 
@@ -25,7 +25,7 @@ def hardware() -> dict[str, str]:
             "cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
 
 
-def write(outcomes: Sequence[Outcome], path: Path, facts: dict[str, str]) -> str:
+def write(outcomes: Sequence[GpuResult], path: Path, facts: dict[str, str]) -> str:
     """Writes `path` as .json and as .md, and returns the latter's text."""
     steps = [{"name": each.row.name, "command": " ".join(each.row.command), "how": each.how,
               "seconds": round(each.seconds, 1), "last_line": each.last, "found": each.found}
@@ -39,7 +39,7 @@ def write(outcomes: Sequence[Outcome], path: Path, facts: dict[str, str]) -> str
     return text
 
 
-def _steps(outcomes: Sequence[Outcome]) -> str:
+def _steps(outcomes: Sequence[GpuResult]) -> str:
     return markdown_table(("step", "outcome", "last line", "seconds"), [
         (each.row.name, each.how, each.last.replace("|", "/")[:100], f"{each.seconds:.0f}")
         for each in outcomes], texts=3)
@@ -76,7 +76,7 @@ def _ratios(turns: dict[str, dict]) -> str:
                           rows)
 
 
-def _runs(outcomes: Sequence[Outcome]) -> str:
+def _runs(outcomes: Sequence[GpuResult]) -> str:
     rows = []
     for each in outcomes:
         for name, found in each.found.items():

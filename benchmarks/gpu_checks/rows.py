@@ -21,7 +21,7 @@ LONG_RECIPE = ("--epochs", "37", "--crop-padding", "4", "--cutout", "8")
 
 
 @dataclass(frozen=True)
-class Row:
+class GpuCheck:
     """A step: `lacking` says why it cannot be taken here; "" if it can."""
 
     name: str
@@ -31,7 +31,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Machine:
+class GpuMachine:
     """The machine that rows depend on. Pretended, every row is tiny and computes on the CPU."""
 
     gpus: int
@@ -56,21 +56,21 @@ class Machine:
                 "--epochs", "1000", "--max-iterations", str(iterations))
 
 
-def rows(machine: Machine) -> list[Row]:
+def rows(machine: GpuMachine) -> list[GpuCheck]:
     """All steps, the longest last: too few minutes cut off the end."""
     tests = (sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "tests/cuda")
-    return [Row("tests/cuda", tests, 60, "" if machine.gpus else "they need a GPU"),
+    return [GpuCheck("tests/cuda", tests, 60, "" if machine.gpus else "they need a GPU"),
             *_speeds(machine), *_proofs(machine), *_ranks(machine), *_recipes(machine)]
 
 
-def _speeds(machine: Machine) -> list[Row]:
+def _speeds(machine: GpuMachine) -> list[GpuCheck]:
     workload = "cifar10-vgg11" if machine.has_images else "digits-vgg11"
     sizes = (("--workload", "digits-vgg11", "--batch-size", "2", "--steps", "1")
              if machine.is_pretended else
              ("--workload", workload, "--data-dir", str(machine.data_dir), "--batch-size", "256",
               "--steps", "60" if machine.has_images else "2"))
     no_lightning = "" if importlib.util.find_spec("lightning") else "Lightning is not installed"
-    return [Row(name, (sys.executable, "benchmarks/gpu_checks/speeds.py", "--device",
+    return [GpuCheck(name, (sys.executable, "benchmarks/gpu_checks/speeds.py", "--device",
                        machine.device, *sizes, "--output", f"{FOLDER}/speeds.json", "--turns",
                        *(_one_a_loop(turns) if machine.is_pretended else turns)),
                 60, no_lightning if "Lightning" in name else "")
@@ -82,7 +82,7 @@ def _one_a_loop(turns: Sequence[str]) -> list[str]:
     return list({turn.partition("-")[0]: turn for turn in reversed(turns)}.values())
 
 
-def _proofs(machine: Machine) -> list[Row]:
+def _proofs(machine: GpuMachine) -> list[GpuCheck]:
     steps, samples, batch = ("1", "16", "8") if machine.is_pretended else ("10", "130", "35")
     prove = (sys.executable, "scripts/prove.py", "--device", machine.device, "--workload",
              "spiral-mlp" if machine.is_pretended else "digits-vgg11", "--sizes", "1,2",
@@ -90,14 +90,15 @@ def _proofs(machine: Machine) -> list[Row]:
     strategies = "all-reduce" if machine.is_pretended else "gather-scatter,all-reduce,ddp"
     resume = (sys.executable, "benchmarks/gpu_checks/resume.py", FOLDER,
               *machine.flags(300, 60), "--checkpoint-every", "20")
-    return [Row("proof in float64", (*prove, "--precisions", "float64", "--strategies",
-                                     strategies), 50),
-            Row("bits of virtual nodes", (*prove, "--bits", "--virtual-nodes", "4", "--precisions",
-                                          "float32", "--strategies", "all-reduce"), 40),
-            Row("kill and resume", resume, 40)]
+    return [GpuCheck("proof in float64", (*prove, "--precisions", "float64", "--strategies",
+                                          strategies), 50),
+            GpuCheck("bits of virtual nodes", (*prove, "--bits", "--virtual-nodes", "4",
+                                               "--precisions", "float32", "--strategies",
+                                               "all-reduce"), 40),
+            GpuCheck("kill and resume", resume, 40)]
 
 
-def _ranks(machine: Machine) -> list[Row]:
+def _ranks(machine: GpuMachine) -> list[GpuCheck]:
     """Two ranks: on one GPU over gloo, and each on its own over NCCL."""
     lacking = "" if machine.gpus > 1 else f"NCCL needs two GPUs, and there are {machine.gpus}"
     cluster = ("scripts/local_cluster.sh", "2")
@@ -106,18 +107,18 @@ def _ranks(machine: Machine) -> list[Row]:
     shared = ("env", f"CUDA_VISIBLE_DEVICES={first}", *cluster)
     averaged = "gather-scatter,all-reduce"
     return [
-        Row("2 ranks on one GPU: PartTwo", (*shared, "PartTwo", *flags, "--backend", "gloo",
-                                            "--sync", averaged), 30),
-        Row("2 ranks on one GPU: PartThree", (*shared, "PartThree", *flags, "--backend", "gloo"),
-            30),
-        Row("2 GPUs over NCCL: PartTwo", (*cluster, "PartTwo", *flags, "--backend", "nccl",
-                                          "--sync", f"{averaged},overlapped-all-reduce"), 40,
-            lacking),
-        Row("2 GPUs over NCCL: PartThree", (*cluster, "PartThree", *flags, "--backend", "nccl"),
-            30, lacking)]
+        GpuCheck("2 ranks on one GPU: PartTwo", (*shared, "PartTwo", *flags, "--backend", "gloo",
+                                                 "--sync", averaged), 30),
+        GpuCheck("2 ranks on one GPU: PartThree", (*shared, "PartThree", *flags,
+                                                   "--backend", "gloo"), 30),
+        GpuCheck("2 GPUs over NCCL: PartTwo", (*cluster, "PartTwo", *flags, "--backend", "nccl",
+                                               "--sync", f"{averaged},overlapped-all-reduce"), 40,
+                 lacking),
+        GpuCheck("2 GPUs over NCCL: PartThree", (*cluster, "PartThree", *flags,
+                                                 "--backend", "nccl"), 30, lacking)]
 
 
-def _recipes(machine: Machine) -> list[Row]:
+def _recipes(machine: GpuMachine) -> list[GpuCheck]:
     """The recipe for 90 %, and the longer one for 92.8 %, of the test images."""
     lacking = "" if machine.is_pretended or machine.has_images else (
         f"{machine.data_dir} does not hold CIFAR-10")
@@ -126,5 +127,5 @@ def _recipes(machine: Machine) -> list[Row]:
     flags = machine.flags(0) if machine.is_pretended else recipe
     train = (sys.executable, "PartOne/main.py", *flags, "--output-dir", FOLDER)
     longer = () if machine.is_pretended else LONG_RECIPE
-    return [Row("recipe for 90 %", train, 60, lacking),
-            Row("recipe for 92.8 %", (*train, *longer), 240, lacking)]
+    return [GpuCheck("recipe for 90 %", train, 60, lacking),
+            GpuCheck("recipe for 92.8 %", (*train, *longer), 240, lacking)]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.gpu_checks.rows import FOLDER, Row
+from benchmarks.gpu_checks.rows import FOLDER, GpuCheck
 from common.core.events import read_events
 from common.core.provenance import ROOT
 
@@ -23,7 +23,7 @@ KEPT = ("test_accuracy", "mirrored_test_accuracy", "images_per_second", "bytes_p
 
 
 @dataclass(frozen=True)
-class Outcome:
+class GpuResult:
     """The end of a row: "passed", "failed (1)", "stopped after 60 s", "not here" and why.
 
     Tests of which none ran are "all skipped", and no more passed than a command that failed.
@@ -31,7 +31,7 @@ class Outcome:
     `last` is the last line it printed, `found` what it measured: turns by name, runs by folder.
     """
 
-    row: Row
+    row: GpuCheck
     how: str
     seconds: float = 0.0
     last: str = ""
@@ -42,15 +42,15 @@ class Outcome:
         return self.how not in (PASSED, NOT_HERE)
 
 
-def run_row(row: Row, folder: Path, longer: float, deadline: float,
-            environment: dict[str, str]) -> Outcome:
+def run_row(row: GpuCheck, folder: Path, longer: float, deadline: float,
+            environment: dict[str, str]) -> GpuResult:
     """Runs a row's command for at most `longer` times its seconds, and not past the deadline.
 
     `deadline` is of time.monotonic(). No process of its session outlives the call.
     """
     left = deadline - time.monotonic()
     if row.lacking or left <= 0:
-        return Outcome(row, NOT_HERE if row.lacking else CUT_OFF, last=row.lacking)
+        return GpuResult(row, NOT_HERE if row.lacking else CUT_OFF, last=row.lacking)
     folder.mkdir(parents=True)
     command = [word.replace(FOLDER, str(folder)) for word in row.command]
     limit, begun = min(longer * row.seconds, left), time.monotonic()
@@ -59,7 +59,7 @@ def run_row(row: Row, folder: Path, longer: float, deadline: float,
     last = _last_line(folder / "output.txt")
     if how == PASSED and NOTHING_RAN.fullmatch(last):
         how = SKIPPED
-    return Outcome(row, how, time.monotonic() - begun, last, measured(folder))
+    return GpuResult(row, how, time.monotonic() - begun, last, measured(folder))
 
 
 def _ended(command: Sequence[str], limit: float, environment: dict[str, str], output) -> str:

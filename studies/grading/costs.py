@@ -14,7 +14,7 @@ INSTANT = 1e-9  # seconds
 SLACK = 1.1  # for headers, and what connections exchange
 
 
-class Cost(NamedTuple):
+class SyncCost(NamedTuple):
     """The cost on `world` ranks: bytes of the gradient, of the busiest rank and of all together.
 
     Bytes are medians over steps. `slowdown` is the time of backward and averaging on the slowest
@@ -37,19 +37,19 @@ class Cost(NamedTuple):
                    self.together / (2 * others * self.gradient))
 
 
-def costs(outcomes: Sequence[Outcome]) -> list[Cost]:
+def costs(outcomes: Sequence[Outcome]) -> list[SyncCost]:
     """The costs on each number of ranks, from two, whose timed scenario ended without trouble."""
     return [_cost(each) for each in outcomes
             if each.scenario.is_timed and each.world > 1 and each.trouble is None]
 
 
-def _cost(outcome: Outcome) -> Cost:
+def _cost(outcome: Outcome) -> SyncCost:
     sent = [[each.sent for each in step.traffic] for step in outcome.steps]
-    return Cost(outcome.world, _gradient_bytes(outcome.scenario), int(median(map(max, sent))),
-                int(median(map(sum, sent))),
-                min(max(seen.seconds for seen in step.seen) for step in outcome.steps)
-                / max(INSTANT, min(max(each.our_seconds for each in step.settled)
-                                   for step in outcome.steps)))
+    return SyncCost(outcome.world, _gradient_bytes(outcome.scenario), int(median(map(max, sent))),
+                    int(median(map(sum, sent))),
+                    min(max(seen.seconds for seen in step.seen) for step in outcome.steps)
+                    / max(INSTANT, min(max(each.our_seconds for each in step.settled)
+                                       for step in outcome.steps)))
 
 
 def least_bytes(outcome: Outcome) -> int:
@@ -66,7 +66,7 @@ def _gradient_bytes(scenario: Scenario) -> int:
     return 8 * sum(prod(shape) for name, shape in scenario.shapes if name not in scenario.unused)
 
 
-def too_many_bytes(every: Sequence[Cost], bound: str) -> list[Finding]:
+def too_many_bytes(every: Sequence[SyncCost], bound: str) -> list[Finding]:
     """A finding for the smallest number of ranks that sends more than `bound` allows, or none."""
     return [Finding("too-many-bytes", "more bytes are sent than the task allows: with "
                     f"{cost.world} ranks the busiest sends {cost.busiest:,} bytes in a step "

@@ -15,19 +15,19 @@ from pathlib import Path
 
 from benchmarks.gpu_check import check
 from benchmarks.gpu_checks.report import write
-from benchmarks.gpu_checks.rows import Machine, Row, rows
-from benchmarks.gpu_checks.running import Outcome
+from benchmarks.gpu_checks.rows import GpuCheck, GpuMachine, rows
+from benchmarks.gpu_checks.running import GpuResult
 from common.options.command_line import parse_command_line
 from scripts import prove
 from tests.ranks import ROOT
 
 
-def python(name: str, code: str, seconds: float = 60) -> Row:
-    return Row(name, (sys.executable, "-c", code), seconds)
+def python(name: str, code: str, seconds: float = 60) -> GpuCheck:
+    return GpuCheck(name, (sys.executable, "-c", code), seconds)
 
 
 TABLE = [python("fails", "print('this went wrong'); raise SystemExit(3)"),
-         Row("is no program", ("no-such-program",), 60),
+         GpuCheck("is no program", ("no-such-program",), 60),
          python("hangs", "import subprocess, sys; print('on the way', flush=True);"
                 "subprocess.run(['sleep', '7654'])", 1),
          replace(python("cannot be", "raise SystemExit(4)"), lacking="no GPU"),
@@ -60,7 +60,7 @@ def test_the_fastest_of_each_precision_are_compared(tmp_path):
     found = {name: {"images_per_second": speed, "settings": "eager"}
              for name, speed in speeds.items()}
     found["lightning-bf16"] = {"failed": "no memory"}
-    text = write([Outcome(replace(TABLE[-1], name="speed"), "passed", 1, "", found)],
+    text = write([GpuResult(replace(TABLE[-1], name="speed"), "passed", 1, "", found)],
                  tmp_path / "gpu_x", {})
     assert "| float32 | 1.20 | 0.75 |" in text
     assert "| tf32 |  |  |" in text and "| bf16 |  |  |" in text
@@ -80,7 +80,7 @@ def test_pretended_every_row_runs_to_its_end():
     steps = json.loads(path.read_text())["steps"]
     assert ROOT not in path.parents
     assert [step["name"] for step in steps] == [
-        row.name for row in rows(Machine(0, Path(), is_pretended=True))]
+        row.name for row in rows(GpuMachine(0, Path(), is_pretended=True))]
     assert done.returncode == 0 and {step["how"] for step in steps} <= {"passed", "not here"}, (
         done.stdout)
     assert sum(step["how"] == "not here" for step in steps) <= 4  # tests, NCCL twice, Lightning
@@ -93,7 +93,7 @@ def test_pretended_every_row_runs_to_its_end():
 def test_the_flags_of_a_gpus_rows_are_the_programs(tmp_path):
     """Pretended rows have other flags, so a run on a CPU does not try these."""
     parsed = []
-    for row in rows(Machine(2, tmp_path)):
+    for row in rows(GpuMachine(2, tmp_path)):
         words = [word.replace("{folder}", str(tmp_path)) for word in row.command]
         for number, word in enumerate(words):
             part, rest = word.removesuffix("/main.py"), words[number + 1:]

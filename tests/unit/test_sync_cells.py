@@ -38,7 +38,7 @@ DEVICES = """Inter-|   Receive                                                | 
 """
 
 
-class Named:
+class Unmeasured:
     """A contestant that is not needed to measure."""
 
     gradient_bytes = [4, 8]
@@ -56,7 +56,7 @@ def turn(seconds: float, sent: int, ready=()) -> dict:
 
 
 def test_a_step_is_as_long_as_its_slowest_rank_takes():
-    found = measured_cell(2, [Named(COMPUTE_ONLY), Named("all-reduce")], [
+    found = measured_cell(2, [Unmeasured(COMPUTE_ONLY), Unmeasured("all-reduce")], [
         [[turn(1.0, 0, (0.5, 0.1)), turn(3.0, 0, (0.5, 0.1))],
          [turn(2.0, 0, (0.7, 0.3)), turn(4.0, 0, (0.7, 0.3))]],
         [[turn(2.0, 100), turn(6.0, 300)]] * 2])
