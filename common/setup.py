@@ -16,7 +16,7 @@ from common.core.failures import DataError, UsageError
 from common.core.metrics import ACCURACY
 from common.core.precision import Precision
 from common.data.dataset import Dataset, as_dataset, require_labels
-from common.data.epoch_plan import EpochPlan, share_of, validation_split
+from common.data.epoch_plan import EpochPlan, shard_range, validation_split
 from common.data.loaders import InMemoryLoader, WorkerLoader
 from common.data.resident import on_device
 from common.evaluation import EVALUATION_BATCH
@@ -103,13 +103,13 @@ def create_loader(settings: Settings, dataset: Dataset,
     augment = create_augment(settings)
     augment.require_images(dataset.take([0])[0], complete({"workload": settings.workload,
                                                            "recipe": settings.recipe}))
-    share = share_of(node.world.rank, node.world.size, settings.virtual_nodes)
-    _require_a_sample_for_each(plan, share.of,
+    shards = shard_range(node.world.rank, node.world.size, settings.virtual_nodes)
+    _require_a_sample_for_each(plan, shards.of,
                                "virtual nodes" if settings.virtual_nodes else "ranks")
     choice = settings.loader
     if choice.name == "memory":
-        return InMemoryLoader(on_device(dataset, node.device), plan, augment, share, node.device)
-    return WorkerLoader(InMemoryLoader(dataset, plan, augment, share, node.device), choice.workers)
+        return InMemoryLoader(on_device(dataset, node.device), plan, augment, shards, node.device)
+    return WorkerLoader(InMemoryLoader(dataset, plan, augment, shards, node.device), choice.workers)
 
 
 def _require_a_sample_for_each(plan: EpochPlan, nodes: int, kind: str) -> None:

@@ -189,7 +189,7 @@ def prove_bits(options: argparse.Namespace, settings: Settings) -> bool:
               if name in options.strategies}
     with tempfile.TemporaryDirectory() as folder:
         problem = Problem(settings, options.samples)
-        reference = bits.Reference.create(problem, Path(folder) / "reference.pt")
+        reference = bits.BitReference.create(problem, Path(folder) / "reference.pt")
         print(bits.title(reference), flush=True)
         cases = []
         for case in bits.compared(reference, chosen, options.sizes):

@@ -32,7 +32,7 @@ from common.reporting import (
 from common.reporting.picture import Picture, pictures_of
 from common.reporting.recorded_run import RecordedRun
 from common.reporting.run_findings import as_sentences, causes_of_differences, short, summary
-from common.reporting.run_state import State, state_of, tally
+from common.reporting.run_state import RunState, state_of, tally
 from common.reporting.tables import Proof, Runs, Table
 from common.reporting.timeline import timeline
 from common.reporting.travel import figure as travel_figure
@@ -71,7 +71,7 @@ class Page:
     summary: list[str]
     sections: list[Section]
     timing: Table
-    progress: list[State]
+    progress: list[RunState]
 
     @classmethod
     def of(cls, runs: list[RecordedRun], files: list[Path]) -> "Page":

@@ -17,7 +17,7 @@ RECENT = 20  # iterations that loss, speed and phase are taken from
 PATIENCE = 60.0  # seconds of silence, or ten iterations if that is longer
 
 
-class State(NamedTuple):
+class RunState(NamedTuple):
     """The state of a run in `words`, with the exit code for it, and its progress.
 
     Of `last` iterations `done` are; `speed` has recent loss, speed and phase. A run that is neither
@@ -47,7 +47,7 @@ class State(NamedTuple):
         return f"{100 * self.done / self.last:.0f} %"
 
 
-def state_of(run: RecordedRun, now: float) -> State:
+def state_of(run: RecordedRun, now: float) -> RunState:
     """The state of a run; `now` is a time.time() value."""
     steps = [row[0] for row in run.steps.values() if 0 in row]
     recent, place = steps[-RECENT:], steps[-1]
@@ -57,12 +57,13 @@ def state_of(run: RecordedRun, now: float) -> State:
     done = (place["epoch"] - 1) * per_epoch + place["iteration"] + 1
     words, code, is_running = _life(run, now, usual)
     left = f", {duration(usual * (last - done))} left" if is_running else ""
-    return State(f"{run.name} on {run.ranks} rank{'s' * (run.ranks > 1)}", words, code, is_running,
-                 f"epoch {place['epoch']} of {run.settings['epochs']}, iteration {done} of {last} "
-                 f"({100 * done / last:.0f} %){left}", done, last, _speed(run, recent, usual))
+    return RunState(
+        f"{run.name} on {run.ranks} rank{'s' * (run.ranks > 1)}", words, code, is_running,
+        f"epoch {place['epoch']} of {run.settings['epochs']}, iteration {done} of {last} "
+        f"({100 * done / last:.0f} %){left}", done, last, _speed(run, recent, usual))
 
 
-def tally(states: Iterable[State]) -> str:
+def tally(states: Iterable[RunState]) -> str:
     """Counts the runs in each condition: "3 finished, 1 running"; "finished" if all are."""
     counts = Counter(state.condition for state in states)
     return next(iter(counts)) if len(counts) == 1 else ", ".join(

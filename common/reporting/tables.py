@@ -13,7 +13,7 @@ from common.reporting.figures import label
 from common.reporting.proof_findings import best_table, claim
 from common.reporting.recorded_run import RecordedRun, short
 from common.reporting.run_findings import MEGABYTE, base_of, timed
-from common.reporting.travel import Interval, in_words, unit_of
+from common.reporting.travel import ComputeSpan, in_words, unit_of
 from common.reporting.waiting import waits
 
 Runs = Sequence[RecordedRun]
@@ -142,7 +142,7 @@ def waiting(runs: Runs) -> Table:
                  ("rank", "own work", "waits at least", "for"), rows)
 
 
-def travel(intervals: Sequence[Interval], name: str) -> Table:
+def travel(intervals: Sequence[ComputeSpan], name: str) -> Table:
     """The table of one traced step: bytes made ready and sent during each computation."""
     unit, size = unit_of(intervals)
     return Table(f"{name}: what rank 0 computes in its last traced step, and the bytes that it "

@@ -20,8 +20,6 @@ from common.cluster.ending import resume_command
 from common.cluster.node import Node
 from common.core.collectives import broadcast_bytes, gather_bytes
 from common.core.failures import CheckpointError, UsageError, writing
-from common.core.metrics import Totals
-from common.core.progress import Position
 from common.data.dataset import form_of
 from common.data.epoch_plan import EpochPlan
 from common.data.loaders import InMemoryLoader, WorkerLoader
@@ -35,7 +33,7 @@ from common.run.run_folder import hold_folder, keep_settings, prepare_folder, wr
 from common.run.run_log import RunLog
 from common.run.save_clock import SaveClock
 from common.run.saving import Checkpoints
-from common.run.state import State
+from common.run.sentinel import Sentinel
 from common.run.tracing import create_tracer
 from common.run.trackers import create_tracker
 from common.settings.resume import Resume
@@ -48,14 +46,15 @@ from common.step.gradient_sync import GradientSync
 @contextmanager
 def open_run(part: str, strategy: str, settings: Settings, node: Node,
              loader: InMemoryLoader | WorkerLoader, model: nn.Module, optimizer: Optimizer,
-             gradient_sync: GradientSync) -> Iterator[Run]:
+             gradient_sync: GradientSync,
+             saving: type[Checkpoints] = Checkpoints) -> Iterator[Run]:
     """Opens the folder of a part's run, as --resume says: fresh, resumed, or replaced.
 
-    Resuming restores `model`, `optimizer` and the state of `gradient_sync`, in place. Every rank
-    must enter. Raises UsageError when the folder holds a run and must not be touched, or when
-    settings or data have changed; CheckpointError when nothing sound is left to resume from;
-    NonFiniteLoss for a NotFinite within. A dry run does all this in a temporary folder, after it
-    has looked at the real one.
+    Resuming restores `model`, `optimizer` and the state of `gradient_sync`, in place; `saving`
+    writes the checkpoints. Every rank must enter. Raises UsageError when the folder holds a run and
+    must not be touched, or when settings or data have changed; CheckpointError when nothing sound
+    is left to resume from; NonFiniteLoss for a NotFinite within. A dry run does all this in a
+    temporary folder, after it has looked at the real one.
     """
     name = run_name(part, strategy)
     refuse_other_run(settings.output_dir / name, settings, node.world)
@@ -73,10 +72,12 @@ def open_run(part: str, strategy: str, settings: Settings, node: Node,
         lock = stack.enter_context(FolderLock(folder, node.world.rank, node.whose))
         warnings = hold_folder(folder, lock, node, conditions["code"])
         refuse_other_run(folder, settings, node.world)  # one that ended while this one waited
-        checkpoints = Checkpoints(folder / "checkpoints", node, log, constants, every.iterations,
-                                  SaveClock(name, every.minutes, node))
+        checkpoints = saving(folder / "checkpoints", node, log, constants, every.iterations,
+                             SaveClock(name, every.minutes, node))
         run = Run(name, settings, node, model, optimizer, gradient_sync, log, checkpoints,
-                  loader.plan.iterations, loader.plan)
+                  loader.plan.iterations,
+                  Sentinel(model, loader.plan, node, settings.check_every, settings.virtual_nodes),
+                  create_tracer(settings, loader.plan.iterations, folder, node, log))
         log.when_lost = partial(write_anew, run, lock)
         remarks = warnings + _begin(run) + _remarks_on(loader.plan)
         stack.enter_context(_logged(run, remarks))
@@ -116,12 +117,7 @@ def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
             contents, source, run.iterations_per_epoch)}
     checkpoint_file.restore(contents, source, run.model, run.optimizer)
     remarks += _restore_ranks(contents.get("rank_state", []), run.gradient_sync.state(), run.node)
-    validated = contents.get("validation_losses", []) if settings.validation.fraction else []
-    totals = contents.get("totals")
-    run.state = State(Position(*contents["position"]),  # on the leader, for all ranks
-                      Totals.from_json(totals) if totals and run.node.world.is_leader else Totals(),
-                      validated, run.state.loss_scale)
-    run.state.loss_scale.restore(contents.get("loss_scale", {}))
+    run.state.restore(contents, run.node.world.is_leader, bool(settings.validation.fraction))
     run.checkpoints.last = source
     remarks.append(f"resumed at {run.position} from {source} (bit-exact: "
                    f"{_exactness(_ran_on(contents), constants['ran_on'])})")
@@ -130,7 +126,7 @@ def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
 
 @contextmanager
 def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
-    """Around the run: opens its log, its tracker and its tracer."""
+    """Around the run: opens its log and its tracker."""
     node, settings, log = run.node, run.settings, run.log
     node.note_saved(str(run.checkpoints.last or ""))
     log.start = run.position
@@ -148,7 +144,6 @@ def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
             log.note(remark)
         if run.checkpoints.last is not None:
             run.checkpoints.finish_save(run.checkpoints.last, run.position)
-        run.tracer = create_tracer(settings, run.iterations_per_epoch, run.folder, node, log)
         yield
 
 

@@ -13,7 +13,7 @@ from studies.grading.session import Outcome
 SLACK = 1.1  # for headers, and what connections exchange
 
 
-class Cost(NamedTuple):
+class SyncCost(NamedTuple):
     """The cost on `world` ranks: bytes of the gradient, of the busiest rank and of all together.
 
     Bytes are medians over steps.
@@ -33,15 +33,15 @@ class Cost(NamedTuple):
                    self.together / (2 * others * self.gradient))
 
 
-def costs(outcomes: Sequence[Outcome]) -> list[Cost]:
+def costs(outcomes: Sequence[Outcome]) -> list[SyncCost]:
     """The costs on each number of ranks, from two, whose large scenario ended without trouble."""
     return [_cost(each) for each in outcomes
             if each.scenario.shows_costs and each.world > 1 and each.trouble is None]
 
 
-def _cost(outcome: Outcome) -> Cost:
+def _cost(outcome: Outcome) -> SyncCost:
     sent = [[each.sent for each in step.traffic] for step in outcome.steps]
-    return Cost(outcome.world, _gradient_bytes(outcome.scenario), int(median(map(max, sent))),
+    return SyncCost(outcome.world, _gradient_bytes(outcome.scenario), int(median(map(max, sent))),
                 int(median(map(sum, sent))))
 
 
@@ -59,7 +59,7 @@ def _gradient_bytes(scenario: Scenario) -> int:
     return 8 * sum(prod(shape) for name, shape in scenario.shapes if name not in scenario.unused)
 
 
-def too_many_bytes(every: Sequence[Cost], bound: str) -> list[Finding]:
+def too_many_bytes(every: Sequence[SyncCost], bound: str) -> list[Finding]:
     """A finding for the smallest number of ranks that sends more than `bound` allows, or none."""
     return [Finding("too-many-bytes", "more bytes are sent than the task allows: with "
                     f"{cost.world} ranks the busiest sends {cost.busiest:,} bytes in a step "

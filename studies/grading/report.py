@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from studies.grading.costs import Cost
+from studies.grading.costs import SyncCost
 from studies.grading.finding import Finding
 from studies.grading.grading import HANG_WEIGHT, Grade
-from studies.grading.mistakes import Check
+from studies.grading.mistakes import ScenarioCheck
 from studies.grading.session import ranks_in_words
 
 POINTS = 100.0
@@ -36,7 +36,7 @@ def _trace(found: Finding | None) -> list[str]:
     return [f"  | {line}" for line in found.trace.rstrip().splitlines()] if found else []
 
 
-def _sent(cost: Cost, bound: str) -> str:
+def _sent(cost: SyncCost, bound: str) -> str:
     limit = "" if bound == "none" else f", {cost.share(bound):.2f} times the bound ({bound})"
     return f"{cost.busiest:,} bytes a step from the busiest rank{limit}"
 
@@ -111,7 +111,7 @@ def _rows(grade: Grade, strategies: int) -> list[tuple[str, float, float, str]]:
     return rows
 
 
-def _told(check: Check, weight: float) -> str:
+def _told(check: ScenarioCheck, weight: float) -> str:
     if check.findings:
         return "\n".join(each.sentence for each in check.findings)
     return RIGHT[weight] if check.is_passed else NOT_RUN

@@ -19,12 +19,12 @@ from common.core.failures import UsageError
 from common.settings.user_code import Place
 from scripts.grade import main, places_of
 from studies.grading import grading, report, session
-from studies.grading.costs import Cost
+from studies.grading.costs import SyncCost
 from studies.grading.finding import HEADLINES
 from studies.grading.grading import Grade, grade_of
 from studies.grading.hypotheses import HYPOTHESES
 from studies.grading.messages import Seen, Settled
-from studies.grading.mistakes import Check, mistakes
+from studies.grading.mistakes import ScenarioCheck, mistakes
 from studies.grading.scenarios import BASIC, EVERYWHERE, PLAN
 from studies.grading.socket_bytes import SocketBytes, Traffic
 from studies.grading.stacks import innermost
@@ -178,8 +178,8 @@ def test_a_missing_file_is_told_at_once(tmp_path, monkeypatch):
     assert error.value.exit_code == 2
 
 
-def grade(cost: Cost, bound: str) -> Grade:
-    checks = [Check(world, scenario, True, []) for world in PLAN for scenario in EVERYWHERE]
+def grade(cost: SyncCost, bound: str) -> Grade:
+    checks = [ScenarioCheck(world, scenario, True, []) for world in PLAN for scenario in EVERYWHERE]
     return Grade(Place(Path("a.py"), "b"), [], checks, [cost], bound, 0.0, 1.0)
 
 
@@ -187,12 +187,12 @@ def grade(cost: Cost, bound: str) -> Grade:
     ("ring", 1500, 100), ("ring", 3000, 90), ("root", 3000, 100), ("root", 6000, 90),
     ("none", 9000, 100)])
 def test_points_for_bytes(bound, busiest, points):
-    cost = Cost(4, 1000, busiest, 6000)
+    cost = SyncCost(4, 1000, busiest, 6000)
     assert report.points(grade(cost, bound)) == pytest.approx(points)
 
 
 def test_all_of_the_plan_must_be_run():
-    checks = [*grade(Cost(2, 1, 1, 1), "none").checks]
+    checks = [*grade(SyncCost(2, 1, 1, 1), "none").checks]
     assert not mistakes(checks)
     found, = mistakes([*checks[:-1], checks[-1]._replace(was_run=False)])
     assert found.id == "time-limit"

@@ -16,10 +16,10 @@ import pytest
 import tests.ranks  # noqa: F401  (what the forkserver has loaded)
 from common.settings.user_code import Place
 from studies.grading import report
-from studies.grading.costs import Cost
+from studies.grading.costs import SyncCost
 from studies.grading.finding import HEADLINES, Finding
 from studies.grading.grading import Grade, grade_of
-from studies.grading.mistakes import Check, mistakes
+from studies.grading.mistakes import ScenarioCheck, mistakes
 from studies.grading.scenarios import BASIC, EVERYWHERE, LOST, NAN, PARTLY, PLAN, UNUSED, ZERO
 from tests.facts import says
 from tests.ranks import ROOT
@@ -31,9 +31,9 @@ CLASS = ROOT / "tests/grading/a_class"
 def checks(*wrong, not_run=()):
     """All of the plan; `wrong` has (world, scenario, ids)."""
     found = {(world, scenario): ids.split() for world, scenario, ids in wrong}
-    return [Check(world, each, (world, each) not in not_run,
-                  [Finding(id, f"{HEADLINES[id]}: seen", rank=0)
-                   for id in found.get((world, each), [])])
+    return [ScenarioCheck(world, each, (world, each) not in not_run,
+                          [Finding(id, f"{HEADLINES[id]}: seen", rank=0)
+                           for id in found.get((world, each), [])])
             for world, scenarios in PLAN.items() for each in scenarios]
 
 
@@ -68,7 +68,7 @@ def test_for_which_numbers_of_ranks_it_works():
     assert re.search(r"\b2\b.*\b3\b.*\b4\b", found[0].sentence)
 
 
-COST = Cost(2, 1000, 1000, 2000)
+COST = SyncCost(2, 1000, 1000, 2000)
 
 
 def grade(*wrong, bound="ring", costs=(COST,), not_run=()):
@@ -86,11 +86,12 @@ def test_what_a_mistake_costs(wrong, least, most):
 
 
 def shown(text: str) -> None:
-    assert not any(each in text for each in ("1 ranks", "Cost(", "Finding(", "None", "[", "array"))
+    assert not any(each in text for each in ("1 ranks", "SyncCost(", "Finding(", "None", "[",
+                                             "array"))
 
 
 @pytest.mark.parametrize("grades", [
-    [grade()], [grade((4, BASIC, "rank-left-waiting"))], [grade(costs=(Cost(2, 1, 3, 6),))],
+    [grade()], [grade((4, BASIC, "rank-left-waiting"))], [grade(costs=(SyncCost(2, 1, 3, 6),))],
     [grade(*everywhere([BASIC], "raises", (2, 3, 4)),
            not_run={(world, each) for world in (2, 3, 4) for each in PLAN[world][1:]}, costs=())],
     [grade(), grade((3, NAN, "nan"), bound="none"), grade((4, LARGE, "forged"))]])

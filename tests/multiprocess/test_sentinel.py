@@ -27,13 +27,13 @@ PLACES = [*(f"epoch 1 iteration {number}" for number in range(1, 9)),
 
 def same_samples_on_all_ranks() -> None:
     from common import setup
-    from common.data.epoch_plan import share_of
+    from common.data.epoch_plan import shard_range
 
     plant()
     create_loader = setup.create_loader
 
     def as_rank_zero(settings, dataset, node):
-        return dataclasses.replace(create_loader(settings, dataset, node), share=share_of(0, 3))
+        return dataclasses.replace(create_loader(settings, dataset, node), shards=shard_range(0, 3))
     setup.create_loader = as_rank_zero
 
 

@@ -46,7 +46,7 @@ def problem_on(nodes: int, precision: str = "float32", steps: int = STEPS) -> Pr
 @pytest.fixture(scope="module")
 def references(tmp_path_factory):
     folder = tmp_path_factory.mktemp("references")
-    return {case: bits.Reference.create(problem_on(*case), folder / f"{case}")
+    return {case: bits.BitReference.create(problem_on(*case), folder / f"{case}")
             for case in ((4, "float32"), (7, "bf16"))}
 
 
