@@ -16,7 +16,6 @@ from common.settings.settings import Settings
 from common.step.gradient_sync import GradientSync
 from common.step.virtual_nodes import VirtualNodes
 from PartThree.comm_hooks import in_tree, register_comm_hook
-from PartThree.data_parallel import DataParallel
 from PartTwo.on_virtual_nodes import Lane
 from PartTwo.sync_options import SyncOptions
 
@@ -36,9 +35,7 @@ def buckets(megabytes: float) -> dict[str, Any]:
 
 
 def replicate(settings: Settings, model: nn.Module) -> nn.Module:
-    """The model in what --parallel names. Every rank must call it."""
-    if settings.parallel == "data-parallel":
-        return DataParallel(model)
+    """The model in DistributedDataParallel. Every rank must call it."""
     return nn.parallel.DistributedDataParallel(
         model, **OWN_BUFFERS, **buckets(settings.bucket_mb))
 
@@ -92,8 +89,7 @@ class AveragedInBackward(GradientSync):
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Registers the hook, and rebuilds the buckets. Every rank must call it."""
         register_comm_hook(self._replica, self._hook, self)
-        if isinstance(self._replica, nn.parallel.DistributedDataParallel):
-            self._arrivals.expect(model)
+        self._arrivals.expect(model)
         if self._example is not None:
             rebuild_buckets(self._replica, self._example, self._arrivals.require_all)
 

@@ -46,7 +46,6 @@ NAMES = {  # of pytorch/examples, torchrun, timm, Lightning, Hugging Face and Ac
     "--tracker wandb": "--wandb --use-wandb",
     "--bucket-mb": "--bucket-cap-mb",
     "--wire": "--comm-hook --ddp-comm-hook",
-    "--parallel data-parallel": "--data-parallel",
     "--settings": "--config --cfg",
     "--debug": "--traceback",
 }
@@ -89,7 +88,7 @@ SENTENCES = {
     "--mlflow --neptune --clearml":
         "the trackers are TensorBoard, wandb or one of your own, with --tracker FILE.py:NAME; "
         "examples/ has MLflow's and Comet's",
-    "--distributed --multiprocessing-distributed --ddp":
+    "--distributed --multiprocessing-distributed --ddp --data-parallel --parallel":
         "Part Two and Part Three are the distributed programs",
     "--strategy":
         "DistributedDataParallel is Part Three, and the strategies that average by hand are Part "
@@ -106,8 +105,6 @@ VALUES = (  # names of one thing, whichever of them the flag at hand has
     ("cosine", "cosineannealinglr"),
     ("step", "steplr"),
     ("synchronised", "sync", "sync-bn"),
-    ("data-parallel", "dp"),
-    ("model-split", "model-parallel"),
     ("tensorboard", "tb"),
     ("comet", "comet-ml"),
 )

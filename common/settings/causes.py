@@ -143,11 +143,10 @@ def _algorithms(one: Learned, other: Learned) -> tuple[str, ...]:
                  and (name != "accumulate" or one.has_batch_norm))
 
 
-def _normalised_by(run: Learned) -> tuple[int, str]:
+def _normalised_by(run: Learned) -> int:
     if _value(run, "batch_norm") != "local":
-        return 1, ""
-    nodes = _value(run, "virtual_nodes") or run.ranks
-    return nodes, "parallel" * (_value(run, "parallel") == "data-parallel")
+        return 1
+    return _value(run, "virtual_nodes") or run.ranks
 
 
 def _value(run: Learned, name: str) -> Any:

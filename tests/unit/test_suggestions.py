@@ -93,7 +93,7 @@ SLIPS = [  # the command line of Part Two, and what must be answered; "" where n
     ("--strategy=ddp_find_unused_parameters_false", "DistributedDataParallel is Part Three"),
     ("--bucket_cap_mb 25", CALLED + "--bucket-mb"),
     ("--comm-hook fp16", CALLED + "--wire"),
-    ("--data-parallel", CALLED + "--parallel data-parallel, which only Part Three has"),
+    ("--data-parallel", "Part Two and Part Three are the distributed programs"),
     ("--epoch 3", "did you mean --epochs?"),
     ("--ephocs 3", "did you mean --epochs?"),
     ("--compile", ""),
@@ -180,7 +180,6 @@ def test_what_only_other_parts_have_is_told():
     assert complaint("PartOne", "--world-size 4").endswith(
         CALLED + "--num-nodes, which only Part Two and Part Three have")
     assert complaint("PartThree", "--sync all-reduce").endswith("only Part Two has it")
-    assert complaint("Preflight", "--parallel ddp").endswith("only Part Three has it")
 
 
 def test_the_clusters_flags_get_one_sentence_in_part_one():
