@@ -171,7 +171,6 @@ def test_a_workloads_row_gives_the_defaults_and_flags_overrule_it():
     (["--schedule", "cosine:1:2"], ["--schedule", "more than 1 numbers"]),
     (["--loader", "workers:-1"], ["--loader", "'-1'"]),
     (["--checkpoint-every", "10sec"], ["--checkpoint-every", "'10sec'", "10min"]),
-    (["--wire", "powersgd"], ["--wire powersgd requires Part Three"]),
     (["--workload", "mnist-cnn", "--label-smoothing", "0.1"],
      ["--label-smoothing requires the criterion cross-entropy"]),
     (["--workload", "mnist-mlp", "--init", "whitened"], ["--init whitened requires a model"]),
