@@ -43,7 +43,6 @@ NAMES = {  # of pytorch/examples, torchrun, timm, Lightning, Hugging Face and Ac
     "--batch-norm synchronised": "--sync-bn --sync-batchnorm",
     "--tracker": "--logger --report-to",
     "--tracker tensorboard": "--tensorboard",
-    "--tracker wandb": "--wandb --use-wandb",
     "--bucket-mb": "--bucket-cap-mb",
     "--wire": "--comm-hook --ddp-comm-hook",
     "--settings": "--config --cfg",
@@ -80,14 +79,10 @@ SENTENCES = {
     "--drop-last":
         "an epoch's last batch is dropped where it has fewer than 16 samples, or than a quarter of "
         "a smaller batch",
-    "--wandb-project --wandb-name --wandb-mode":
-        "wandb's own variables say it, as WANDB_PROJECT does, and --tracker wandb uses them",
-    "--comet --comet-project":
-        "Comet is an example of a tracker of your own: --tracker "
-        "examples/comet_tracker.py:CometTracker",
+    "--wandb --use-wandb --wandb-project --wandb-name --wandb-mode --comet --comet-project "
     "--mlflow --neptune --clearml":
-        "the trackers are TensorBoard, wandb or one of your own, with --tracker FILE.py:NAME; "
-        "examples/ has MLflow's and Comet's",
+        "the trackers are TensorBoard or one of your own, with --tracker FILE.py:NAME; examples/ "
+        "has wandb's, MLflow's and Comet's",
     "--distributed --multiprocessing-distributed --ddp --data-parallel --parallel":
         "Part Two and Part Three are the distributed programs",
     "--strategy":
@@ -116,12 +111,9 @@ VALUE_SENTENCES = {
         "the size is not measured, so that the same command gives the same bits; 1 is the default",
     ("--sync", "ddp"):
         "DistributedDataParallel is Part Three",
-    ("--tracker", "mlflow"):
-        "MLflow is an example of a tracker of your own: --tracker "
-        "examples/mlflow_tracker.py:MlflowTracker",
-    ("--tracker", "comet"):
-        "Comet is an example of a tracker of your own: --tracker "
-        "examples/comet_tracker.py:CometTracker",
+    **{("--tracker", name): "it is an example of a tracker of your own: --tracker "
+       f"examples/{name}_tracker.py:{name.capitalize()}Tracker"
+       for name in ("wandb", "mlflow", "comet")},
 }
 RELATIVES = ("adamw", "nadam", "radam", "adamax", "sgdw", "adan", "adagrad")  # not misspelt
 
