@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.futures import Future
@@ -66,20 +66,12 @@ def _hand_on(done: concurrent.futures.Future, future: Future[Tensor], mean: Tens
         future.set_exception(error)  # type: ignore[arg-type]
 
 
+# By --wire. Each raises NotFinite when this rank's own gradient is not finite.
 HOOKS: dict[str, Hook] = {
     "float32": counted(default_hooks.allreduce_hook),
     "fp16": counted(default_hooks.fp16_compress_hook, 2),
     "bf16": counted(default_hooks.bf16_compress_hook, 2),
 }
-
-
-def register_comm_hook(replica: nn.Module, name: str, counter: GradientSync) -> None:
-    """Has `replica` average with the hook `name`, and `counter` count the bytes.
-
-    The hook raises NotFinite when this rank's own gradient is not finite. Call before the first
-    backward pass, on every rank.
-    """
-    replica.register_comm_hook(counter, HOOKS[name])  # type: ignore[operator]
 
 
 def _check(bucket: GradBucket) -> None:

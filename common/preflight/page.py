@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from common.cluster.addresses import place
 from common.cluster.all_reduce_speed import in_megabits, speed_table
+from common.core.markdown import aligned
 from common.preflight.findings import Findings, clock_ahead, remarks
 from common.preflight.links import Link
 
@@ -102,7 +103,4 @@ def _matrix(findings: Findings, title: str, cell: Callable[[Link], str]) -> list
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     """Lines of text with aligned columns, indented by two."""
-    cells = [[str(cell) for cell in row] for row in (head, *rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
-    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            .rstrip() for row in cells]
+    return ["  " + line for line in aligned([head, *rows])]

@@ -22,7 +22,7 @@ from common.core.failures import RanksDisagree, UsageError
 from common.settings.strategies import SYNC_NAMES
 from common.step.gradient_check import NotFinite
 from common.step.gradient_sync import GradientSync
-from PartThree.comm_hooks import register_comm_hook
+from PartThree.comm_hooks import HOOKS
 from PartThree.ddp import OWN_BUFFERS, buckets
 from PartTwo import pipelined
 from PartTwo.buckets import Bucket, fill_buckets
@@ -256,7 +256,7 @@ def hooked(name: str, steps: int) -> tuple[float, list[int]]:
     layers = layers.to(memory_format=torch.channels_last)
     counter, sent = GradientSync(), []
     replica = DistributedDataParallel(layers, **OWN_BUFFERS, **buckets(0.01))
-    register_comm_hook(replica, name, counter)
+    replica.register_comm_hook(counter, HOOKS[name])
     images = noise(dist.get_rank(), size=4 * 64 * 9).view(4, 64, 3, 3)
     for _ in range(steps):
         before = counter.bytes_sent
