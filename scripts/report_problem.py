@@ -53,7 +53,7 @@ def node_facts(folder: Path) -> dict[str, Any]:
         from common.core.provenance import instruction_sets
         from common.preflight.node_facts import NodeFacts
 
-        facts = asdict(NodeFacts.of_this_node(0, folder, interface, ANYWHERE))
+        facts = asdict(NodeFacts.of_this_node(0, folder, interface))
         return {**known, **facts, "instructions": instruction_sets()}
     except Exception as error:  # whatever a broken installation raises is what is to be told
         return {**known, "torch": f"{type(error).__name__}: {first_line(error)}"}

@@ -34,11 +34,9 @@ def page(findings: Findings) -> str:
 
 
 def _ranks(findings: Findings) -> list[str]:
-    return table(["rank", "host", "pid", "address", "interface", "route to the master",
-                  "own name means", "clock"],
-                 [[info.rank, info.host, info.pid, info.address, info.interface,
-                   {None: "direct", "": "-"}.get(facts.gateway, f"through {facts.gateway}"),
-                   facts.name_means, f"{1000 * clock_ahead(findings, info.rank):+.1f} ms"]
+    return table(["rank", "host", "pid", "address", "interface", "own name means", "clock"],
+                 [[info.rank, info.host, info.pid, info.address, info.interface, facts.name_means,
+                   f"{1000 * clock_ahead(findings, info.rank):+.1f} ms"]
                   for info, facts in zip(findings.ranks, findings.facts, strict=True)])
 
 

@@ -143,7 +143,7 @@ def test_a_workloads_row_gives_the_defaults_and_flags_overrule_it():
     (["--learning-rate", "1e30"], ["--learning-rate", "'1e30' is too large", "up to 4.6e+18"]),
     (["--seed", "9" * 30], ["--seed", "is too large"]),
     (["--learning-rate=-1e30"], ["'-1e30' is not a number above 0"]),
-    (["--resume", "atuo"], ["--resume: 'atuo' is none of", "no such file", "did you mean auto?"]),
+    (["--resume", "atuo"], ["--resume: 'atuo' is none of", "no such file"]),
     (["--resume", "auto:chnaged"], ["--resume: 'chnaged' is none of no, auto, replace"]),
     (["--resume", "latest:changed"], ["--resume: 'latest' is none of no, auto, replace"]),
     (["--accumulate", "257"], ["--accumulate 257", "more micro-batches", "give 256 at most"]),
@@ -198,13 +198,12 @@ def test_a_workloads_row_gives_the_defaults_and_flags_overrule_it():
     (["--precision", "fp16", "--sync", "cross-step-all-reduce"],
      ["--precision fp16 skips", "--sync overlapped-all-reduce"]),
     (["--precision", "fp16", "--wire", "bf16"], ["--precision fp16 requires --wire float32"]),
-    (["--sync", "local-sdg"], ["did you mean local-sgd?"]),
+    (["--sync", "local-sdg"], ["'local-sdg' is none of", "local-sgd"]),
     (["--epoch", "3"], ["--epoch", "did you mean --epochs?"]),
     (["--learning_rate", "1"], ["did you mean --learning-rate?"]),
-    (["--workload", "cifar-vgg11"], ["did you mean cifar10-vgg11?"]),
-    (["--precision", "bf61"], ["did you mean bf16?"]),
-    (["--sync", "allreduce"], ["did you mean all-reduce?"]),
-    (["--tracker", "tensorbord"], ["did you mean tensorboard?"]),
+    (["--workload", "cifar-vgg11"], ["'cifar-vgg11'", "choose from cifar10-vgg11"]),
+    (["--precision", "bf61"], ["'bf61'", "bf16"]),
+    (["--tracker", "tensorbord"], ["'tensorbord'", "tensorboard"]),
     (["--profile", "1:0"], ["--profile", "'0'", "at least 1"]),
     (["two\nlines"], ["two lines"]),
     (["-N", "4", "-R", "0"], ["--master-ip"]),
@@ -263,12 +262,6 @@ def test_help_and_mistakes_import_nothing_heavy(part, flags, code):
     assert ended.returncode == code, ended.stderr
     assert "Traceback" not in ended.stderr
     assert (ended.stderr.count("\n") == 1) == (code == 2)
-
-
-def test_nothing_is_suggested_for_what_is_like_nothing():
-    with pytest.raises(UsageError) as raised:
-        parse_command_line("PartTwo", ["--workload", "zzz"])
-    assert "did you mean" not in str(raised.value)
 
 
 @pytest.mark.parametrize("flag, window", [
