@@ -24,7 +24,6 @@ from common.reporting import (
     confusion_figures,
     difference_figures,
     figures,
-    proof_findings,
     tables,
     waiting,
     what_ran,
@@ -132,9 +131,7 @@ def _policy(script: str) -> str:
 
 
 def _sections(runs: Runs, proofs: list[Proof]) -> Iterator[Section]:
-    yield Section("Proof", [table for proof in proofs for table in proof.tables],
-                  pictures_of((f"proof-{number}", proof_findings.by_step(proof.best))
-                            for number, proof in enumerate(proofs, 1)))
+    yield Section("Proof", [table for proof in proofs for table in proof.tables], [])
     yield Section("Time", [tables.timing(runs)], _drawn(runs, "speed-up", "bytes", "worker-sweep"))
     yield Section("Where the time went", _with_rows(tables.phases(runs), tables.waiting(runs)),
                   _drawn(runs, "phases", "waiting"))

@@ -1,28 +1,25 @@
-"""A proof's first sentence and its curve: what the JSON says, failures too.
+"""A proof's first sentence: what the JSON says, failures too.
 
 Mutations that turn this red: `max` to `min` in claim; measured cases counted as judged; a failure
-passed over; the first table instead of the one in float64; zeros drawn; curves of one rank drawn;
-the reference for its problem.
+passed over; the first table instead of the one in float64; the reference for its problem.
 """
 
 import copy
 
 import pytest
 
-from common.reporting.figure_style import svg
-from common.reporting.proof_findings import best_table, by_step, claim
+from common.reporting.proof_findings import best_table, claim
 from studies.proof.experiment import Reference
 from tests.multiprocess import show_mistakes
 
 
 def case(name, ranks, verdict, *gaps):
-    return {"name": name, "ranks": ranks, "verdict": verdict, "by_step": list(gaps),
+    return {"name": name, "ranks": ranks, "verdict": verdict,
             "gaps": {quantity: {"absolute": gaps[-1], "relative": gaps[-1]}
                      for quantity in ("loss", "weights")}}
 
 
 TABLE = {"settings": {"workload": "digits-vgg11", "precision": "float64"}, "steps": 3,
-         "looked_after": [1, 2, 3],
          "bounds": {name: {"absolute": 7e-13, "relative": 7e-13} for name in ("loss", "weights")},
          "cases": [case("one rank, batches reversed", 1, "measured", 0.0, 1e-16, 9e-15),
                    case("gather-scatter", 1, "agrees", 0.0, 0.0, 0.0),
@@ -72,29 +69,6 @@ def test_float64_is_shown_first():
     single = changed()
     single["settings"] = {**TABLE["settings"], "precision": "float32"}
     assert best_table([single, TABLE]) is TABLE and best_table([single]) is single
-
-
-def test_the_curves_are_the_judged_on_most_ranks_and_the_contrasts():
-    figure = by_step(TABLE)
-    axes, = figure.axes
-    assert axes.get_yscale() == "log"
-    drawn = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
-    assert drawn["gather/scatter, four ranks, float64"] == [1e-16, 1e-15, 1.6e-14]
-    assert drawn["one rank, float32: the same rounding"] == [1e-8, 1e-7, 1e-6]
-    assert len(drawn) == 6
-    title = " ".join(figure.get_suptitle().split())
-    assert title == ("Weights differ from one rank's after 3 steps by at most 2e-14 in float64, "
-                     "0.3 with each rank's own batch statistics, 2e-06 in float32")
-    assert svg(figure) == svg(by_step(TABLE))
-
-
-def test_zeros_leave_gaps_and_old_proofs_have_no_curve():
-    table = changed(by_step=[0.0, 1e-15, 1e-14])
-    drawn = {line.get_label(): line.get_ydata() for line in by_step(table).axes[0].lines}
-    assert drawn["DDP, four ranks, float64"][0] != drawn["DDP, four ranks, float64"][0]  # NaN
-    for each in table["cases"]:
-        del each["by_step"]
-    assert by_step(table) is None
 
 
 def test_the_table_of_planted_mistakes_is_printed(monkeypatch, capsys):
