@@ -13,12 +13,12 @@ from common.core.world import World, detect_world
 from common.options.checks import check
 from common.options.flag_parser import FlagParser, ShowAll
 from common.options.settings_file import read_settings
-from common.options.workloads import TABLES, Workload, find_row, find_workload
+from common.options.workloads import TABLES, WORKLOADS, Workload, find_row, find_workload
 from common.settings.resume import AUTO
 from common.settings.row import Row
 from common.settings.settings import GROUPS, Launch, Settings, SyncChoice
 from common.settings.strategies import SEAMS
-from common.settings.types import name_or_place
+from common.settings.user_code import Place
 
 EXAMPLES = """examples:
   python3 PartOne/main.py --workload digits-vgg11
@@ -128,9 +128,17 @@ def add_rows(parser: FlagParser, is_wanted: Callable[[str, Row], bool]) -> None:
     for name, row in {**Launch.rows(), **Settings.rows()}.items():
         if is_wanted(name, row):
             names = tuple(TABLES.get(name, ()))
-            parse = name_or_place(names, "workload") if name == "workload" else row.parse
-            parser.add_row(name, replace(row, choices=names or row.choices, parse=parse,
+            parser.add_row(name, replace(row, choices=names or row.choices,
+                                         parse=_workload if name == "workload" else row.parse,
                                          help=row.help + (": " + ", ".join(names)) * bool(names)))
+
+
+def _workload(text: str) -> str:
+    """A type for argparse: a name in the table, or a place in a user's file."""
+    if text not in WORKLOADS and Place.parse(text) is None:
+        raise ArgumentTypeError(f"invalid choice: {text!r} (choose from {', '.join(WORKLOADS)}; or "
+                                "FILE.py:NAME, a workload of your own)")
+    return text
 
 
 def _parts_with(flag: str) -> list[str]:

@@ -41,6 +41,7 @@ NAMES = {  # of pytorch/examples, torchrun, timm, Lightning, Hugging Face and Ac
     "--batch-norm synchronised": "--sync-bn --sync-batchnorm",
     "--tracker": "--logger --report-to",
     "--tracker tensorboard": "--tensorboard",
+    "--tracker wandb": "--wandb --use-wandb",
     "--bucket-mb": "--bucket-cap-mb",
     "--wire": "--comm-hook --ddp-comm-hook",
     "--settings": "--config --cfg",
@@ -77,10 +78,11 @@ SENTENCES = {
     "--drop-last":
         "an epoch's last batch is dropped where it has fewer than 16 samples, or than a quarter of "
         "a smaller batch",
-    "--wandb --use-wandb --wandb-project --wandb-name --wandb-mode --comet --comet-project "
-    "--mlflow --neptune --clearml":
-        "the trackers are TensorBoard or one of your own, with --tracker FILE.py:NAME; examples/ "
-        "has wandb's, MLflow's and Comet's",
+    "--wandb-project --wandb-name --wandb-mode":
+        "wandb's own variables say it, as WANDB_PROJECT does, and --tracker wandb uses them",
+    "--comet --comet-project --mlflow --neptune --clearml":
+        "the trackers are TensorBoard, wandb or one of your own, with --tracker FILE.py:NAME; "
+        "examples/ has MLflow's and Comet's",
     "--distributed --multiprocessing-distributed --ddp --data-parallel --parallel":
         "Part Two and Part Three are the distributed programs",
     "--strategy":

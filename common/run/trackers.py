@@ -5,6 +5,8 @@
     python3 PartOne/main.py --tracker examples/own_tracker.py:CsvTracker
 """
 
+import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -20,6 +22,11 @@ from common.core.failures import UsageError, first_line
 from common.core.provenance import ROOT
 from common.core.world import World
 from common.settings.user_code import Place
+
+PROJECT = "training"
+# Otherwise wandb asks for an account, copies the terminal, and tells its makers of errors.
+WANDB_VARIABLES = {"WANDB_MODE": "offline", "WANDB_PROJECT": PROJECT, "WANDB_CONSOLE": "off",
+                   "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
 
 
 class Tracker:
@@ -86,8 +93,46 @@ class TensorBoard(Tracker):
             self._writer.close()
 
 
+class Wandb(Tracker):
+    """Metrics, and the settings as its config, in a run of wandb's project PROJECT.
+
+    Offline, unless WANDB_MODE says otherwise: files in `folder`/wandb, which `wandb sync` sends. A
+    resumed run goes on in the same one, whose id stands in `folder`/wandb/run.txt. A run without a
+    result on the test set ends as failed. Raises UsageError where wandb cannot start.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        for variable, value in WANDB_VARIABLES.items():
+            os.environ.setdefault(variable, value)
+        import wandb
+
+        number = folder / "wandb" / "run.txt"
+        number.parent.mkdir(parents=True, exist_ok=True)
+        if not number.exists():
+            number.write_text(secrets.token_hex(4))
+        self._wandb, self._has_result = wandb, False
+        try:
+            self._run = wandb.init(dir=folder, id=number.read_text(), resume="allow",
+                                   name=os.environ.get("WANDB_NAME") or folder.name)
+        except wandb.Error as error:
+            raise UsageError(f"--tracker wandb cannot start: {first_line(error)}") from error
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        self._run.config.update(dict(settings), allow_val_change=True)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+        self._has_result |= any(name.startswith("test/") for name in values)
+
+    def close(self) -> None:
+        self._run.finish(exit_code=0 if self._has_result else 1)
+        self._wandb.teardown()  # ends its process
+
+
 TRACKERS: dict[str, Callable[[Path], Tracker]] = {
-    "none": lambda folder: Tracker(), "page": LivePage, "tensorboard": TensorBoard}
+    "none": lambda folder: Tracker(), "page": LivePage, "tensorboard": TensorBoard,
+    "wandb": Wandb}
+_PACKAGES = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}
 
 
 def find_tracker(name: str) -> Callable[[Path], Tracker]:
@@ -111,10 +156,10 @@ def find_tracker(name: str) -> Callable[[Path], Tracker]:
                                  f"{first_line(error)}") from error
         return maker
     try:
-        if name == "tensorboard":
-            import_module("torch.utils.tensorboard")
+        if name in _PACKAGES:
+            import_module(_PACKAGES[name])
     except ImportError as error:
-        raise UsageError("--tracker tensorboard needs a package that is not installed: "
+        raise UsageError(f"--tracker {name} needs a package that is not installed: "
                          f"{sys.executable} -m pip install -r requirements-tracker.txt "
                          f"({first_line(error)})") from error
     return TRACKERS[name]

@@ -101,9 +101,9 @@ class Settings(LearningSettings):
         metavar="EPOCH[:N]")
     tracker: str = setting(
         "none", "experiment tracker of rank 0: none (default), page (comparison.html, renewed as "
-        "the run goes on) or tensorboard", RUN,
-        details="; FILE.py:NAME is one of your own", choices=types.TRACKERS,
-        parse=types.name_or_place(types.TRACKERS, "tracker"), metavar="NAME", per_node=True)
+        "the run goes on), tensorboard or wandb", RUN,
+        details="; FILE.py:NAME is one of your own", parse=types.tracker, choices=types.TRACKERS,
+        metavar="NAME", per_node=True)
     dry_run: bool = setting(
         False, "take one step to test, and leave nothing behind", RUN, parse=bool, common=True)
     sync: tuple[SyncChoice, ...] = setting(

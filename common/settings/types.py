@@ -8,7 +8,7 @@ themselves as they are written on the command line.
 
 import argparse
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,7 +19,7 @@ from common.settings.user_code import Place, label, require_distinct
 SCHEDULES = ("constant", "step", "one-cycle", "cosine", "linear")
 ENDING_SCHEDULES = ("one-cycle", "cosine", "linear")
 LOADERS = ("memory", "workers")
-TRACKERS = ("none", "page", "tensorboard")
+TRACKERS = ("none", "page", "tensorboard", "wandb")
 LARGEST = 2**62
 MOST_SECONDS = 1_000_000  # 11 days; the timers of torch and of the system overflow later
 MOST_THREADS = 1024  # with many thousands the library that starts them crashes
@@ -205,16 +205,13 @@ class Profile(NamedTuple):
         return f"{self.epoch}:{self.iterations}" + ":stacks" * self.stacks
 
 
-def name_or_place(names: Collection[str], kind: str) -> Callable[[str], str]:
-    """A type for argparse: one of `names`, or the place in a user's file of another of the `kind`.
-    """
-    def parse(text: str) -> str:
-        if text not in names and Place.parse(text) is None:
-            raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from "
-                                             f"{', '.join(names)}; or FILE.py:NAME, a {kind} of "
-                                             "your own)")
-        return text
-    return parse
+def tracker(text: str) -> str:
+    """A name of TRACKERS, or a place in a user's file."""
+    if text not in TRACKERS and Place.parse(text) is None:
+        raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from "
+                                         f"{', '.join(TRACKERS)}; or FILE.py:NAME, a tracker of "
+                                         "your own)")
+    return text
 
 
 def sync_list(text: str) -> tuple[SyncChoice, ...]:

@@ -135,7 +135,7 @@ def test_files_that_are_none_of_settings_are_refused(name, sentence, tmp_path):
 
 MANY = ["--epochs", "3", "--schedule", "step:2:0.7:1.5", "--loader", "workers:4", "--profile",
         "2:7:stacks", "--validation", "0.15:3:0.01", "--virtual-nodes", "6", "--tta",
-        "--max-iterations", "9", "--tracker", "page", "--checkpoint-every", "0"]
+        "--max-iterations", "9", "--tracker", "wandb", "--checkpoint-every", "0"]
 
 
 @pytest.mark.parametrize("flags", [MANY, ["--recipe", "record"], ["--resume", "my.pt:changed"],

@@ -83,7 +83,8 @@ SLIPS = [  # the command line of Part Two, and what must be answered; "" where n
     ("--no-cuda", CALLED + "--device cpu"),
     ("--use-cuda", CALLED + "--device cuda"),
     ("--clip-grad-norm 1", "gradients are not clipped"),
-    ("--wandb", "--tracker FILE.py:NAME"),
+    ("--wandb", CALLED + "--tracker wandb"),
+    ("--wandb_project resnets", "WANDB_PROJECT"),
     ("--comet_project resnets", "--tracker FILE.py:NAME"),
     ("--neptune", "TensorBoard"),
     ("--strategy ddp", "DistributedDataParallel is Part Three"),
@@ -135,7 +136,7 @@ def test_what_only_other_parts_have_is_told():
 @pytest.mark.parametrize("words, choices", [
     ("--precision bfloat16", ("bf16", "fp16")), ("--wire int2", ("bf16", "int4")),
     ("--device gpu", ("cpu", "cuda")), ("--schedule CosineAnnealingLR", ("cosine", "step")),
-    ("--sync ddp", ("all-reduce", "diloco")), ("--tracker wandb", ("tensorboard", "FILE.py:NAME")),
+    ("--sync ddp", ("all-reduce", "diloco")), ("--tracker wandbs", ("tensorboard", "wandb", "FILE.py:NAME")),
     ("--workload cifar10", ("cifar10-vgg11", "FILE.py:NAME")), ("--recipe fast", ("record",))])
 def test_a_wrong_value_is_answered_by_those_that_there_are(words, choices):
     said = complaint("PartTwo", words)

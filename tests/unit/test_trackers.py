@@ -270,8 +270,7 @@ def test_wandb_holds_offline_what_was_logged_and_a_resumed_run_goes_on_in_it(tmp
         monkeypatch.delenv(name)
     before = children()
     for seed, at, name in ((1, 3, "batch/loss"), (2, 4, "test/loss")):
-        place = f"{ROOT / 'examples' / 'wandb_tracker.py'}:WandbTracker"
-        tracker = trackers.create_tracker(place, tmp_path / "PartOne", True)
+        tracker = trackers.create_tracker("wandb", tmp_path / "PartOne", True)
         tracker.start({"seed": seed, "sync": ["ddp"], "model": None})
         tracker.log(at, {"batch/accuracy": 0.5})
         tracker.log(at, {name: 2.5 - seed})
@@ -303,10 +302,13 @@ def test_comets_example_leaves_an_archive_to_upload(tmp_path, monkeypatch):
             if one["metricName"] == "batch/loss"] == [("batch/loss", 2.5, 3)]
 
 
-def test_without_the_package_one_sentence_says_what_to_install(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name, module", [("tensorboard", "torch.utils.tensorboard"),
+                                          ("wandb", "wandb")])
+def test_without_the_package_one_sentence_says_what_to_install(name, module, tmp_path,
+                                                               monkeypatch):
     """Before anything else of the run: no data, no model and no folder has been touched."""
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    settings = Settings(tracker="tensorboard", output_dir=tmp_path)
+    monkeypatch.setitem(sys.modules, module, None)
+    settings = Settings(tracker=name, output_dir=tmp_path)
     with pytest.raises(UsageError, match="pip install -r requirements-tracker.txt"):
         prepare_runs("PartOne", settings, NODE)
     other = Node(World(rank=1, size=1), torch.device("cpu"), threads=1)
