@@ -16,6 +16,7 @@ from common.settings.settings import Settings
 from common.step.gradient_sync import GradientSync
 from common.step.virtual_nodes import VirtualNodes
 from PartThree.comm_hooks import HOOKS, in_tree
+from PartThree.data_parallel import DataParallel
 from PartTwo.on_virtual_nodes import Lane
 from PartTwo.sync_options import SyncOptions
 
@@ -35,7 +36,9 @@ def buckets(megabytes: float) -> dict[str, Any]:
 
 
 def replicate(settings: Settings, model: nn.Module) -> nn.Module:
-    """The model in DistributedDataParallel. Every rank must call it."""
+    """The model in what --parallel names. Every rank must call it."""
+    if settings.parallel == "data-parallel":
+        return DataParallel(model)
     return nn.parallel.DistributedDataParallel(
         model, **OWN_BUFFERS, **buckets(settings.bucket_mb))
 
@@ -90,7 +93,8 @@ class AveragedInBackward(GradientSync):
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Registers the hook, and rebuilds the buckets. Every rank must call it."""
         self._replica.register_comm_hook(self, self._hook)
-        self._arrivals.expect(model)
+        if isinstance(self._replica, nn.parallel.DistributedDataParallel):
+            self._arrivals.expect(model)
         if self._example is not None:
             rebuild_buckets(self._replica, self._example, self._arrivals.require_all)
 

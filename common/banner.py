@@ -5,10 +5,12 @@ import textwrap
 from common.arithmetic import kernels
 from common.arithmetic.choice import AUTO, rule_in_words
 from common.cluster.all_reduce_speed import measure_all_reduce, speed_table
+from common.cluster.devices import count_gpus
 from common.cluster.node import Node
 from common.cluster.rank_info import own_gpus
 from common.core.console import console
 from common.data.epoch_plan import shard_bounds
+from common.model.model_split import second_device
 from common.options.workloads import find_workload
 from common.settings.settings import Settings
 from common.settings.user_code import Place
@@ -26,7 +28,8 @@ def announce(part: str, settings: Settings, node: Node, convolutions: str = "") 
     lines = [*_ranks(part, settings, node), *_numbers(settings, node),
              *_shared_gpus(node),
              *_convolutions(convolutions or settings.convolutions, settings, node),
-             *_not_the_default(settings, node), f"  output in {settings.output_dir / part}"]
+             *_not_the_default(settings, node),
+             *_alternatives(settings, node), f"  output in {settings.output_dir / part}"]
     if speeds:
         lines += ["  all-reduce (scripts/preflight.py examines every link):", *speed_table(speeds)]
     console(node.world)("\n".join(lines))
@@ -90,6 +93,20 @@ def _not_the_default(settings: Settings, node: Node) -> list[str]:
                      "averaging gradients; the ranks average their weights every so many steps or "
                      "more, and at the end of an epoch")
     return ["  " + line for line in lines]
+
+
+def _alternatives(settings: Settings, node: Node) -> list[str]:
+    """Says which gains an alternative to DistributedDataParallel cannot show on these devices."""
+    gpus = count_gpus() if node.device.type == "cuda" else 0
+    if settings.parallel == "data-parallel" and gpus < 2:
+        return [f"  DataParallel over {gpus} GPUs only calls the model: this run shows that "
+                "it learns the same, and nothing of its speed"]
+    if settings.parallel == "model-split":
+        other = second_device(node.device, node.ranks_here)
+        return [f"  model split over {node.device} and {other}" + (
+            ": one device, so this shows the mechanism, and no gain of memory or time"
+            if other == node.device else ", which take turns")]
+    return []
 
 
 def _virtual_nodes(settings: Settings, node: Node) -> list[str]:

@@ -22,6 +22,7 @@ from common.data.resident import on_device
 from common.evaluation import EVALUATION_BATCH
 from common.model import whitening
 from common.model.batch_norm import synchronize_batch_norm
+from common.model.model_split import second_device, split_in_two
 from common.model.replica import digest_of
 from common.options.command_line import complete
 from common.options.workloads import create_augment, workload_of
@@ -157,4 +158,6 @@ def create_model(settings: Settings, dataset: Dataset, node: Node,
     if example.ndim == 4:
         use_fast_convolutions(model, example.shape[1:], settings.batch_size,
                               Precision(settings.precision), convolutions or settings.convolutions)
+    if settings.parallel == "model-split":
+        split_in_two(model, node.device, second_device(node.device, node.ranks_here))
     return model

@@ -23,7 +23,8 @@ from common.core.world import World
 class Node:
     """This process, ready to train: where it computes, and the RankInfo of every rank.
 
-    `agreed` are the topics of all calls of `agree`.
+    `ranks_here` is the number of ranks on this machine, this one counted; `agreed` the topics of
+    all calls of `agree`.
     """
 
     world: World
@@ -34,6 +35,7 @@ class Node:
     progress: Progress = field(default_factory=Progress)
     stop: Stop = field(default_factory=Stop)
     store: Store | None = None
+    ranks_here: int = 1
     agreed: list[str] = field(default_factory=list)
 
     @property

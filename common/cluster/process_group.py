@@ -52,7 +52,7 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
     Yields the Node; always tears down. Whatever fails on one rank ends all of them within seconds
     with one sentence and one exit code. Every rank must enter. Raises that Failure.
     """
-    say_what_may_be_a_mistake(world)
+    say_what_may_be_a_mistake(world, settings)
     with (joined(world, settings, START_FACTOR * settings.timeout) as (board, ranks),
           own_errors(is_broken_collective, f"rank {world.rank}: ", settings.workload)):
         yield form_group(board, ranks, settings, settings.collective_timeout)
@@ -85,12 +85,12 @@ def joined(world: World, settings: Settings, seconds: float, progress: Progress 
         stop.is_over = True
 
 
-def say_what_may_be_a_mistake(world: World) -> None:
+def say_what_may_be_a_mistake(world: World, settings: Settings) -> None:
     """Where no launcher and no flag has told the world, it may not be the one that is meant."""
     if world.source == BY_HAND and world.size > 1:
         console(world)(f"{BY_HAND} say that this is rank {world.rank} of {world.size}, with rank 0 "
                        f"at {world.master_address}: unset them if they are left over")
-    elif world.source in ("alone", BY_HAND):
+    elif world.source in ("alone", BY_HAND) and settings.parallel != "data-parallel":
         console(world)(
             "warning: this node trains by itself, and four nodes started like this train four "
             "separate models; for one model give every node --master-ip, --num-nodes and --rank, "
@@ -122,4 +122,4 @@ def form_group(board: Board, ranks: Sequence[RankInfo], settings: Settings,
     if backend == "gloo":
         exchange_greetings(ranks, world.rank, min(seconds, settings.timeout))
     return Node(world, device, use_threads(settings.threads, len(here)), backend, ranks,
-                process_progress(), process_stop(), board.store)
+                process_progress(), process_stop(), board.store, len(here))

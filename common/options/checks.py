@@ -44,7 +44,7 @@ def _check_world(part: str, settings: Settings, world: World) -> None:
                if world.source == BY_HAND else
                f"{world.source} started {world.size} processes: start one")
         raise UsageError(f"Part One trains on one node, but {why}, or run PartTwo or PartThree")
-    if world.source == WITHOUT_SRUN and part != "PartOne":
+    if world.source == WITHOUT_SRUN and part != "PartOne" and settings.parallel != "data-parallel":
         raise UsageError("this SLURM job has several tasks, but srun has not started this process, "
                          "which would train by itself: write srun before the command, or give "
                          "--num-nodes 1 to train on this node alone")
@@ -60,13 +60,20 @@ def _check_world(part: str, settings: Settings, world: World) -> None:
         raise UsageError(f"--accumulate {settings.accumulate} asks for more micro-batches than a "
                          f"rank has samples in a batch: give {least} at most, or a larger "
                          "--batch-size, which is the global batch")
+    if settings.parallel == "data-parallel" and world.size > 1:
+        raise UsageError("--parallel data-parallel is one process with all GPUs of its machine, "
+                         f"but there are {world.size} ranks: start one, or use --parallel ddp")
 
 
 def _check_model(settings: Settings) -> None:
     workload_of(settings)
-    if settings.init == "whitened" and settings.model not in (None, *CHAINS):
-        raise UsageError("--init whitened requires a model whose layers follow one another, and "
-                         f"--model {settings.model} is none: choose {' or '.join(CHAINS)}")
+    if settings.model in (None, *CHAINS):
+        return
+    for flag, is_given in (("--parallel model-split", settings.parallel == "model-split"),
+                           ("--init whitened", settings.init == "whitened")):
+        if is_given:
+            raise UsageError(f"{flag} requires a model whose layers follow one another, and "
+                             f"--model {settings.model} is none: choose {' or '.join(CHAINS)}")
 
 
 def _check_training(settings: Settings) -> None:
@@ -110,11 +117,15 @@ def _check_virtual_nodes(settings: Settings) -> None:
     if settings.batch_norm == "synchronised":
         raise UsageError(f"{flag} requires --batch-norm local: each virtual node normalises by the "
                          "batch statistics of its own shard")
+    if settings.parallel != "ddp":
+        raise UsageError(f"{flag} requires --parallel ddp, not {settings.parallel}")
 
 
 def _check_wire(settings: Settings) -> None:
     wire, names = settings.wire, [choice.name for choice in settings.sync]
     by_gradients = [name for name in names if name not in LOCAL_SYNC_NAMES]
+    if wire != "float32" and settings.parallel == "data-parallel":
+        raise UsageError(f"--wire {wire} requires --parallel ddp: one process sends no gradients")
     if wire != "float32" and any(name.endswith("per-tensor") for name in names):
         raise UsageError(f"--wire {wire} requires gradients in few long messages: choose a --sync "
                          "without -per-tensor")

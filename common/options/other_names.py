@@ -44,6 +44,7 @@ NAMES = {  # of pytorch/examples, torchrun, timm, Lightning, Hugging Face and Ac
     "--tracker wandb": "--wandb --use-wandb",
     "--bucket-mb": "--bucket-cap-mb",
     "--wire": "--comm-hook --ddp-comm-hook",
+    "--parallel data-parallel": "--data-parallel",
     "--settings": "--config --cfg",
     "--debug": "--traceback",
 }
@@ -83,7 +84,7 @@ SENTENCES = {
     "--comet --comet-project --mlflow --neptune --clearml":
         "the trackers are TensorBoard, wandb or one of your own, with --tracker FILE.py:NAME; "
         "examples/ has MLflow's and Comet's",
-    "--distributed --multiprocessing-distributed --ddp --data-parallel --parallel":
+    "--distributed --multiprocessing-distributed --ddp":
         "Part Two and Part Three are the distributed programs",
     "--strategy":
         "DistributedDataParallel is Part Three, and the strategies that average by hand are Part "

@@ -143,10 +143,11 @@ def _algorithms(one: Learned, other: Learned) -> tuple[str, ...]:
                  and (name != "accumulate" or one.has_batch_norm))
 
 
-def _normalised_by(run: Learned) -> int:
+def _normalised_by(run: Learned) -> tuple[int, str]:
     if _value(run, "batch_norm") != "local":
-        return 1
-    return _value(run, "virtual_nodes") or run.ranks
+        return 1, ""
+    nodes = _value(run, "virtual_nodes") or run.ranks
+    return nodes, "parallel" * (_value(run, "parallel") == "data-parallel")
 
 
 def _value(run: Learned, name: str) -> Any:

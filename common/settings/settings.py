@@ -17,6 +17,7 @@ from common.settings.types import LOADERS, Interval, SyncChoice
 
 LOCAL_WIRES = ("int8", "int4")  # formats of the strategies that average weights, not gradients
 WIRES = ("float32", "bf16", "fp16", *LOCAL_WIRES)
+PARALLEL = ("ddp", "data-parallel", "model-split")
 JOIN = "cluster (torchrun, srun and mpirun set these themselves)"
 NODE = "this machine"
 RUN = "the run"
@@ -115,6 +116,10 @@ class Settings(LearningSettings):
         parse=types.sync_list, choices=SYNC_NAMES + LOCAL_SYNC_NAMES,
         metavar="NAME[,NAME]", parts=("PartTwo", "Preflight"), learned=is_local,
         compared=local_choices, common=True)
+    parallel: str = setting(
+        "ddp", "parallelism: ddp (default); to compare with: data-parallel, model-split", SEAM,
+        details="; data-parallel is one process with all GPUs of its machine, model-split puts "
+        "each rank's model on two devices", choices=PARALLEL, parts=("PartThree",))
     wire: str = setting(
         "float32", "gradient wire format: float32 (default), bf16, fp16", SEAM, details="; int8 "
         "and int4 with --sync local-sgd or diloco", choices=WIRES,

@@ -80,6 +80,7 @@ def test_ranks_on_one_machine_may_use_a_name_or_ipv6(master, tmp_path):
     ("PartTwo", ["-N", "1"], {}, False),
     ("PartThree", [], {"RANK": "0", "WORLD_SIZE": "1"}, True),
     ("PartThree", [], {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, False),
+    ("PartThree", ["--parallel", "data-parallel"], {}, False),
     ("PartOne", [], {}, False),
 ])
 def test_a_node_launched_without_others_warns(part, flags, environment, is_warned, tmp_path):

@@ -60,10 +60,11 @@ def test_what_cannot_be_meant_is_refused_before_data_are_loaded(words, answer):
     assert raised.value.exit_code == 2
 
 
-def test_a_model_that_is_no_chain_is_not_whitened():
-    with pytest.raises(UsageError, match="--init whitened requires .*choose vgg11 or small-cnn"):
-        settings_of("--init whitened --model resnet18", "PartThree")
-    assert settings_of("--init whitened --model small-cnn", "PartThree")
+@pytest.mark.parametrize("words", ["--parallel model-split", "--init whitened"])
+def test_a_model_that_is_no_chain_is_not_cut_and_not_whitened(words):
+    with pytest.raises(UsageError, match=f"{words} requires .*choose vgg11 or small-cnn"):
+        settings_of(f"{words} --model resnet18", "PartThree")
+    assert settings_of(f"{words} --model small-cnn", "PartThree")
 
 
 def test_a_machine_without_torchvision_says_so(monkeypatch):

@@ -218,6 +218,11 @@ def test_mistakes_are_named(flags, words):
     assert "\n" not in str(raised.value)
 
 
+def test_one_process_sends_no_gradients():
+    with pytest.raises(UsageError, match="--wire bf16 requires --parallel ddp"):
+        parse_command_line("PartThree", ["--wire", "bf16", "--parallel", "data-parallel"])
+
+
 FLAGS = [flag for action in _parser("PartTwo")._actions for flag in action.option_strings]
 COMMAND_LINES = st.lists(st.text(max_size=8) | st.sampled_from(FLAGS) | st.sampled_from(
     ["1", "-1", "0", "1e9", "nan", "auto", "all-reduce", "10.0.0.1", "digits-vgg11", "3.5", ""]),

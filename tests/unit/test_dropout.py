@@ -10,6 +10,8 @@ import torch
 
 from common.data.epoch_plan import kept_units
 from common.model.dropout import DropoutPlan, SampleDropout
+from common.model.small_models import SpiralMlp
+from PartThree.data_parallel import deal_samples
 
 SAMPLES = np.array([5, 0, 17, 3])
 
@@ -70,3 +72,13 @@ def test_a_loader_that_knows_no_samples_gets_torchs_dropout():
     torch.manual_seed(1)
     one, other = layer(torch.ones(4, 90)), layer(torch.ones(4, 90))
     assert not torch.equal(one, other)
+
+
+def test_data_parallel_replicas_get_the_samples_of_their_part():
+    whole, replicas = told(SpiralMlp(), SAMPLES), [told(SpiralMlp(), SAMPLES) for _ in range(2)]
+    for replica in replicas:
+        replica.load_state_dict(whole.state_dict())
+    deal_samples(replicas, [3, 1])
+    points = torch.rand(4, 2, 1, 1)
+    parts = torch.cat([replicas[0](points[:3]), replicas[1](points[3:])])
+    assert torch.allclose(parts, whole(points))

@@ -107,6 +107,11 @@ def test_what_does_not_go_with_virtual_nodes_is_one_sentence(flags, sentence):
         parse_command_line("PartTwo", [*TWO, *flags])
 
 
+def test_model_split_does_not_go_with_virtual_nodes():
+    with pytest.raises(UsageError, match="requires --parallel ddp, not model-split"):
+        parse_command_line("PartThree", [*TWO, "4", "--parallel", "model-split"])
+
+
 def test_threads_decide_what_is_learned_on_virtual_nodes_alone():
     plain, _ = parse_command_line("PartTwo", [*TWO[:-1], "--threads", "2"])
     assert "threads" not in plain.shared() and "threads" not in plain.trajectory()

@@ -91,7 +91,7 @@ SLIPS = [  # the command line of Part Two, and what must be answered; "" where n
     ("--strategy=ddp_find_unused_parameters_false", "DistributedDataParallel is Part Three"),
     ("--bucket_cap_mb 25", CALLED + "--bucket-mb"),
     ("--comm-hook fp16", CALLED + "--wire"),
-    ("--data-parallel", "Part Two and Part Three are the distributed programs"),
+    ("--data-parallel", CALLED + "--parallel data-parallel, which only Part Three has"),
     ("--epoch 3", "did you mean --epochs?"),
     ("--ephocs 3", "did you mean --epochs?"),
     ("--compile", ""),
@@ -131,6 +131,7 @@ def test_what_only_other_parts_have_is_told():
     assert complaint("PartOne", "--world-size 4").endswith(
         CALLED + "--num-nodes, which only Part Two and Part Three have")
     assert complaint("PartThree", "--sync all-reduce").endswith("only Part Two has it")
+    assert complaint("Preflight", "--parallel ddp").endswith("only Part Three has it")
 
 
 @pytest.mark.parametrize("words, choices", [

@@ -92,9 +92,9 @@ def test_rank_and_world_size_without_a_launcher_are_called_what_they_are(monkeyp
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     with pytest.raises(UsageError, match="in the environment say .* one of 4 processes: unset"):
         parse_command_line("PartOne", [])
-    _, world = parse_command_line("PartThree", [])
+    settings, world = parse_command_line("PartThree", [])
     assert world.source == BY_HAND
-    say_what_may_be_a_mistake(world)
+    say_what_may_be_a_mistake(world, settings)
     assert "this is rank 1 of 4, with rank 0 at 127.0.0.1: unset them" in capsys.readouterr().out
 
 
