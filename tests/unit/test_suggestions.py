@@ -137,7 +137,8 @@ def test_what_only_other_parts_have_is_told():
 @pytest.mark.parametrize("words, choices", [
     ("--precision bfloat16", ("bf16", "fp16")), ("--wire int2", ("bf16", "int4")),
     ("--device gpu", ("cpu", "cuda")), ("--schedule CosineAnnealingLR", ("cosine", "step")),
-    ("--sync ddp", ("all-reduce", "diloco")), ("--tracker wandbs", ("tensorboard", "wandb", "FILE.py:NAME")),
+    ("--sync ddp", ("all-reduce", "diloco")),
+    ("--tracker wandbs", ("tensorboard", "wandb", "FILE.py:NAME")),
     ("--workload cifar10", ("cifar10-vgg11", "FILE.py:NAME")), ("--recipe fast", ("record",))])
 def test_a_wrong_value_is_answered_by_those_that_there_are(words, choices):
     said = complaint("PartTwo", words)
