@@ -185,6 +185,14 @@ def epoch_sampler(loader: Any) -> Any:
     return next((each for each in samplers if hasattr(each, "set_epoch")), None)
 
 
+def length_of(loader: Any) -> int | None:
+    """The number of a loader's batches, None where it does not know it."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
 def batch_size_of(loader: Any) -> int:
     """The number of samples in a batch of a DataLoader, or of a list of batches; 0 if unknown."""
     size = getattr(loader, "batch_size", None) or getattr(

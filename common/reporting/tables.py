@@ -154,10 +154,9 @@ def travel(intervals: Sequence[ComputeSpan], name: str) -> Table:
 
 
 class Proof(NamedTuple):
-    """A file of scripts/prove.py: its claim, the table behind it, and all its tables."""
+    """A file of scripts/prove.py: its claim, and its tables."""
 
     claim: str
-    best: dict[str, Any]
     tables: list[Table]
 
 
@@ -165,9 +164,8 @@ def read_proof(path: Path) -> Proof:
     """The proof in a file. Raises DataError if it does not hold one."""
     try:
         data = read_json(path)
-        best = best_table(data["tables"])
-        return Proof(claim(best), best, [_proof(table, path.name, data)
-                                         for table in data["tables"]])
+        return Proof(claim(best_table(data["tables"])),
+                     [_proof(table, path.name, data) for table in data["tables"]])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is no proof that scripts/prove.py wrote") from error
 

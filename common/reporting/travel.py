@@ -15,7 +15,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from common.core.trace_file import PHASE_TRACK, Event, Trace
-from common.reporting.figure_style import BAR_EDGE, PHASES, legend_below, new_figure
+from common.reporting.figure_style import PHASES, legend_below, new_figure
 from common.reporting.messages import (
     are_all_there,
     bytes_of,
@@ -126,7 +126,7 @@ def figure(intervals: Sequence[ComputeSpan], name: str) -> Figure:
                                     ("exposed", True, PHASES["sync"])):
         rows = [(place, each.travelled / size) for place, each in enumerate(intervals)
                 if (each.computes == EXPOSED) == is_exposed]
-        axes.barh(*zip(*rows, strict=True), label=label, edgecolor=BAR_EDGE, linewidth=0.5, **look)
+        axes.barh(*zip(*rows, strict=True), label=label, **look)
     axes.set_yticks(range(len(intervals)), [each.computes for each in intervals], fontsize=9)
     axes.invert_yaxis()
     axes.set_xlabel(f"{unit} that rank 0 sends while it computes this")

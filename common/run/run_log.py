@@ -22,6 +22,7 @@ from tqdm import tqdm
 from common.core.console import console
 from common.core.events import read_events
 from common.core.failures import UsageError
+from common.core.files import replace_file
 from common.core.memory import peak_memory
 from common.core.metrics import ACCURACY, Metric, Totals
 from common.core.progress import Position, slowest_phase
@@ -235,9 +236,7 @@ def _unwritable(path: Path, error: OSError) -> UsageError:
 def _keep_steps_before(path: Path, start: Position) -> None:
     kept = [event for event in read_events(path) if _is_before(event, start)]
     if path.exists():
-        partial = path.with_suffix(".partial")
-        partial.write_text("".join(json.dumps(event) + "\n" for event in kept))
-        partial.replace(path)
+        replace_file(path, "".join(json.dumps(event) + "\n" for event in kept).encode())
 
 
 def _is_before(event: dict[str, Any], start: Position) -> bool:

@@ -16,6 +16,7 @@ from torch.distributed import Store
 
 from common.cluster.board import Board
 from common.cluster.connections import holds_bytes
+from common.cluster.fate import state_of
 from common.core.failures import RanksDisagree
 from common.core.world import World
 from common.run.waits import Mark, Whereabouts
@@ -125,14 +126,8 @@ def _running() -> set[str]:
     threads, me = Path("/proc/self/task"), str(threading.get_native_id())
     if not threads.exists():
         return {"unknown"}
-    return {each for each in os.listdir(threads) if each != me and _state(threads / each) in _RUNS}
-
-
-def _state(thread: Path) -> str:
-    try:
-        return (thread / "stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "ended meanwhile"
+    return {each for each in os.listdir(threads)
+            if each != me and state_of(threads / each) in _RUNS}
 
 
 def standstill(places: Mapping[int, RankProgress]) -> str:

@@ -22,7 +22,7 @@ from common.core.failures import RanksDisagree, UsageError
 from common.settings.strategies import SYNC_NAMES
 from common.step.gradient_check import NotFinite
 from common.step.gradient_sync import GradientSync
-from PartThree.comm_hooks import POWER_START, register_comm_hook
+from PartThree.comm_hooks import HOOKS
 from PartThree.ddp import OWN_BUFFERS, buckets
 from PartTwo import pipelined
 from PartTwo.buckets import Bucket, fill_buckets
@@ -257,7 +257,7 @@ def hooked(name: str, steps: int) -> tuple[float, list[int]]:
     layers = layers.to(memory_format=torch.channels_last)
     counter, sent = GradientSync(), []
     replica = DistributedDataParallel(layers, **OWN_BUFFERS, **buckets(0.01))
-    register_comm_hook(replica, name, counter)
+    replica.register_comm_hook(counter, HOOKS[name])
     images = noise(dist.get_rank(), size=4 * 64 * 9).view(4, 64, 3, 3)
     for _ in range(steps):
         before = counter.bytes_sent
@@ -283,13 +283,6 @@ def test_comm_hooks_of_ddp_average_and_are_counted(name, limit, bytes_each):
         assert error < limit
         assert name == "float32" or error > 1e-6
         assert sent == pytest.approx([bytes_each * NUMBERS] * 3, abs=8)
-
-
-def test_powersgd_is_exact_at_first_and_then_sends_little():
-    for error, sent in run_ranks(2, hooked, "powersgd", POWER_START + 3):
-        assert 0 < error < 1
-        assert sent[:POWER_START] == pytest.approx([4 * NUMBERS] * POWER_START, abs=8)
-        assert max(sent[POWER_START + 1:]) < NUMBERS / 2
 
 
 def test_a_bucket_has_one_dtype():
