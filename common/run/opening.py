@@ -44,6 +44,10 @@ from common.settings.settings import Settings
 from common.step.gradient_check import located
 from common.step.gradient_sync import GradientSync
 
+# After fewer steps the running averages of batch norm, by which a model is tested, still hold more
+# than 0.9^50 = 0.5 % of what they began with.
+FEW_STEPS = 50
+
 
 @contextmanager
 def open_run(part: str, strategy: str, settings: Settings, node: Node,
@@ -78,7 +82,7 @@ def open_run(part: str, strategy: str, settings: Settings, node: Node,
         run = Run(name, settings, node, model, optimizer, gradient_sync, log, checkpoints,
                   loader.plan.iterations, loader.plan)
         log.when_lost = partial(write_anew, run, lock)
-        remarks = warnings + _begin(run) + _remarks_on(loader.plan)
+        remarks = warnings + _begin(run) + _remarks_on(loader.plan, settings)
         stack.enter_context(_logged(run, remarks))
         with located(model, lambda: f"rank {node.world.rank} at {run.position}",
                      run.state.loss_scale.is_attached):
@@ -152,15 +156,20 @@ def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
         yield
 
 
-def _remarks_on(plan: EpochPlan) -> list[str]:
-    """A remark on samples that no epoch uses, and on a batch that is larger than an epoch."""
+def _remarks_on(plan: EpochPlan, settings: Settings) -> list[str]:
+    """Remarks on few steps in all, samples that no epoch uses, and a batch larger than an epoch."""
+    remarks, steps = [], settings.epochs * plan.iterations
+    if steps < FEW_STEPS and not settings.max_iterations:
+        remarks.append(f"{steps} step{'s' * (steps > 1)} in all hardly train a model: a smaller "
+                       f"--batch-size than {plan.batch_size}, or more --epochs than "
+                       f"{settings.epochs}, makes them more")
     if plan.batch_size > plan.samples:
-        return [f"--batch-size {plan.batch_size} is more than the {plan.samples} training samples, "
-                "so every step takes all of them"]
-    if not plan.dropped:
-        return []
-    return [f"each epoch drops a last batch of {plan.dropped} samples, fewer than "
-            f"{plan.smallest_batch}"]
+        remarks.append(f"--batch-size {plan.batch_size} is more than the {plan.samples} training "
+                       "samples, so every step takes all of them")
+    elif plan.dropped:
+        remarks.append(f"each epoch drops a last batch of {plan.dropped} samples, fewer than "
+                       f"{plan.smallest_batch}")
+    return remarks
 
 
 def _find_checkpoint(folder: Path, settings: Settings,

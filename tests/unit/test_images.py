@@ -22,8 +22,10 @@ from common.core.failures import DataError, UsageError
 from common.core.world import World
 from common.data.datasets import load_cifar10, load_image_folder
 from common.settings.settings import Settings
-from common.settings.types import LoaderChoice
+from common.settings.types import LoaderChoice, Validation
 from common.setup import create_loader, load_datasets
+
+NODE = Node(World(), torch.device("cpu"), threads=1)
 
 SIZE = 32
 RAMP = np.arange(SIZE * SIZE).reshape(SIZE, SIZE) // 4  # 0 to 255, darkest in the first row
@@ -136,7 +138,7 @@ def test_a_class_without_an_image_in_one_of_both_sets_is_named(mixed):
     settings = Settings(workload="image-folder", data_dir=mixed)
     with pytest.raises(DataError, match="different classes: bee, of which the test set has no "
                                         "image; cat, of which the training set has no image$"):
-        load_datasets(settings, Node(World(), torch.device("cpu"), threads=1))
+        load_datasets(settings, NODE)
 
 
 def test_other_programs_find_the_classes_and_nothing_of_ours(tmp_path):
@@ -149,7 +151,20 @@ def test_other_programs_find_the_classes_and_nothing_of_ours(tmp_path):
 def test_images_are_skipped_in_folders_of_images_alone(workload, words, tmp_path):
     settings = Settings(workload=workload, data_dir=tmp_path / "missing", skip_unreadable=True)
     with pytest.raises((UsageError, DataError), match=words or "--skip-unreadable is for folders"):
-        load_datasets(settings, Node(World(), torch.device("cpu"), threads=1))
+        load_datasets(settings, NODE)
+
+
+def test_the_size_of_the_data_is_said(tmp_path, capsys):
+    for name in ("ant", "bee"):
+        (tmp_path / name).mkdir()
+        for number in range(10):
+            Image.new("RGB", (SIZE, SIZE), (number,) * 3).save(tmp_path / name / f"{number}.png")
+    load_datasets(Settings(workload="image-folder", data_dir=tmp_path, dry_run=True,
+                           validation=Validation(0.25)), NODE)
+    load_datasets(Settings(workload="digits-vgg11"), NODE)
+    assert capsys.readouterr().out.splitlines() == [
+        "  12 training, 4 validation and 4 test samples of 2 classes",
+        "  1,438 training and 359 test samples of 10 classes"]
 
 
 @pytest.mark.parametrize("rank, lines", [(0, 1), (1, 0)])
@@ -157,7 +172,10 @@ def test_the_leader_tells_it_in_one_line(rank, lines, mixed, capsys):
     settings = Settings(workload="image-folder", data_dir=mixed)
     load_datasets(settings, Node(World(rank, 2), torch.device("cpu"), threads=1))
     told = capsys.readouterr().out.splitlines()
-    assert len(told) == lines and all("train: 6 left out" in line for line in told)
+    assert len(told) == 3 * lines
+    assert not told or "2 training and 2 test samples of 1 class" in told[0]
+    assert all("train: 6 left out" in line for line in told[1:2])
+    assert all("warning" in line and "one class, ant" in line for line in told[2:])
 
 
 @pytest.mark.parametrize("loader", ["memory", "workers:0"])
@@ -165,7 +183,7 @@ def test_both_loaders_have_the_same_images(loader, mixed):
     write(mixed, "2.png", Image.fromarray(np.full((SIZE, SIZE), 30000, np.uint16)))
     settings = Settings(workload="image-folder", data_dir=mixed, batch_size=3, crop_padding=0,
                         loader=LoaderChoice.parse(loader))
-    node = Node(World(), torch.device("cpu"), threads=1)
+    node = NODE
     batch, = create_loader(settings, load_image_folder("train", mixed), node).batches(1)
     assert batch.inputs[:, 0, 0, 0].sort().values.tolist() == pytest.approx(
         [(grey - 125.3) / 63 for grey in (0, 0, 116)], abs=1e-5)

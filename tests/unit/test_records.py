@@ -177,6 +177,12 @@ def test_the_report(tmp_path):
     assert data["test_accuracy"] == 0.75 and data["confusion_matrix"][1] == [0, 1, 1]
 
 
+def test_a_report_on_one_class_warns_of_nothing(tmp_path, recwarn):
+    generate_eval_report([0, 0], [0, 0], 0.1, tmp_path / "report.txt", "Epoch_1.pt",
+                         class_names=["ant"])
+    assert "[[2]]" in (tmp_path / "report.txt").read_text() and not list(recwarn)
+
+
 def test_the_confusion_matrix_is_scikit_learns():
     from sklearn import metrics
 
