@@ -154,6 +154,28 @@ def test_images_are_skipped_in_folders_of_images_alone(workload, words, tmp_path
         load_datasets(settings, NODE)
 
 
+@pytest.mark.parametrize("has, given, hint", [
+    (["all/train/ant", "all/test/ant"], "", "give --data-dir {}/all"),
+    (["all/ant", "all/bee"], "", "give --data-dir {}/all"),
+    (["ant"], "ant", "give --data-dir {}"), (["Train/ant", "Test/ant"], "", "rename T"),
+    (["train/ant", "Test/ant"], "", "rename Test to test"),
+    (["train/ant", "odd/ant"], "", "give --data-dir {}/train, of which a fifth")])
+def test_the_folder_that_was_meant_is_named(has, given, hint, tmp_path):
+    for name in has:
+        (tmp_path / name).mkdir(parents=True)
+        Image.new("RGB", (SIZE, SIZE)).save(tmp_path / name / "0.png")
+    with pytest.raises(DataError, match=hint.format(re.escape(str(tmp_path.resolve())))):
+        for split in ("train", "test"):
+            load_image_folder(split, tmp_path / given)
+
+
+def test_a_runs_folder_is_not_that_of_images(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "metrics_rank0.jsonl").touch()
+    with pytest.raises(DataError, match="holds no folders of images; it is a run's folder"):
+        load_image_folder("train", tmp_path)
+
+
 def test_the_size_of_the_data_is_said(tmp_path, capsys):
     for name in ("ant", "bee"):
         (tmp_path / name).mkdir()
