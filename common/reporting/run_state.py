@@ -115,7 +115,7 @@ def _speed(run: RecordedRun, recent: list[dict], usual: float) -> str:
                                      for name in PHASES})
     several = f"{len(recent)} iterations" if len(recent) > 1 else "iteration"
     return (f"loss {fmean(step['loss'] for step in recent):.3f} (last {several}, "
-            f"rank 0), {run.settings['batch_size'] / usual:.0f} samples/s, mostly {phase} "
+            f"rank 0), {run.settings['batch_size'] / usual:.0f} samples/s (median), mostly {phase} "
             f"({100 * fraction:.0f} %)"
             + ("" if run.test_score is None
                else f", test {run.metric.name} {run.metric.shown(run.test_score)}"))

@@ -38,9 +38,9 @@ def timing(runs: Runs) -> Table:
     """Seconds an iteration with spread, speed, and bytes."""
     base = base_of(runs)
     return Table(
-        "Seconds an iteration, of its slowest rank: mean ± standard deviation, the first excluded. "
-        "Speed is against one rank; where the spread does not tell if it is above or below 1, "
-        "its 95 % interval. MB sent: - where none were counted.",
+        "Seconds an iteration, of its slowest rank: mean ± standard deviation, the first excluded; "
+        "samples/s by that mean. Speed is against one rank; where the spread does not tell if it "
+        "is above or below 1, its 95 % interval. MB sent: - where none were counted.",
         ("run", "ranks", "seconds an iteration", "median", "n", "samples/s", "speed",
          "MB sent, busiest rank", f"test {_metric(runs)}"),
         [(run.name, str(run.ranks), *_times(run, base),

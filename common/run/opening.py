@@ -224,7 +224,7 @@ def _check_settings(contents: dict[str, Any], settings: Settings,
     """
     changed = settings.changes_since(contents.get("settings", {}))
     if contents.get("data") != now["data"]:
-        changed.append(f"data was {contents.get('data')} and is {now['data']}")
+        changed.append(_change_of_data(contents.get("samples", {}), now.get("samples", {})))
     if settings.virtual_nodes:
         changed += _changes(_ran_on(contents), now["ran_on"],
                             but=("threads", "instructions", "products", "code"))
@@ -233,6 +233,17 @@ def _check_settings(contents: dict[str, Any], settings: Settings,
         raise UsageError("the run to resume had other settings: " + "; ".join(changed) +
                          f". Give the old ones, or --resume {accepting}")
     return [f"continuing with changed settings: {change}" for change in changed]
+
+
+def _change_of_data(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """Says what is known of how the training data have changed; both are what form_of returned."""
+    classes, names = (set(each.get("classes", ())) for each in (before, now))
+    changes = [f"class {name} is {fate}" for each, fate in (
+        (classes - names, "gone"), (names - classes, "new")) for name in sorted(map(str, each))]
+    then, today = before.get("count"), now.get("count")
+    if type(then) is int and then != today:
+        changes.append(f"the {then:,} training samples are {today:,} now")
+    return ", ".join(changes) or "the contents of the data have changed"
 
 
 def _ran_on(contents: dict[str, Any]) -> dict[str, Any]:

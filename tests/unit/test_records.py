@@ -165,6 +165,17 @@ def test_the_timer_adds_up_and_tells_where_it_is():
     assert timer.take()[1] == dict.fromkeys(PHASES, 0.0)
 
 
+@pytest.mark.parametrize("start, said", [
+    ((2, 3, 8), True), ((2, 0, 5), False), ((1, 3, 3), False)])
+def test_the_duration_of_an_epoch_that_was_resumed_is_said_to_be_a_part(start, said, tmp_path):
+    with log_in(tmp_path, start=Position(*start)) as log:
+        log.step(step(2, 3))
+        log.epoch(2, Totals(4, 3, 4))
+    last = (tmp_path / "logs_rank0.txt").read_text().splitlines()[-1]
+    assert last.endswith(" since the resume at iteration 3") is said
+    assert "Epoch Duration: 0.500 seconds" in last
+
+
 def test_the_report(tmp_path):
     generate_eval_report([0, 1, 1, 2], [0, 1, 2, 2], 0.12345, tmp_path / "r" / "report.txt",
                          "Epoch_3.pt", class_names=["ant", "bee", "cat"])

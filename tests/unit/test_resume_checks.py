@@ -12,7 +12,14 @@ from common.cluster.node import Node
 from common.core.failures import UsageError
 from common.core.world import World
 from common.data.epoch_plan import EpochPlan
-from common.run.opening import _check_settings, _exactness, _ran_on, _remarks_on, _restore_ranks
+from common.run.opening import (
+    _change_of_data,
+    _check_settings,
+    _exactness,
+    _ran_on,
+    _remarks_on,
+    _restore_ranks,
+)
 from common.settings.resume import Resume
 from common.settings.settings import Settings
 
@@ -28,10 +35,21 @@ def test_other_data_is_refused_unless_changes_are_accepted(resume):
     assert _check_settings({**before, "data": "new"}, settings, now) == []
     if settings.resume.accepts_changes:
         assert _check_settings(before, settings, now) == [
-            "continuing with changed settings: data was old and is new"]
+            "continuing with changed settings: the contents of the data have changed"]
     else:
-        with pytest.raises(UsageError, match="other settings: data was old and is new. Give the"):
+        with pytest.raises(UsageError, match="settings: the contents .* changed. Give the"):
             _check_settings(before, settings, now)
+
+
+@pytest.mark.parametrize("before, now, facts", [
+    ((["ant"], 9), (["ant"], 12), ["9 training samples", "12"]),
+    ((["ant", "bee"], 9), (["ant", "cat"], 9), ["class bee is gone", "class cat is new"]),
+    ((["ant"], 9), (["ant"], 9), ["contents of the data"])])
+def test_it_is_said_what_has_changed_in_data(before, now, facts):
+    said = _change_of_data(*({"classes": names, "count": count} for names, count in (before, now)))
+    assert all(fact in said for fact in facts)
+    assert ("contents" in said) is ("contents" in facts[0])
+    assert "contents" in _change_of_data({}, {"classes": [], "count": 3})
 
 
 @pytest.mark.parametrize("virtual_nodes", [0, 4])

@@ -40,7 +40,7 @@ def test_a_running_run(tmp_path):
     text, code = state(folder)
     assert code == 0 and "running, last heard 3 s ago" in text
     assert "epoch 15 of 20, iteration 30 of 40 (75 %), 10 s left" in text
-    assert "100 samples/s, mostly backward (75 %)" in text and "last 20 iterations" in text
+    assert "100 samples/s (median), mostly backward (75 %)" in text and "last 20 iterations" in text
 
 
 def test_an_iteration_limit_ends_the_run_earlier(tmp_path):
