@@ -44,8 +44,8 @@ from common.settings.settings import Settings
 from common.step.gradient_check import located
 from common.step.gradient_sync import GradientSync
 
-# After fewer steps the running averages of batch norm, by which a model is tested, still hold more
-# than 0.9^50 = 0.5 % of what they began with.
+# After fewer steps the running averages of batch norm still hold more than 0.9^50 = 0.5 % of what
+# they began with.
 FEW_STEPS = 50
 
 
@@ -82,7 +82,7 @@ def open_run(part: str, strategy: str, settings: Settings, node: Node,
         run = Run(name, settings, node, model, optimizer, gradient_sync, log, checkpoints,
                   loader.plan.iterations, loader.plan)
         log.when_lost = partial(write_anew, run, lock)
-        remarks = warnings + _begin(run) + _remarks_on(loader.plan, settings)
+        remarks = warnings + _begin(run) + _remarks_on(loader.plan, settings, model)
         stack.enter_context(_logged(run, remarks))
         with located(model, lambda: f"rank {node.world.rank} at {run.position}",
                      run.state.loss_scale.is_attached):
@@ -156,13 +156,14 @@ def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
         yield
 
 
-def _remarks_on(plan: EpochPlan, settings: Settings) -> list[str]:
+def _remarks_on(plan: EpochPlan, settings: Settings, model: nn.Module) -> list[str]:
     """Remarks on few steps in all, samples that no epoch uses, and a batch larger than an epoch."""
     remarks, steps = [], settings.epochs * plan.iterations
-    if steps < FEW_STEPS and not settings.max_iterations:
-        remarks.append(f"{steps} step{'s' * (steps > 1)} in all hardly train a model: a smaller "
-                       f"--batch-size than {plan.batch_size}, or more --epochs than "
-                       f"{settings.epochs}, makes them more")
+    if steps < FEW_STEPS and not settings.max_iterations and has_batch_norm(model):
+        remarks.append(f"{steps} step{'s' * (steps > 1)} in all are few: the running averages of "
+                       "batch norm, by which the model is tested, take about "
+                       f"{FEW_STEPS}. A smaller --batch-size than {plan.batch_size}, or more "
+                       f"--epochs than {settings.epochs}, makes them more")
     if plan.batch_size > plan.samples:
         remarks.append(f"--batch-size {plan.batch_size} is more than the {plan.samples} training "
                        "samples, so every step takes all of them")

@@ -7,6 +7,7 @@ of a batch that is larger than the data.
 
 import pytest
 import torch
+from torch import nn
 
 from common.cluster.node import Node
 from common.core.failures import UsageError
@@ -98,12 +99,14 @@ def test_a_strategys_state_of_the_same_form_is_this_ranks():
     (41, ["--batch-size 41 is more than the 40 training samples, so every step takes all of "
           "them"])])
 def test_what_becomes_of_the_last_batch_is_said(batch, remarks):
-    assert _remarks_on(EpochPlan(40, batch), Settings(epochs=50)) == remarks
+    assert _remarks_on(EpochPlan(40, batch), Settings(epochs=50), nn.BatchNorm2d(1)) == remarks
 
 
 @pytest.mark.parametrize("epochs, most, steps", [
     (1, None, 2), (24, None, 48), (25, None, None), (1, 1, None)])
 def test_few_steps_in_all_are_said_with_the_flags_that_make_them_more(epochs, most, steps):
-    said = " ".join(_remarks_on(EpochPlan(40, 20), Settings(epochs=epochs, max_iterations=most)))
+    settings = Settings(epochs=epochs, max_iterations=most)
+    said = " ".join(_remarks_on(EpochPlan(40, 20), settings, nn.BatchNorm2d(1)))
+    assert _remarks_on(EpochPlan(40, 20), settings, nn.Linear(1, 1)) == []
     assert said.startswith(f"{steps} steps in all") if steps else not said
     assert not steps or "--batch-size than 20" in said and f"--epochs than {epochs}" in said
