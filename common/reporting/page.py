@@ -30,7 +30,13 @@ from common.reporting import (
 )
 from common.reporting.picture import Picture, pictures_of
 from common.reporting.recorded_run import RecordedRun
-from common.reporting.run_findings import as_sentences, causes_of_differences, short, summary
+from common.reporting.run_findings import (
+    as_sentences,
+    causes_of_differences,
+    short,
+    speed_up,
+    summary,
+)
 from common.reporting.run_state import RunState, state_of, tally
 from common.reporting.tables import Proof, Runs, Table
 from common.reporting.timeline import timeline
@@ -67,6 +73,7 @@ class Page:
     title: str
     made: datetime
     learning: list[str]
+    speed_up: list[str]
     summary: list[str]
     sections: list[Section]
     timing: Table
@@ -82,13 +89,14 @@ class Page:
         learned = [proof.claim for proof in proofs] + as_sentences(causes_of_differences(runs))
         states = [state_of(run, time.time()) for run in runs]
         title = f"{len(runs)} run{'s' * (len(runs) > 1)} of {workloads}: {tally(states)}"
-        return cls(title, made, learned, learned + summary(runs), sections, tables.timing(runs),
+        return cls(title, made, learned, as_sentences([speed_up(runs)]), learned + summary(runs),
+                   sections, tables.timing(runs),
                    [state for state in states if not state.is_finished])
 
     def first_sentences(self) -> str:
-        """The proof's claim, if any, and whether the runs learn the same: for a terminal."""
+        """The proof's claim, if any, whether the runs learn the same, and the best speed-up."""
         return "\n".join(textwrap.fill(sentence, TERMINAL, break_on_hyphens=False)
-                         for sentence in self.learning)  # a flag stays whole
+                         for sentence in [*self.learning, *self.speed_up])  # a flag stays whole
 
     def timing_as_text(self) -> str:
         """The timing table for a terminal, and what its numbers are."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from common.core.failures import DataError
 from common.core.files import read_json
 from common.core.progress import PHASES
+from common.core.spread import speed_in_words
 from common.reporting.figures import label
 from common.reporting.proof_findings import best_table, claim
 from common.reporting.recorded_run import RecordedRun, short
@@ -37,8 +38,9 @@ def timing(runs: Runs) -> Table:
     """Seconds an iteration with spread, speed, and bytes."""
     base = base_of(runs)
     return Table(
-        "Seconds an iteration, of its slowest rank: mean ± standard deviation, the first excluded. "
-        "Speed is against one rank. MB sent: - where none were counted.",
+        "Seconds an iteration, of its slowest rank: mean ± standard deviation, the first excluded; "
+        "samples/s by that mean. Speed is against one rank; where the spread does not tell if it "
+        "is above or below 1, its 95 % interval. MB sent: - where none were counted.",
         ("run", "ranks", "seconds an iteration", "median", "n", "samples/s", "speed",
          "MB sent, busiest rank", f"test {_metric(runs)}"),
         [(run.name, str(run.ranks), *_times(run, base),
@@ -56,7 +58,8 @@ def _times(run: RecordedRun, base: RecordedRun | None) -> tuple[str, ...]:
     if not run.mean:
         return "-", "-", "0", "-", "-"
     spread = f" ± {stdev(run.durations):.3f}" if len(run.durations) > 1 else ""
-    speed = f"{base.mean / run.mean:.2f}" if base and base.mean else "-"
+    speed = "-" if not base else "1.00" if run is base else speed_in_words(base.durations,
+                                                                           run.durations)
     return (f"{run.mean:.3f}{spread}", f"{median(run.durations):.3f}",
             str(len(run.durations)), f"{run.images_per_second:.0f}", speed)
 

@@ -42,6 +42,10 @@ from common.settings.settings import Settings
 from common.step.gradient_check import located
 from common.step.gradient_sync import GradientSync
 
+# After fewer steps the running averages of batch norm still hold more than 0.9^50 = 0.5 % of what
+# they began with.
+FEW_STEPS = 50
+
 
 @contextmanager
 def open_run(part: str, strategy: str, settings: Settings, node: Node,
@@ -79,7 +83,7 @@ def open_run(part: str, strategy: str, settings: Settings, node: Node,
                   Sentinel(model, loader.plan, node, settings.check_every, settings.virtual_nodes),
                   create_tracer(settings, loader.plan.iterations, folder, node, log))
         log.when_lost = partial(write_anew, run, lock)
-        remarks = warnings + _begin(run) + _remarks_on(loader.plan)
+        remarks = warnings + _begin(run) + _remarks_on(loader.plan, settings, model)
         stack.enter_context(_logged(run, remarks))
         with located(model, lambda: f"rank {node.world.rank} at {run.position}",
                      run.state.loss_scale.is_attached):
@@ -147,15 +151,21 @@ def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
         yield
 
 
-def _remarks_on(plan: EpochPlan) -> list[str]:
-    """A remark on samples that no epoch uses, and on a batch that is larger than an epoch."""
+def _remarks_on(plan: EpochPlan, settings: Settings, model: nn.Module) -> list[str]:
+    """Remarks on few steps in all, samples that no epoch uses, and a batch larger than an epoch."""
+    remarks, steps = [], settings.epochs * plan.iterations
+    if steps < FEW_STEPS and not settings.max_iterations and has_batch_norm(model):
+        remarks.append(f"{steps} step{'s' * (steps > 1)} in all are few: the running averages of "
+                       "batch norm, by which the model is tested, take about "
+                       f"{FEW_STEPS}. A smaller --batch-size than {plan.batch_size}, or more "
+                       f"--epochs than {settings.epochs}, makes them more")
     if plan.batch_size > plan.samples:
-        return [f"--batch-size {plan.batch_size} is more than the {plan.samples} training samples, "
-                "so every step takes all of them"]
-    if not plan.dropped:
-        return []
-    return [f"each epoch drops a last batch of {plan.dropped} samples, fewer than "
-            f"{plan.smallest_batch}"]
+        remarks.append(f"--batch-size {plan.batch_size} is more than the {plan.samples} training "
+                       "samples, so every step takes all of them")
+    elif plan.dropped:
+        remarks.append(f"each epoch drops a last batch of {plan.dropped} samples, fewer than "
+                       f"{plan.smallest_batch}")
+    return remarks
 
 
 def _find_checkpoint(folder: Path, settings: Settings,
@@ -210,7 +220,7 @@ def _check_settings(contents: dict[str, Any], settings: Settings,
     """
     changed = settings.changes_since(contents.get("settings", {}))
     if contents.get("data") != now["data"]:
-        changed.append(f"data was {contents.get('data')} and is {now['data']}")
+        changed.append(_change_of_data(contents.get("samples", {}), now.get("samples", {})))
     if settings.virtual_nodes:
         changed += _changes(_ran_on(contents), now["ran_on"],
                             but=("threads", "instructions", "products", "code"))
@@ -219,6 +229,17 @@ def _check_settings(contents: dict[str, Any], settings: Settings,
         raise UsageError("the run to resume had other settings: " + "; ".join(changed) +
                          f". Give the old ones, or --resume {accepting}")
     return [f"continuing with changed settings: {change}" for change in changed]
+
+
+def _change_of_data(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """Says what is known of how the training data have changed; both are what form_of returned."""
+    classes, names = (set(each.get("classes", ())) for each in (before, now))
+    changes = [f"class {name} is {fate}" for each, fate in (
+        (classes - names, "gone"), (names - classes, "new")) for name in sorted(map(str, each))]
+    then, today = before.get("count"), now.get("count")
+    if type(then) is int and then != today:
+        changes.append(f"the {then:,} training samples are {today:,} now")
+    return ", ".join(changes) or "the contents of the data have changed"
 
 
 def _ran_on(contents: dict[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from studies.proof.experiment import (
     local_statistics,
 )
 from studies.proof.ranks import run_ranks
-from studies.proof.report import conclusion
+from studies.proof.report import advice, conclusion
 from studies.proof.strategies import STRATEGIES, Reversed, chosen, local_strategies
 from studies.proof.trajectory import Recorder, thinned, trajectory
 from tests.facts import says
@@ -379,3 +379,33 @@ def test_the_literal_command(more, code, tmp_path):
         capture_output=True, text=True, timeout=240, cwd=tmp_path)
     assert run.returncode == code, run.stderr
     assert ("FAILED" in run.stdout) == bool(code) and run.stderr == ""
+
+
+OWN_MODEL = """
+import numpy as np
+from torch import nn
+from common.options.workloads import Workload
+
+def load(split, data_dir):
+    return np.zeros((4, 2), np.float32), np.zeros(4, np.int64), ["one", "other"]
+
+def build(classes):
+    return nn.Sequential(nn.Dropout(0.0), nn.Linear(2, classes), nn.Dropout(0.3))
+
+MINE = Workload("mine", load, build)
+"""
+
+
+@pytest.mark.parametrize("failed, said", [(True, True), (False, False)])
+def test_a_proof_that_fails_names_layers_that_drop_other_units(failed, said, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(OWN_MODEL)
+    options, settings = prove.parse(["--workload", f"{tmp_path}/mine.py:MINE", "--steps", "1"])
+    with pytest.raises(SystemExit) as ended:
+        prove._end(failed, options, settings)
+    printed = capsys.readouterr().out
+    assert ended.value.code == failed
+    assert (printed.startswith("2: ") and "SampleDropout" in printed) is said
+
+
+def test_a_model_without_torchs_dropout_is_given_no_advice():
+    assert advice(small_problem("float64")) == ""
