@@ -15,7 +15,7 @@ from common.core.precision import one_tensor
 from common.settings.settings import Settings
 from common.step.gradient_sync import GradientSync
 from common.step.virtual_nodes import VirtualNodes
-from PartThree.comm_hooks import in_tree, register_comm_hook
+from PartThree.comm_hooks import HOOKS, in_tree
 from PartThree.data_parallel import DataParallel
 from PartTwo.on_virtual_nodes import Lane
 from PartTwo.sync_options import SyncOptions
@@ -81,17 +81,18 @@ class Arrivals:
 class AveragedInBackward(GradientSync):
     """The seam where `replica` has averaged the gradients during backward: nothing is left to do.
 
-    `hook` is a name in comm_hooks.HOOKS; the hook counts the bytes and checks what it sends.
+    `wire` is a name in comm_hooks.HOOKS; the hook counts the bytes and checks what it sends.
     `example` are two samples or more, for rebuild_buckets.
     """
 
-    def __init__(self, replica: nn.Module, hook: str, example: Tensor | None = None) -> None:
-        self._replica, self._hook, self._example = replica, hook, example
+    def __init__(self, replica: nn.Module, wire: str, example: Tensor | None = None) -> None:
+        self._replica: Any = replica
+        self._hook, self._example = HOOKS[wire], example
         self._arrivals = Arrivals()
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Registers the hook, and rebuilds the buckets. Every rank must call it."""
-        register_comm_hook(self._replica, self._hook, self)
+        self._replica.register_comm_hook(self, self._hook)
         if isinstance(self._replica, nn.parallel.DistributedDataParallel):
             self._arrivals.expect(model)
         if self._example is not None:
@@ -100,7 +101,7 @@ class AveragedInBackward(GradientSync):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """DDP's own."""
-        with self._replica.no_sync(), self._arrivals.disregarded():  # type: ignore[operator]
+        with self._replica.no_sync(), self._arrivals.disregarded():
             yield
 
     def average(self, gradients: Sequence[Tensor]) -> None:
@@ -109,35 +110,26 @@ class AveragedInBackward(GradientSync):
         super().average(gradients)
 
 
-class AveragedOnVirtualNodes(GradientSync):
+class AveragedOnVirtualNodes(AveragedInBackward):
     """The same on virtual nodes: DDP sees the last of a rank's shards, and the hook adds them all.
 
-    Its sums do not depend on buckets, so these need not be rebuilt.
+    Its sums do not depend on buckets, so these need not be rebuilt. Every rank must make one.
     """
 
     def __init__(self, replica: nn.Module, options: SyncOptions) -> None:
-        self._replica, self._options = replica, options
-        self._arrivals = Arrivals()
+        super().__init__(replica, options.wire)
+        assert options.virtual_nodes is not None
+        self._nodes = VirtualNodes(options.virtual_nodes, dist.get_rank(), world_size())
+        self._hook = in_tree(self._nodes, Lane(options.timeout))
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Registers the hook. Every rank must call it."""
-        assert self._options.virtual_nodes is not None
-        self._nodes = VirtualNodes(self._options.virtual_nodes, dist.get_rank(), world_size())
         self._nodes.prepare(model, optimizer)
-        self._replica.register_comm_hook(  # type: ignore[operator]
-            self, in_tree(self._nodes, Lane(self._options.timeout)))
-        self._arrivals.expect(model)
+        super().prepare(model, optimizer)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        with (self._replica.no_sync(), self._nodes.no_sync(),  # type: ignore[operator]
-              self._arrivals.disregarded()):
+        with super().no_sync(), self._nodes.no_sync():
             yield
-
-    def average(self, gradients: Sequence[Tensor]) -> None:
-        """Raises UsageError where DDP has not averaged all gradients, NotFinite for a mean."""
-        self._arrivals.require_all()
-        super().average(gradients)
 
 
 def create_sync(settings: Settings, replica: nn.Module, example: Tensor) -> GradientSync:

@@ -26,6 +26,7 @@ import argparse
 import importlib.util
 import json
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import version
 from statistics import median
 
@@ -39,18 +40,20 @@ from common.options.flag_parser import SentenceParser
 
 WORKER = "benchmarks/peer_loops/worker.py"
 CEILING, COURSE = "ceiling", "course-float32"
-LIBRARIES = ("lightning",)
+MEMORY = {"cpu": "Peak memory counts the main process's resident set and the private pages of its "
+                 "workers.",
+          "cuda": "Peak memory is what tensors held on the GPU."}
 ROWS = (COURSE, *(f"{name}-{precision}" for name in ("lightning", "lightning_compiled", "project")
                   for precision in ("float32", "bf16")))
 
 
 def installed(rows: list[str]) -> list[str]:
-    """The rows that can run here; prints which library is missing."""
-    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
-    for name in missing:
-        print(f"{name} is not installed, so its rows are dropped: {sys.executable} "
-              "-m pip install -r requirements-bench.txt", file=sys.stderr, flush=True)
-    return [row for row in rows if not row.startswith(tuple(missing))]
+    """The rows that can run here; says so where Lightning is missing."""
+    if importlib.util.find_spec("lightning"):
+        return rows
+    print(f"lightning is not installed, so its rows are dropped: {sys.executable} "
+          "-m pip install -r requirements-bench.txt", file=sys.stderr, flush=True)
+    return [row for row in rows if not row.startswith("lightning")]
 
 
 def take_turn(row: str, options: argparse.Namespace) -> dict:
@@ -59,7 +62,8 @@ def take_turn(row: str, options: argparse.Namespace) -> dict:
         output = Path(folder) / "turn.json"
         run_to_end([sys.executable, WORKER, "--row", row, "--workload", options.workload,
                     "--data-dir", options.data_dir, "--batch-size", str(options.batch_size),
-                    "--steps", str(options.steps), "--output", output], f"the turn of {row}")
+                    "--steps", str(options.steps), "--device", options.device, "--output",
+                    output], f"the turn of {row}")
         return json.loads(output.read_text())
 
 
@@ -138,31 +142,35 @@ def explanation(rounds: list[dict[str, dict]], options: argparse.Namespace, flop
     ceilings = {precision: max(turns[CEILING][precision] for turns in rounds) / 1e12
                 for precision in ("float32", "bf16")}
     here = rounds[0][CEILING]
-    libraries = "".join(f", {name} {version(name)}" for name in LIBRARIES
-                        if importlib.util.find_spec(name))
+    peer = f", lightning {version('lightning')}" if importlib.util.find_spec("lightning") else ""
     return (f"{options.rounds} rounds of {options.steps} steps, batch {options.batch_size}, "
             f"{options.workload}, {here['threads']} threads. A step is {flop / 1e9:.1f} GFLOP; the "
             f"fastest matrix product of any library did {ceilings['float32']:.2f} TFLOP/s in "
             f"float32 and {ceilings['bf16']:.2f} in bf16. Speed and memory are ratios to "
-            f"{COURSE}. Peak memory counts the main process's resident set and the private pages "
-            f"of its workers. "
-            f"{conditions()}{libraries}.")
+            f"{COURSE}. {MEMORY[options.device]} {conditions()}{peer}.")
 
 
-def main() -> None:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parses the command line. Raises UsageError."""
     parser = SentenceParser(description="This project beside its peers, on one node.")
     parser.add_argument("--workload", default="cifar10-vgg11", choices=("cifar10-vgg11",
                                                                         "digits-vgg11"))
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--device", default="cpu", choices=tuple(MEMORY))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10, help="timed, of each turn")
     parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="ROW",
                         choices=ROWS, help=f"of {', '.join(ROWS)} (default: all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if min(options.rounds, options.steps, options.batch_size) < 1:
         raise UsageError("--rounds, --steps and --batch-size count from 1")
+    return options
+
+
+def main() -> None:
+    options = parse(sys.argv[1:])
     rounds = measure(options)
     from benchmarks.peer_loops.arithmetic import step_flop  # torch only now
 

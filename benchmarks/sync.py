@@ -35,33 +35,35 @@ from common.cluster.program import run_program
 from common.core.failures import UsageError
 from common.core.provenance import processor
 from common.options.flag_parser import SentenceParser
-from studies.prediction.grid import COMPUTE_ONLY, Cell, cell, open_grid, save_grid
+from studies.prediction.grid import COMPUTE_ONLY, Cell, open_grid, save_grid
 from studies.prediction.model import STRATEGIES
 
 WORKER = "studies/choosing/worker.py"
 DEFAULT = (COMPUTE_ONLY, *STRATEGIES)
+BATCH = 256
 
 
 def run_cell(nodes: int, rate: str, options: argparse.Namespace) -> Cell:
     """Measures one cell. Raises DataError with the last line when a rank fails."""
     with tempfile.TemporaryDirectory() as folder:
-        flags = ["--rounds", str(options.rounds), "--steps", str(options.steps), "--output", folder,
-                 "--variants", json.dumps(options.variants),
+        output = Path(folder) / "cell.json"
+        flags = ["--rounds", str(options.rounds), "--steps", str(options.steps),
+                 "--output", str(output), "--variants", json.dumps(options.variants),
                  "--precision", options.precision, "--threads", str(options.threads),
+                 "--batch-size", str(BATCH), "--learning-rate", "0.01",  # labels are random
                  "--timeout", "300"]
         print(f"running {nodes} nodes at {rate}", file=sys.stderr, flush=True)
         run_to_end([ROOT / "scripts" / "namespace_cluster.sh", "-n", str(nodes), "-r", rate,
                     sys.executable, WORKER, "--master-ip", "{master}", "--num-nodes", "{nodes}",
                     "--rank", "{rank}", *flags], f"the run on {nodes} nodes at {rate}")
-        return cell(nodes, rate, [json.loads((Path(folder) / f"rank{rank}.json").read_text())
-                                  for rank in range(nodes)])
+        return {**json.loads(output.read_text()), "rate": rate}
 
 
 def made_on(options: argparse.Namespace) -> dict:
     """The conditions that all cells of a grid must share."""
     return {"processor": processor(), "cores": os.cpu_count(), "machines": 1,
             "precision": options.precision, "threads": options.threads,
-            "variants": options.variants, "batch": 256, "python": platform.python_version()}
+            "variants": options.variants, "batch": BATCH, "python": platform.python_version()}
 
 
 def main() -> None:

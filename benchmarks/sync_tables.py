@@ -3,7 +3,7 @@
 from statistics import median
 
 from common.core.markdown import markdown_table
-from studies.prediction.forms import Link, payload_rate, sent
+from studies.prediction.forms import LinkCost, payload_rate, sent
 from studies.prediction.grid import COMPUTE_ONLY, Cell, exposed
 from studies.prediction.model import STRATEGIES, Gradient
 
@@ -17,7 +17,7 @@ def bound(cell: Cell, name: str) -> float:
     strategy = STRATEGIES[name]
     sizes = tuple(cell["gradient_bytes"])
     return strategy.part * strategy.wire(Gradient(sizes, (1.0,) * len(sizes)), cell["nodes"],
-                                         Link(1 / payload_rate(cell["rate"])))
+                                         LinkCost(1 / payload_rate(cell["rate"])))
 
 
 def cell_table(cell: Cell) -> str:

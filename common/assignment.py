@@ -33,6 +33,7 @@ from common.run.run import Run
 from common.run.run_log import RunLog
 from common.run.saving import Checkpoints
 from common.run.state import State
+from common.run.tracing import create_tracer
 from common.settings.settings import Settings
 from common.step.gradient_check import located
 from common.step.gradient_sync import GradientSync
@@ -135,8 +136,9 @@ def train_model(
                     distributed=rank != "" or node.world.size > 1) as log:
             run = Run("", settings, node, bare, optimizer, seam, log,
                       Checkpoints(Path(checkpoint_dir), node, log, kept=None), loader.iterations,
-                      state=State(start))
-            run.sentinel = AtEpochEnds(observer)
+                      AtEpochEnds(observer),
+                      create_tracer(settings, loader.iterations, logs.parent, node, log),
+                      State(start))
             with recorded(run), located(bare, lambda: f"rank {node.world.rank} at {run.position}"):
                 return training.train(model, criterion, optimizer, loader, seam, run)
 

@@ -1,9 +1,10 @@
 """The start-up banner: which ranks take part, and with which settings."""
 
 import textwrap
+from collections import Counter
 
 from common.arithmetic import kernels
-from common.arithmetic.choice import AUTO, rule_in_words
+from common.arithmetic.choice import AUTO, LIBRARY, POOLED_LAST, rule_in_words
 from common.arithmetic.products import arithmetic, is_portable
 from common.cluster.all_reduce_speed import measure_all_reduce, speed_table
 from common.cluster.devices import count_gpus
@@ -86,6 +87,8 @@ def _convolutions(how: str, settings: Settings, node: Node) -> list[str]:
     is_known = not row.takes_any_model and Place.parse(settings.workload) is None
     if how == AUTO:
         how = rule_in_words(settings.precision, settings.batch_size)
+    elif how not in (LIBRARY, POOLED_LAST):  # an algorithm a layer, out of a checkpoint
+        how = ", ".join(f"{count} {name}" for name, count in Counter(how.split()).items())
     lines = [f"  3x3 convolutions{'' if is_known else ', if the model has any'}: {how}"]
     if reason := kernels.why_not():
         lines.append(f"  slower than they could be: {reason}")

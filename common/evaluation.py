@@ -19,7 +19,7 @@ from common.core.progress import Progress
 from common.core.world import World
 from common.data.augment import Preparation
 from common.data.dataset import Dataset
-from common.data.epoch_plan import share_of
+from common.data.epoch_plan import shard_range
 from common.options.workloads import create_augment
 from common.run.state import over_ranks
 from common.settings.settings import Settings
@@ -128,9 +128,9 @@ def _evaluate(model: nn.Module, criterion: nn.Module, dataset: Dataset,
 def _my_batches(samples: int, world: World) -> list[slice]:
     """This rank's batches of the test set: the same batches, to the bit, on any number of ranks."""
     starts = range(0, samples, EVALUATION_BATCH)
-    share = share_of(world.rank, world.size, len(starts))
+    mine = shard_range(world.rank, world.size, len(starts))
     return [slice(start, min(start + EVALUATION_BATCH, samples))
-            for start in starts[share.first:share.end]]
+            for start in starts[mine.first:mine.end]]
 
 
 def _loaded(dataset: Dataset, augment: Preparation, batches: Sequence[slice],

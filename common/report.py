@@ -6,6 +6,7 @@
 import json
 import socket
 import statistics
+import warnings
 from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
@@ -59,7 +60,9 @@ def eval_report(ground_truth: Sequence[int] | np.ndarray, prediction: Sequence[i
         {int(label) for label in [*ground_truth, *prediction]})
     names = list(map(visible, class_names)) if class_names else list(map(str, labels))
     accuracy = metrics.accuracy_score(ground_truth, prediction)
-    matrix = metrics.confusion_matrix(ground_truth, prediction, labels=labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that of one class the matrix is 1 x 1
+        matrix = metrics.confusion_matrix(ground_truth, prediction, labels=labels)
 
     def tabulate(as_dict: bool):
         return metrics.classification_report(ground_truth, prediction, labels=labels, digits=4,

@@ -20,12 +20,12 @@ from common.core.failures import CheckpointError, DataError, UsageError, first_l
 from common.core.metrics import ACCURACY, Metric
 from common.core.precision import Precision
 from common.data.dataset import Dataset, as_dataset, blank_dataset, form_of, require_labels
-from common.data.images import read_picture
+from common.data.images import read_pictures
 from common.evaluation import Evaluation, evaluate
 from common.model.export import export
 from common.options.command_line import complete
 from common.options.workloads import create_augment, find_workload, workload_of
-from common.run import checkpoint_file, checkpoint_plain
+from common.run import checkpoint_file, checkpoint_folder, checkpoint_plain
 from common.run.kept_arithmetic import arithmetic_of, use_arithmetic
 from common.settings.learning import DATA, LEARN
 from common.settings.settings import Settings
@@ -87,8 +87,7 @@ class SavedModel:
         """Class probabilities of each image file, float (n, classes). Needs no other rank."""
         self.require_pictures()
         _, size, channels = self.form["shape"]
-        images = torch.stack([torch.from_numpy(read_picture(path, size, channels).copy())
-                              for path in pictures]).to(self.node.device)
+        images = torch.from_numpy(read_pictures(pictures, size, channels)).to(self.node.device)
         with self.precision.autocast(images.device):
             outputs = self.model.eval()(create_augment(self.settings).normalise(images))
         return self.precision.widen(outputs).softmax(dim=1)
@@ -144,12 +143,23 @@ def load_test_set(settings: Settings, node: Node) -> Dataset:
 
 
 def _leaders_checkpoint(path: Path, node: Node) -> dict[str, Any]:
-    data = checkpoint_file.read_bytes(path) if node.world.is_leader else b""
+    data = _read(path) if node.world.is_leader else b""
     contents = checkpoint_file.parse(broadcast_bytes(data, node.device), path)
     if node.world.is_leader:
         for remark in checkpoint_plain.remarks_on(contents, path):
             console(node.world)(remark)
     return contents
+
+
+def _read(path: Path) -> bytes:
+    """The file's contents. Raises CheckpointError, which names the checkpoint of a run's folder."""
+    try:
+        return checkpoint_file.read_bytes(path)
+    except CheckpointError as error:
+        for folder in (path / "checkpoints", path, path.parent):
+            if other := next(iter(checkpoint_folder.newest(folder)), None):
+                raise CheckpointError(f"{error}; there is {other}") from error
+        raise
 
 
 def _settings_in(contents: Mapping[str, Any], path: Path) -> dict[str, Any]:

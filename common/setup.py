@@ -18,7 +18,7 @@ from common.core.failures import DataError, UsageError
 from common.core.metrics import ACCURACY
 from common.core.precision import Precision
 from common.data.dataset import Dataset, as_dataset, require_labels
-from common.data.epoch_plan import EpochPlan, share_of, validation_split
+from common.data.epoch_plan import EpochPlan, shard_range, validation_split
 from common.data.loaders import InMemoryLoader, WorkerLoader
 from common.data.resident import on_device
 from common.evaluation import EVALUATION_BATCH
@@ -57,10 +57,11 @@ def load_datasets(settings: Settings, node: Node) -> tuple[Dataset, Dataset | No
         raise DataError(f"{node.whose}training and test set in {settings.data_dir} have different "
                         f"classes: {_difference(train_set.class_names, test_set.class_names)}")
     node.agree("data", f"{train_set.digest} {test_set.digest}")
-    _tell_notes([train_set, test_set], node)
+    trained, held_out = hold_out(train_set, settings)
+    _describe_data(trained, held_out, test_set, node)
     if settings.dry_run:
         test_set = test_set.part(np.arange(min(EVALUATION_BATCH, len(test_set))))
-    return *hold_out(train_set, settings), test_set
+    return trained, held_out, test_set
 
 
 def _difference(trained: Sequence[str], tested: Sequence[str]) -> str:
@@ -71,10 +72,21 @@ def _difference(trained: Sequence[str], tested: Sequence[str]) -> str:
     return "; ".join(alone) or f"{', '.join(trained)} and {', '.join(tested)}"
 
 
-def _tell_notes(datasets: Sequence[Dataset], node: Node) -> None:
-    for note in dict.fromkeys(each.note for each in datasets):
-        if note and node.world.is_leader:
-            console(node.world)(f"  {note}")
+def _describe_data(trained: Dataset, held_out: Dataset | None, tested: Dataset,
+                   node: Node) -> None:
+    """Says, on the leader, how large the data sets are, and what was noted when they were read."""
+    if not node.world.is_leader:
+        return
+    names = trained.class_names
+    validation = f", {len(held_out):,} validation" if held_out else ""
+    classes = f" of {len(names):,} class{'es' * (len(names) > 1)}" if names else ""
+    lines = [f"{len(trained):,} training{validation} and {len(tested):,} test samples{classes}",
+             trained.note, tested.note]
+    if len(names) == 1:
+        lines.append(f"warning: all samples are of one class, {names[0]}, so there is nothing to "
+                     "tell apart")
+    for line in filter(None, dict.fromkeys(lines)):
+        console(node.world)(f"  {line}")
 
 
 def hold_out(train_set: Dataset, settings: Settings) -> tuple[Dataset, Dataset | None]:
@@ -101,18 +113,19 @@ def create_loader(settings: Settings, dataset: Dataset,
     plan = EpochPlan(len(dataset), settings.batch_size, settings.seed,
                      alternating_flips=settings.flips == "alternating")
     if plan.iterations == 0:
-        raise DataError(f"{len(dataset)} training samples give no batch of {settings.batch_size}")
+        raise DataError(f"{len(dataset)} training samples give no batch of {settings.batch_size}: "
+                        f"give --batch-size {len(dataset)} or less")
     window(settings, plan.iterations)
     augment = create_augment(settings)
     augment.require_images(dataset.take([0])[0], complete({"workload": settings.workload,
                                                            "recipe": settings.recipe}))
-    share = share_of(node.world.rank, node.world.size, settings.virtual_nodes)
-    _require_a_sample_for_each(plan, share.of,
+    shards = shard_range(node.world.rank, node.world.size, settings.virtual_nodes)
+    _require_a_sample_for_each(plan, shards.of,
                                "virtual nodes" if settings.virtual_nodes else "ranks")
     choice = settings.loader
     if choice.name == "memory":
-        return InMemoryLoader(on_device(dataset, node.device), plan, augment, share, node.device)
-    return WorkerLoader(InMemoryLoader(dataset, plan, augment, share, node.device), choice.workers)
+        return InMemoryLoader(on_device(dataset, node.device), plan, augment, shards, node.device)
+    return WorkerLoader(InMemoryLoader(dataset, plan, augment, shards, node.device), choice.workers)
 
 
 def _require_a_sample_for_each(plan: EpochPlan, nodes: int, kind: str) -> None:

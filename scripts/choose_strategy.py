@@ -80,7 +80,7 @@ def measured(options: argparse.Namespace, findings: "Findings", node: "Node") ->
     """Every rank must call, after a preflight without a problem. Says how long it will take."""
     from common.preflight.examine import keep_measurements
     from common.setup import load_datasets
-    from studies.choosing.measuring import measure
+    from studies.choosing.hosts import measure_hosts
 
     settings = findings.settings
     if node.world.is_leader:
@@ -90,7 +90,7 @@ def measured(options: argparse.Namespace, findings: "Findings", node: "Node") ->
         print(f"\nmeasuring {len(options.strategies)} strategies in turns: {minutes:.0f} minutes, "
               "more where links are slow", flush=True)
     train_set, _, _ = load_datasets(settings, node)
-    return measure(options.strategies, settings, train_set, node, options.seconds)
+    return measure_hosts(options.strategies, settings, train_set, node, options.seconds)
 
 
 def tell(cells: list[Cell], findings: "Findings") -> None:

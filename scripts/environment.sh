@@ -80,33 +80,9 @@ install() {  # install FILE NAMES...
     echo "installed in $((SECONDS - began)) s" >&2
 }
 
-# Runs pip install in the foreground, where an interrupt reaches it, and says how far it is.
 run_pip() {
-    local parts status=0 reporter
-    parts="$(mktemp -d)"
-    report_progress "$parts" &
-    reporter=$!
-    TMPDIR="$parts" "$PYTHON" -m pip install --quiet --progress-bar off \
-        --disable-pip-version-check "$@" || status=$?
-    kill "$reporter" 2> /dev/null || true
-    wait "$reporter" 2> /dev/null || true
-    rm -rf "$parts"
-    [ "$status" -eq 0 ] || fail_usage "pip could not install this, for the reason above"
-}
-
-# Every two seconds: what pip has downloaded into the folder $1, and what it has installed.
-report_progress() {
-    local packages latest end='\n'
-    packages="$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
-    [ ! -t 2 ] || end='\033[K\r'
-    while sleep 2 2> /dev/null > /dev/null && kill -0 $$ 2> /dev/null; do
-        latest="$(ls -td "$1"/pip-unpack-*/* "$packages"/*.dist-info 2> /dev/null | head -n 1)" ||
-            true
-        latest="${latest##*/}"
-        printf "  %s s: %s MB downloaded, %s packages installed, latest %s$end" \
-            $((SECONDS - began)) "$(du -cm "$1"/pip-unpack-* 2> /dev/null | tail -n 1 | cut -f 1)" \
-            "$(ls -d "$packages"/*.dist-info 2> /dev/null | wc -l)" "${latest%%-*}" >&2
-    done
+    "$PYTHON" -m pip install --disable-pip-version-check "$@" >&2 ||
+        fail_usage "pip could not install this, for the reason above"
 }
 
 [ "$(uname -s)" = Linux ] || fail_usage "Linux is needed, and this is $(uname -s)"

@@ -9,8 +9,9 @@ set -uo pipefail
 . "$(dirname "$0")/run_command.sh"
 keep_command "$0" "$@"
 . "$(dirname "$0")/exit_code.sh"
+. "$(dirname "$0")/ranks_here.sh"
 . "$(dirname "$0")/environment.sh"
-needs_bash 5 1  # wait -n -p
+needs_bash 5 1  # wait -n -p, in ranks_here.sh
 [ -x "$PYTHON" ] || PYTHON=python3
 program="$ROOT/${2:-}"
 [ ! -f "$program/main.py" ] || program="$program/main.py"
@@ -27,16 +28,6 @@ mkdir -p "$EXIT_CODES" || exit 2
 port="${MASTER_PORT:-$("$PYTHON" -c \
     'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')}"
 
-pids=()
-stop_all() {
-    trap '' INT TERM HUP
-    kill -"$1" "${pids[@]}" 2>/dev/null
-    for ((tenth = 0; tenth < 10 * ${GRACE:-15}; tenth++)); do
-        kill -0 "${pids[@]}" 2>/dev/null || break  # fails only when none is left
-        sleep 0.1
-    done
-    kill -KILL "${pids[@]}" 2>/dev/null
-}
 trap 'stop_all KILL' EXIT
 trap 'stop_all INT; exit 130' INT
 trap 'stop_all TERM; exit 143' TERM
@@ -49,21 +40,13 @@ for ((rank = ranks - 1; rank >= 0; rank--)); do
     else
         "${command[@]}" > "$logs/rank$rank.out" 2>&1 &
     fi
-    pids+=($!)
+    pids[rank]=$!
 done
 
-status=0
-while [ ${#pids[@]} -gt 0 ]; do
-    wait -n -p ended "${pids[@]}"
-    code=$?
-    [ "$status" -ne 0 ] || status=$code
-    for index in "${!pids[@]}"; do
-        if [ "${pids[index]}" = "$ended" ]; then
-            echo "$code" > "$EXIT_CODES/$ended"
-            tell_signal "$code" "rank $((ranks - 1 - index))"
-            unset "pids[index]"
-        fi
-    done
-done
+has_ended() {  # RANK CODE
+    echo "$2" > "$EXIT_CODES/${pids[$1]}"
+    tell_signal "$2" "rank $1"
+}
+wait_for_all
 [ "$status" -eq 0 ] || echo "exit code $status; the other ranks' output is in $logs" >&2
 exit "$status"

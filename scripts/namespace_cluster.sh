@@ -15,7 +15,7 @@
 set -uo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 . "$here/environment.sh"
-needs_bash 5 1  # wait -n -p, in namespace_inside.sh
+needs_bash 5 1  # wait -n -p, in ranks_here.sh
 . "$here/run_command.sh"
 keep_command "$0" "$@"
 

@@ -3,7 +3,7 @@
 # nodes and links, runs the command in every node, and ends all when one fails.
 set -uo pipefail
 master=10.77.0.1
-GRACE="${GRACE:-15}"  # seconds for the ranks to stop by themselves before they are killed
+. "$(dirname "$0")/ranks_here.sh"
 
 fail() {
     echo "error: $1" >&2
@@ -96,17 +96,11 @@ wait_until_ready() {
     touch /run/start
 }
 
-stop_all() {
-    trap '' INT TERM
-    kill -"$1" "${pids[@]}" 2> /dev/null
-    for ((tenth = 0; tenth < 10 * GRACE; tenth++)); do
-        kill -0 "${pids[@]}" 2> /dev/null || break
-        sleep 0.1
-    done
+has_ended() {  # RANK CODE
+    echo "$2" > "$LOG_DIR/node$1.code"
 }
 
 command=("$@")
-pids=()
 trap 'stop_all TERM; exit 143' TERM
 trap 'stop_all INT; exit 130' INT
 build || fail "the network of the cluster could not be built"
@@ -114,20 +108,6 @@ export RANK PREPARE
 start
 wait_until_ready
 
-status=0
-declare -A rank_of
-for rank in "${!pids[@]}"; do
-    rank_of[${pids[rank]}]=$rank
-done
-running=("${pids[@]}")
-while [ ${#running[@]} -gt 0 ]; do
-    wait -n -p ended "${running[@]}"
-    code=$?
-    [ "$status" -ne 0 ] || status=$code
-    echo "$code" > "$LOG_DIR/node${rank_of[$ended]}.code"
-    for index in "${!running[@]}"; do
-        [ "${running[index]}" != "$ended" ] || unset "running[index]"
-    done
-done
+wait_for_all
 sleep 0.1  # tee's last words
 exit "$status"

@@ -141,7 +141,7 @@ def main() -> None:
     precisions = options.precisions or (TO_THE_BIT if options.bits else PRECISIONS)
     if options.bits:
         failed = [prove_bits(options, replace(settings, precision=each)) for each in precisions]
-        sys.exit(any(failed))
+        _end(any(failed), options, settings)
     tables = []
     for precision in precisions:
         with tempfile.TemporaryDirectory() as folder:
@@ -150,7 +150,17 @@ def main() -> None:
             write_report(options.output, tables, sys.argv[1:])
     cases = [case for _, some in tables for case in some]
     print("\n" + conclusion(cases))
-    sys.exit(any(case.has_failed for case in cases))
+    _end(any(case.has_failed for case in cases), options, settings)
+
+
+def _end(failed: bool, options: argparse.Namespace, settings: Settings) -> None:
+    """Ends the program; after a failure it says first what in the model may be its cause."""
+    from studies.proof.report import advice
+    from studies.proof.trajectory import Problem
+
+    if failed and (text := advice(Problem(settings, options.samples))):
+        print(text)
+    sys.exit(failed)
 
 
 def prove(options: argparse.Namespace, settings: Settings,
@@ -189,7 +199,7 @@ def prove_bits(options: argparse.Namespace, settings: Settings) -> bool:
               if name in options.strategies}
     with tempfile.TemporaryDirectory() as folder:
         problem = Problem(settings, options.samples)
-        reference = bits.Reference.create(problem, Path(folder) / "reference.pt")
+        reference = bits.BitReference.create(problem, Path(folder) / "reference.pt")
         print(bits.title(reference), flush=True)
         cases = []
         for case in bits.compared(reference, chosen, options.sizes):

@@ -17,7 +17,6 @@ KEPT=docs/results/renewed.txt
 NEW=outputs/renewed
 TRAINING="common/training.py common/arithmetic common/data common/model common/step PartTwo PartThree"
 SYNC="benchmarks/sync.py studies/choosing"
-GPU="benchmarks/gpu_check.py benchmarks/gpu_checks"
 EXAMPLE="docs/example/comparison* docs/example/page_* docs/example/trace_*"
 
 # name | what it needs | what shows it | its sources: what decides what is shown
@@ -36,14 +35,10 @@ sync_cross_step | quiet root hours | docs/results/sync_cross_step.json | $SYNC $
 sync_float32 | quiet root | docs/network.md | $SYNC $TRAINING
 prediction | | docs/prediction.svg docs/scaling.svg | docs/results/sync_grid.json studies/prediction
 peers | data quiet | docs/results/peers.json docs/one_node.md README.md | benchmarks/peers.py benchmarks/peer_loops $TRAINING
-convolutions | quiet | docs/one_node.md | benchmarks/convolutions.py common/arithmetic
-loader | data quiet | docs/one_node.md | benchmarks/loader.py common/data
 accuracy | data quiet hours | docs/recipe.md | benchmarks/time_to_accuracy.py $TRAINING
 detection | quiet | docs/results/detection.json docs/faults.md README.md | benchmarks/detection.py common/cluster
 kills | hours | docs/results/kills.json docs/faults.md README.md | tests/faults/random_kills.py tests/faults/compared_runs.py common/run $TRAINING
-checkpoint_time | data quiet | docs/faults.md | benchmarks/checkpoint_time.py common/run
-control_plane | quiet | docs/many_ranks.md | benchmarks/control_plane.py common/cluster
-gpu | data gpu | docs/gpu.md docs/results/gpu_* | $GPU $TRAINING
+gpu | data gpu | docs/gpu.md docs/results/gpu_* | scripts/gpu_check.sh $TRAINING
 END
 }
 
@@ -168,15 +163,6 @@ renew_peers() {
         --json docs/results/peers.json
 }
 
-renew_convolutions() {
-    "$PYTHON" benchmarks/convolutions.py
-    "$PYTHON" benchmarks/convolutions.py --precision bf16
-}
-
-renew_loader() {
-    "$PYTHON" benchmarks/loader.py --data-dir "$IMAGES"
-}
-
 renew_accuracy() {
     "$PYTHON" benchmarks/time_to_accuracy.py --seeds 1 2 3 --data-dir "$IMAGES" -- \
         --recipe record --precision bf16
@@ -191,15 +177,7 @@ renew_kills() {
         --json docs/results/kills.json
 }
 
-renew_checkpoint_time() {
-    "$PYTHON" benchmarks/checkpoint_time.py --data-dir "$IMAGES"
-}
-
-renew_control_plane() {
-    "$PYTHON" benchmarks/control_plane.py
-}
-
-renew_gpu() {  # benchmarks/gpu_check.py
+renew_gpu() {
     DATA="$IMAGES" scripts/gpu_check.sh
 }
 

@@ -4,8 +4,9 @@
     python3 scripts/report_problem.py outputs        # writes outputs/problem.txt
 
 Versions, facts of this node, and of each run there and below: settings, the last lines of its logs,
-its metrics. Credentials and the names of home folders are left out; names and addresses of hosts
-are not. Read the file, answer the two questions at its top, and attach it to your report.
+its metrics. Of the environment it has only what launchers and libraries go by; names and addresses
+of hosts are in it, and what the ranks printed. Read the file, answer the two questions at its top,
+and attach it to your report.
 """
 
 import sys
@@ -38,7 +39,7 @@ def main() -> None:
     with writing(output):
         output.write_text(text)
     print(f"wrote {output} ({len(text) / 1000:.0f} KB). Names and addresses of hosts are in it, "
-          "credentials are not: read it before you send it.")
+          "and the last lines that the ranks printed: read it before you send it.")
 
 
 def node_facts(folder: Path) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def node_facts(folder: Path) -> dict[str, Any]:
         from common.core.provenance import instruction_sets
         from common.preflight.node_facts import NodeFacts
 
-        facts = asdict(NodeFacts.of_this_node(0, folder, interface, ANYWHERE))
+        facts = asdict(NodeFacts.of_this_node(0, folder, interface))
         return {**known, **facts, "instructions": instruction_sets()}
     except Exception as error:  # whatever a broken installation raises is what is to be told
         return {**known, "torch": f"{type(error).__name__}: {first_line(error)}"}

@@ -4,8 +4,8 @@
     watch python3 scripts/status.py outputs
 
 Ends with 0 when all runs are finished or going on, with a failed run's own exit code, and with 75
-when one has fallen silent without a word: killed, or its machine is gone. On a page, with figures:
-scripts/compare.py outputs --watch.
+when one was killed on this machine, or has fallen silent: killed elsewhere, or its machine is gone.
+On a page, with figures: scripts/compare.py outputs --watch.
 """
 
 import sys

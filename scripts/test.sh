@@ -11,31 +11,22 @@ if [ "${1:-}" = --slow ]; then
     shift
     markers=(-m "slow or not slow")
 fi
-# The tests of real clusters need a few programs; without them they are skipped, and say so.
-missing_tools() {
-    for tool in ip tc iptables sshd sbatch munged mpirun; do
-        command -v "$tool" > /dev/null || return 0
-    done
-    return 1
-}
-if [ "$(id -u)" -eq 0 ] && command -v apt-get > /dev/null && missing_tools; then
-    echo "installing the programs that the tests of clusters need: a minute or so" >&2
+
+# provide PROGRAMS PACKAGES...: as root, installs the packages where a program is missing. Elsewhere
+# the tests that need it are skipped, and say so.
+provide() {
+    if type $1 > /dev/null 2>&1 || [ "$(id -u)" -ne 0 ] || ! type apt-get > /dev/null 2>&1; then
+        return
+    fi
+    echo "installing ${*:2}: a minute or so" >&2
     # RUNLEVEL=1: install the daemons, start none of them.
     { timeout 120 apt-get update && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive timeout 300 apt-get \
-        install --yes --no-install-recommends iproute2 iptables openssh-server slurm-wlm munge \
-        openmpi-bin
-    } > /dev/null 2>&1 || true
-fi
-if [ "$(id -u)" -eq 0 ] && command -v apt-get > /dev/null && ! command -v chromium > /dev/null; then
-    echo "installing chromium for the tests of pages: a minute or so" >&2
-    { timeout 120 apt-get update && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get \
-        install --yes --no-install-recommends chromium; } > /dev/null 2>&1 || true
-fi
-if [ "$(id -u)" -eq 0 ] && command -v apt-get > /dev/null && ! command -v c++ > /dev/null; then
-    echo "installing a C++ compiler: a minute or so" >&2
-    { timeout 120 apt-get update && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get \
-        install --yes --no-install-recommends g++; } > /dev/null 2>&1 || true
-fi
+        install --yes --no-install-recommends "${@:2}"; } > /dev/null 2>&1 || true
+}
+provide "ip tc iptables sshd sbatch munged mpirun" iproute2 iptables openssh-server slurm-wlm \
+    munge openmpi-bin
+provide chromium chromium
+provide c++ g++
 # Compiled once, before tests that must not be the ones to wait for it.
 "$PYTHON" -c "from common.arithmetic.kernels import why_not; print(why_not() or 'compiled')"
 "$PYTHON" -m ruff check .

@@ -9,12 +9,14 @@ from torch import nn
 from common.cluster.node import Node
 from common.data.augment import Augment
 from common.data.dataset import ArrayDataset
-from common.data.epoch_plan import EpochPlan, share_of
+from common.data.epoch_plan import EpochPlan, shard_range
 from common.data.loaders import InMemoryLoader
 from common.run.run import Run
 from common.run.run_log import RunLog
 from common.run.save_clock import SaveClock
 from common.run.saving import Checkpoints
+from common.run.sentinel import Sentinel
+from common.run.tracing import create_tracer
 from common.settings.settings import Settings
 from common.step.gradient_sync import GradientSync
 
@@ -53,7 +55,7 @@ def small_loader(rank: int, world_size: int, samples: int = 45, batch_size: int 
     plan = EpochPlan(samples, batch_size, seed=3)
     precision = "float64" if dtype == torch.float64 else "float32"
     augment = Augment(Settings(crop_padding=1, precision=precision), (0.5,) * 3, (0.25,) * 3, True)
-    return InMemoryLoader(small_dataset(samples), plan, augment, share_of(rank, world_size))
+    return InMemoryLoader(small_dataset(samples), plan, augment, shard_range(rank, world_size))
 
 
 def small_model(dtype: torch.dtype = torch.float64,
@@ -67,7 +69,9 @@ def small_run(folder: Path, settings: Settings, node: Node, log: RunLog, model: 
               optimizer: torch.optim.Optimizer | None = None,
               gradient_sync: GradientSync | None = None, iterations: int = 1,
               clock: SaveClock | None = None) -> Run:
-    """A run without plan, sentinel and resume, as a loop of somebody else's has it."""
+    """A run whose replicas are not compared, as a loop of somebody else's has it."""
     return Run("", settings, node, model, optimizer or torch.optim.SGD(model.parameters(), 0.1),
                gradient_sync or GradientSync(), log,
-               Checkpoints(folder, node, log, clock=clock or SaveClock()), iterations)
+               Checkpoints(folder, node, log, clock=clock or SaveClock()), iterations,
+               Sentinel(model, None, node, every=0),
+               create_tracer(settings, iterations, folder, node, log))

@@ -36,21 +36,25 @@ def step_flop(batch_size: int, classes: int = 10) -> int:
     return batch_size * (3 * forward - first)
 
 
-def matmul_ceiling(precision: str) -> float:
+def matmul_ceiling(precision: str, device: str) -> float:
     """Floating-point operations a second of the fastest square matrix product of a few sizes.
 
     Of all that torch offers and of our own; a layer's own product may be any of them.
     """
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    return max(_speed(size, multiply) for size in SIZES for multiply in _products(size, dtype))
+    return max(_speed(size, multiply) for size in SIZES
+               for multiply in _products(torch.randn(2, size, size, device=device).to(dtype)))
 
 
-def _products(size: int, dtype: torch.dtype) -> Iterator[Callable[[], object]]:
-    left, right = torch.randn(2, size, size).to(dtype)
+def _products(factors: torch.Tensor) -> Iterator[Callable[[], object]]:
+    left, right = factors
     out = torch.mm(left, right)
+    if factors.is_cuda:
+        yield lambda: torch.mm(left, right, out=out)[0, 0].item()  # waits for the GPU
+        return
     yield lambda: torch.mm(left, right, out=out)  # MKL's in float32, oneDNN's in bf16
     yield lambda: torch.ops.mkldnn._linear_pointwise(left, right, None, "none", [], "")
-    if has(f"times_{NAMES[dtype]}"):
+    if has(f"times_{NAMES[factors.dtype]}"):
         yield lambda: times(left[None], right[None], ours=True)
 
 

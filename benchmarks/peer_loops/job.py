@@ -1,19 +1,18 @@
 """A turn of benchmarks/peers.py: its settings, its step times and its peak memory."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import torch
 
 WARM_UP = 2
 
 
 @dataclass(frozen=True)
 class Job:
-    """One contestant's turn: `steps` timed training steps after two that warm up.
-
-    `precision` is "float32", "tf32" (float32 whose products a GPU rounds) or "bf16".
-    """
+    """One contestant's turn: `steps` timed training steps after two that warm up."""
 
     workload: str
     data_dir: Path
@@ -32,11 +31,10 @@ class Job:
 class StepClock:
     """Told when a step ends; after the last one it also looks at memory, while workers live.
 
-    Before the first timed step, and after the last, `wait` returns when the device has finished.
+    Before the first timed step, and after the last, it waits for a GPU to finish.
     """
 
     job: Job
-    wait: Callable[[], None] = lambda: None
     ends: list[float] = field(default_factory=list)
     peak_bytes: int = 0
 
@@ -44,11 +42,12 @@ class StepClock:
         """A step has ended, all that belongs to it included. Ticks past the last are ignored."""
         if self.is_done:
             return
-        if len(self.ends) + 1 in (WARM_UP, self.job.ticks):
-            self.wait()
+        on_gpu = self.job.device != "cpu"
+        if on_gpu and len(self.ends) + 1 in (WARM_UP, self.job.ticks):
+            torch.cuda.synchronize()
         self.ends.append(time.perf_counter())
         if self.is_done:
-            self.peak_bytes = peak_memory()
+            self.peak_bytes = torch.cuda.max_memory_allocated() if on_gpu else peak_memory()
 
     @property
     def is_done(self) -> bool:

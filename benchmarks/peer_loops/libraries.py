@@ -1,6 +1,6 @@
-"""torch.compile and Lightning at their best settings: channels_last, nothing logged.
+"""Lightning at its best settings, alone and with torch.compile: channels_last, nothing logged.
 
-Data, model and workers are the course's, because neither brings its own.
+Data, model and workers are the course's, because it does not bring its own.
 """
 
 import logging
@@ -14,31 +14,12 @@ from torch.utils.data import DataLoader
 
 from benchmarks.peer_loops.job import Job, StepClock
 from benchmarks.peer_loops.textbook import WORKERS, textbook_loader, textbook_training
-from common.core.precision import Precision
 
 
 def library_loader(job: Job) -> tuple[DataLoader, str]:
     """The course's loader and the settings in words; for a GPU with a worker on every core."""
     workers = WORKERS if job.device == "cpu" else len(os.sched_getaffinity(0))
     return textbook_loader(job, workers), f"channels_last, {workers} workers"
-
-
-def run_compiled(job: Job, clock: StepClock) -> str:
-    """Trains a torch.compile'd model in a plain loop; the first step compiles. Its settings."""
-    plain, criterion, optimizer = textbook_training(job)
-    model = torch.compile(plain.to(memory_format=torch.channels_last))
-    precision, (loader, settings) = Precision(job.precision), library_loader(job)
-    for batch in loader:
-        images, labels = (each.to(job.device, non_blocking=True) for each in batch)
-        optimizer.zero_grad()
-        with precision.autocast(images.device):
-            scores = model(images.to(memory_format=torch.channels_last))
-        criterion(precision.widen(scores), labels).backward()
-        optimizer.step()
-        clock.tick()
-        if clock.is_done:
-            break
-    return f"{settings}, torch.compile, {job.precision}"
 
 
 def run_lightning(job: Job, clock: StepClock) -> str:

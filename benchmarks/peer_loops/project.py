@@ -1,15 +1,10 @@
 """This project's contestant: Part One's own objects and loop, from the flags to the last step."""
 
 import tempfile
-from collections.abc import Callable, Iterator
-from functools import partial
-
-import torch
-from torch import nn
+from collections.abc import Iterator
 
 from benchmarks.peer_loops.arithmetic import multiplications
 from benchmarks.peer_loops.job import Job, StepClock
-from benchmarks.peer_loops.resident import allow_tf32
 from common.arithmetic.choice import products
 from common.cluster.process_group import one_node
 from common.core.precision import Precision
@@ -34,34 +29,21 @@ class TickingLoader:
             self._clock.tick()
 
 
-def run_project(job: Job, clock: StepClock,
-                prepare: Callable[[nn.Module], nn.Module] = lambda model: model) -> str:
+def run_project(job: Job, clock: StepClock) -> str:
     """Trains as PartOne/main.py does, without its evaluation; says with which flags."""
-    flags = ["--precision", job.precision.replace("tf32", "float32"), "--device", job.device]
+    flags = ["--precision", job.precision, "--device", job.device]
     with tempfile.TemporaryDirectory() as folder:
         settings, _ = parse_command_line("PartOne", [
             *flags, "--workload", job.workload, "--data-dir", str(job.data_dir), "--batch-size",
             str(job.batch_size), "--max-iterations", str(job.ticks + 1), "--epochs", "1",
             "--checkpoint-every", "0", "--log-every", "1000000", "--output-dir", folder])
         with one_node(settings) as node:
-            allow_tf32(job)  # which the programs never do
             train_set, _, _ = load_datasets(settings, node)
             loader = create_loader(settings, train_set, node)
             model, criterion, optimizer = create_training(settings, train_set, node)
             seam = GradientSync()
             with open_run("PartOne", "none", settings, node, loader, model, optimizer,
                           seam) as run:
-                train(prepare(model), criterion, optimizer, TickingLoader(loader, clock), seam, run)
+                train(model, criterion, optimizer, TickingLoader(loader, clock), seam, run)
     return (f"PartOne {' '.join(flags)}; {multiplications(model):.0%} of the multiplications, "
             f"products {products(model, Precision(job.precision))}")
-
-
-def run_project_compiled(job: Job, clock: StepClock) -> str:
-    """The same with a model that torch.compile has compiled."""
-    return f"{run_project(job, clock, torch.compile)}, torch.compile"
-
-
-def run_project_graphed(job: Job, clock: StepClock) -> str:
-    """The same with CUDA graphs of what torch.compile makes of the model."""
-    graphed = partial(torch.compile, mode="reduce-overhead")
-    return f"{run_project(job, clock, graphed)}, torch.compile with CUDA graphs"

@@ -19,6 +19,8 @@ import json
 from collections.abc import Callable
 from importlib import import_module
 
+import torch
+
 from benchmarks.peer_loops.job import Job, StepClock
 from common.cluster.program import run_program
 from common.core.failures import UsageError
@@ -28,18 +30,15 @@ CEILING = "ceiling"
 
 def contestant(name: str) -> Callable[[Job, StepClock], str]:
     """The loop of a row of that name; imports only what it needs."""
-    modules = {"project": "project", "course": "textbook", "resident": "resident"}
-    module = import_module(
-        f"benchmarks.peer_loops.{modules.get(name.partition('_')[0], 'libraries')}")
+    modules = {"project": "project", "course": "textbook"}
+    module = import_module(f"benchmarks.peer_loops.{modules.get(name, 'libraries')}")
     return getattr(module, f"run_{name}")
 
 
-def take_turn(row: str, job: Job, wait: Callable[[], None] = lambda: None) -> dict:
-    """Seconds of each timed step, peak bytes, and the settings, of one contestant's turn.
-
-    `wait` returns when the device has finished its queued work.
-    """
-    clock = StepClock(job, wait)
+def take_turn(row: str, job: Job) -> dict:
+    """Seconds of each timed step, peak bytes, and the settings, of one contestant's turn."""
+    torch.backends.cudnn.allow_tf32 = False  # float32 means float32, for every contestant
+    clock = StepClock(job)
     settings = contestant(row.split("-")[0])(job, clock)
     if not clock.is_done:
         raise UsageError(f"{row} has ended after {len(clock.ends)} of {job.ticks} steps: an epoch "
@@ -47,13 +46,11 @@ def take_turn(row: str, job: Job, wait: Callable[[], None] = lambda: None) -> di
     return {"seconds": clock.seconds(), "peak_bytes": clock.peak_bytes, "settings": settings}
 
 
-def measure_ceiling() -> dict:
+def measure_ceiling(device: str) -> dict:
     """By precision, the matrix products' operations a second; and what ran them."""
-    import torch
-
     from benchmarks.peer_loops.arithmetic import matmul_ceiling
 
-    return {precision: matmul_ceiling(precision) for precision in ("float32", "bf16")} | {
+    return {precision: matmul_ceiling(precision, device) for precision in ("float32", "bf16")} | {
         "torch": torch.__version__, "threads": torch.get_num_threads()}
 
 
@@ -64,12 +61,14 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")
     options = parser.parse_args()
     job = Job(options.workload, options.data_dir, options.batch_size, options.steps,
-              options.row.partition("-")[2])
-    found = measure_ceiling() if options.row == CEILING else take_turn(options.row, job)
-    options.output.write_text(json.dumps(found))
+              options.row.partition("-")[2], options.device)
+    measured = (measure_ceiling(options.device) if options.row == CEILING
+                else take_turn(options.row, job))
+    options.output.write_text(json.dumps(measured))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ the matrices on each, and for channels * becomes a matrix product.
 - "winograd-2" and "winograd-4": 4 or 2.25 products an output instead of 9, in tiles of 2x2 or 4x4
   outputs (Lavin and Gray, arXiv:1509.09308). winograd-4 rounds two to five times as much as a
   direct convolution, the others no more; see tests/unit/test_fast_convolution.py.
-
-    python3 benchmarks/convolutions.py
 """
 
 from typing import NamedTuple

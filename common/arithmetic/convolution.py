@@ -1,6 +1,6 @@
 """3x3 convolutions of small maps by the bilinear algorithms: transforms and matrix products.
 
-    python3 benchmarks/convolutions.py
+How fast each is beside the library's: docs/one_node.md.
 """
 
 from typing import Any, TypeGuard, cast

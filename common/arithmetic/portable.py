@@ -325,7 +325,7 @@ class _Windows:
             (samples, *self.sides, height, width, channels),
             (of_sample, of_row * self.stride[0], of_column * self.stride[1],
              of_row * self.dilation[0], of_column * self.dilation[1], 1))
-        return [each.reshape(samples * math.prod(self.sides), -1)
+        return [each.reshape(samples * math.prod(self.sides), -1).contiguous()
                 for each in windows.chunk(groups, 5)]
 
     def _fold(self, columns: list[Tensor], samples: int, like: Tensor) -> Tensor:

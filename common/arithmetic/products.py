@@ -79,7 +79,8 @@ def times(tiles: Tensor, factors: Tensor, ours: bool) -> Tensor:
     if not ours:
         return torch.bmm(tiles, factors)
     products, rows, inputs = tiles.shape
-    assert factors.shape[:2] == (products, inputs)
+    assert factors.shape[:2] == (products, inputs) and tiles.is_contiguous()
+    assert factors.is_contiguous() or factors.mT.is_contiguous()
     made = tiles.new_empty(products, rows, factors.shape[-1])
     _run("times", (tiles, factors, made),
          (products, rows, inputs, made.shape[-1], not factors.is_contiguous()))
@@ -94,6 +95,7 @@ def add_outer(sums: Tensor | None, left: Tensor, right: Tensor, ours: bool) -> T
     if ours:
         products, rows, inputs = right.shape
         assert left.shape[:2] == (products, rows)
+        assert left.is_contiguous() and right.is_contiguous()
         made = sums if sums is not None else right.new_empty(
             products, left.shape[-1], inputs, dtype=torch.float32)
         _run("outer", (left, right, made), (products, rows, inputs, left.shape[-1],

@@ -10,7 +10,7 @@ import contextlib
 import ipaddress
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from common.cluster.rank_info import RankInfo
@@ -19,7 +19,7 @@ from common.core.progress import CONNECTING, Progress
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 LEAST_REPEATS = 4  # of one segment, in 3 seconds or more: the intervals double from 0.2 seconds
-_ESTABLISHED, _REPEATING = "01", "01"
+_ESTABLISHED, _REPEATING = "01", "01:"
 # Before the leader, which sees only that nobody moves, calls one of the ranks stuck.
 PART_OF_PATIENCE = 0.75
 
@@ -59,18 +59,13 @@ class OwnLinks:
 
 def unacknowledged() -> set[str]:
     """The addresses to which a connection of this process repeats a segment in vain."""
-    mine = set(_own_sockets())
-    return {address for path in TABLES if path.exists()
-            for address, socket in repeating(path.read_text().splitlines()[1:]) if socket in mine}
+    return {remote_address(row) for row in _own_rows() if is_repeating(row)}
 
 
-def repeating(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """(remote address, inode) of the connections that repeat; `lines` as in /proc/net/tcp."""
-    for line in lines:
-        words = line.split()
-        timer, _, _ = words[5].partition(":")
-        if (words[3], timer) == (_ESTABLISHED, _REPEATING) and int(words[6], 16) >= LEAST_REPEATS:
-            yield _address(words[2].split(":")[0]), words[9]
+def is_repeating(row: Sequence[str]) -> bool:
+    """Returns True for the words of a connection that repeats, as in /proc/net/tcp."""
+    return (row[3] == _ESTABLISHED and row[5].startswith(_REPEATING)
+            and int(row[6], 16) >= LEAST_REPEATS)
 
 
 def holds_bytes(but_port: int) -> bool:
@@ -78,20 +73,18 @@ def holds_bytes(but_port: int) -> bool:
 
     Connections from or to `but_port`, the store's, do not count.
     """
-    mine = set(_own_sockets())
-    queues = [queue for path in TABLES if path.exists()
-              for queue, socket in _queues(path.read_text().splitlines()[1:], but_port)
-              if socket in mine]
+    but = f":{but_port:04X}"
+    queues = [row[4] for row in _own_rows()
+              if row[3] == _ESTABLISHED and not (row[1].endswith(but) or row[2].endswith(but))]
     return not queues or any(queue.strip("0:") for queue in queues)
 
 
-def _queues(lines: Iterable[str], but_port: int) -> Iterator[tuple[str, str]]:
-    """(bytes not acknowledged:bytes not read, inode) of the established connections."""
-    for line in lines:
-        words = line.split()
-        ports = [int(place.split(":")[1], 16) for place in words[1:3]]
-        if words[3] == _ESTABLISHED and but_port not in ports:
-            yield words[4], words[9]
+def _own_rows() -> Iterator[list[str]]:
+    """The words of the kernel's rows on this process's connections."""
+    mine = set(_own_sockets())
+    for path in filter(Path.exists, TABLES):
+        rows = map(str.split, path.read_text().splitlines()[1:])
+        yield from (row for row in rows if row[9] in mine)
 
 
 def _own_sockets() -> Iterator[str]:
@@ -103,8 +96,9 @@ def _own_sockets() -> Iterator[str]:
                 yield target[len("socket:["):-1]
 
 
-def _address(digits: str) -> str:
+def remote_address(row: Sequence[str]) -> str:
     """From the kernel's hexadecimal digits, whose 32-bit words are in the processor's order."""
+    digits = row[2].split(":")[0]
     words = (digits[start:start + 8] for start in range(0, len(digits), 8))
     address = ipaddress.ip_address(b"".join(bytes.fromhex(word)[::-1] for word in words))
     mapped = getattr(address, "ipv4_mapped", None)

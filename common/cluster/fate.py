@@ -25,12 +25,16 @@ def fate_of(pid: int) -> str:
     """"; its process was ended by SIGKILL", say; "" where it runs on."""
     if (code := _noted(pid)) is not None:
         return f"; its process {_in_words(code)}"
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        state = ENDED
     return {"T": "; its process is stopped (SIGSTOP)", ENDED: "; its process has ended"}.get(
-        state, "")
+        state_of(Path(f"/proc/{pid}")), "")
+
+
+def state_of(process: Path) -> str:
+    """The state of a process or a thread, a letter as the kernel writes it in this folder."""
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ENDED
 
 
 def _noted(pid: int) -> int | None:

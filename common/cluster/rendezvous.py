@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, overload
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
@@ -74,13 +74,8 @@ class Roster(Sequence[RankInfo]):
     def __len__(self) -> int:
         return self._board.world.size
 
-    @overload
-    def __getitem__(self, index: int) -> RankInfo: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[RankInfo]: ...
-
-    def __getitem__(self, index: int | slice) -> RankInfo | Sequence[RankInfo]:
+    def __getitem__(self, index: Any) -> Any:
+        """One rank's, or a list of those in a slice of ranks."""
         if isinstance(index, slice):
             return [self[rank] for rank in range(len(self))[index]]
         rank = range(len(self))[index]

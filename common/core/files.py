@@ -57,6 +57,14 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("its values are nested too deeply") from None
 
 
+def replace_file(path: Path, contents: bytes) -> None:
+    """Writes beside `path` and renames: whoever reads meanwhile gets the old file or the new one.
+    """
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_bytes(contents)
+    partial.replace(path)
+
+
 def _require_regular(mode: int) -> None:
     if not stat.S_ISREG(mode):
         kind = next((words for is_kind, words in _KINDS if is_kind(mode)), "of another kind")

@@ -1,4 +1,4 @@
-"""Tables and words in Markdown.
+"""Tables as text, and tables and words in Markdown.
 
     python3 -c "from common.core.markdown import *; print(markdown_table(['a', 'b'], [['x', 1]]))"
 """
@@ -17,6 +17,14 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]], texts:
     ruler = "|---" * texts + "|--:" * (len(head) - texts) + "|"
     first, *lines = [f"| {' | '.join(map(str, cells))} |" for cells in (head, *rows)]
     return "\n".join([first, ruler, *lines])
+
+
+def aligned(rows: Sequence[Sequence[object]]) -> list[str]:
+    """A line of text for each row, the columns aligned."""
+    cells = [list(map(str, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+            for row in cells]
 
 
 def as_markdown(words: object) -> str:

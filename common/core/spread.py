@@ -42,6 +42,23 @@ def differ(one: Sequence[float], other: Sequence[float]) -> bool:
     return abs(fmean(one) - fmean(other)) > hypot(half_interval(one), half_interval(other))
 
 
+def speed_in_words(base: Sequence[float], other: Sequence[float]) -> str:
+    """How many times as fast `other` is as `base`; where that may be 1, its 95 % interval.
+
+    The interval is Fieller's, so that it holds 1 exactly where the means do not differ; "unknown"
+    where the spread is so wide that it has no upper end.
+    """
+    (one, two), (of_one, of_two) = map(fmean, (base, other)), map(half_interval, (base, other))
+    if differ(base, other):
+        return f"{one / two:.2f}"
+    if two <= of_two:
+        return "unknown"
+    root = sqrt((one * of_two) ** 2 + (two * of_one) ** 2 - (of_one * of_two) ** 2)
+    low, high = ((one * two + sign * root) / (two**2 - of_two**2) for sign in (-1, 1))
+    ends = f"{max(0.0, low):.2f}", f"{high:.2f}"
+    return " to ".join(dict.fromkeys(ends))
+
+
 def times_as_fast(base: Sequence[float], other: Sequence[float]) -> float | None:
     """How many times as fast `other` is as `base`, from seconds; None within the spread."""
     ratio = fmean(base) / fmean(other)

@@ -124,10 +124,10 @@ def digest_of_arrays(arrays: "Sequence[np.ndarray | RowsOnDisk]", class_names: S
 
 
 def form_of(dataset: Dataset) -> dict[str, Any]:
-    """Shape and dtype of a sample, and the class names, as plain values for checkpoints."""
+    """Shape and dtype of a sample, class names and size, as plain values for checkpoints."""
     sample = dataset.take([0])[0]
     return {"shape": list(sample.shape[1:]), "dtype": str(sample.dtype).removeprefix("torch."),
-            "classes": list(dataset.class_names)}
+            "classes": list(dataset.class_names), "count": len(dataset)}
 
 
 def blank_dataset(form: Mapping[str, Any]) -> ArrayDataset:

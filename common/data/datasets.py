@@ -75,9 +75,30 @@ def load_image_folder(split: str, data_dir: Path, size: int = 32,
         others = [path.name for path in _folders(data_dir) if path.name != "train"]
         has = f", but {', '.join(others)}" if split == "test" and others else ""
         raise DataError(f"{what}{has}; expected {data_dir}/train/<class>/*.jpg or *.png, and "
-                        f"test/, or {data_dir}/<class>/*.jpg")
+                        f"test/, or {data_dir}/<class>/*.jpg{_meant(data_dir)}")
+    if not any(map(_has_images, _folders(data_dir))) and (hint := _meant(data_dir)):
+        raise DataError(f"{data_dir} holds no folders of images{hint}")
     whole = read("all", data_dir)
     return whole.part(_chosen(split, len(whole), len(whole) // 5))
+
+
+def _meant(data_dir: Path) -> str:
+    """A hint at what was probably meant by a --data-dir that is not as it must be, or ""."""
+    folders = sorted(_folders(data_dir))
+    for path in folders:
+        if path.name.lower() in ("train", "test") and not path.name.islower():
+            return f"; rename {path.name} to {path.name.lower()}"
+    train = data_dir / "train"
+    for path in [train] if train in folders else folders:
+        if (path / "train").is_dir() or any(map(_has_images, _folders(path))):
+            return (f"; give --data-dir {path}"
+                    + ", of which a fifth is then the test set" * (path == train))
+    if _has_images(data_dir):
+        return (f"; it holds images itself, as a class does: give --data-dir "
+                f"{data_dir.resolve().parent}")
+    if (data_dir / "metrics_rank0.jsonl").exists():
+        return "; it is a run's folder: give that of the images"
+    return ""
 
 
 def load_digits(split: str, data_dir: Path | None = None) -> ArrayDataset:

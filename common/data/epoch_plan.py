@@ -80,11 +80,11 @@ class EpochPlan:
             raise IndexError(f"iteration {iteration} of an epoch of {self.iterations}")
         return self.order[iteration * self.batch_size:(iteration + 1) * self.batch_size]
 
-    def samples_of(self, iteration: int, share: "Share") -> np.ndarray:
-        """The contiguous part of the global batch that the shards of `share` are, int64."""
+    def samples_of(self, iteration: int, shards: "ShardRange") -> np.ndarray:
+        """The samples of these shards of the global batch, int64; they lie side by side in it."""
         batch = self.batch(iteration)
-        first, last = (shard_bounds(len(batch), shard, share.of)
-                       for shard in (share.first, share.end - 1))
+        first, last = (shard_bounds(len(batch), shard, shards.of)
+                       for shard in (shards.first, shards.end - 1))
         return batch[first.start:last.stop]
 
     def augmentation(self, indices: np.ndarray, padding: int) -> Augmentation:
@@ -145,10 +145,8 @@ def shard_bounds(samples: int, rank: int, world_size: int) -> slice:
 
 
 @dataclass(frozen=True)
-class Share:
-    """The shards of each global batch, which is cut into `of`, that are computed at one place.
-
-    They are those from `first` up to, not including, `end`.
+class ShardRange:
+    """The shards from `first` up to, not including, `end`, of the `of` that each batch is cut into.
     """
 
     first: int = 0
@@ -160,14 +158,14 @@ class Share:
         return self.end - self.first
 
 
-def share_of(place: int, places: int, shards: int | None = None) -> Share:
-    """The share of one of `places` that compute `shards` shards (None: one each) together.
+def shard_range(place: int, places: int, shards: int | None = None) -> ShardRange:
+    """The shards of one of `places` that compute `shards` shards (None: one each) together.
 
-    Shares differ by one at most, and those of 2k places are the halves of those of k.
+    Their numbers differ by one at most, and the ranges of 2k places are the halves of those of k.
     """
     shards = shards or places
     first, end = (-(-each * shards // places) for each in (place, place + 1))
-    return Share(first, end, shards)
+    return ShardRange(first, end, shards)
 
 
 def mix(*numbers: int) -> int:

@@ -52,7 +52,7 @@ def read_image_folder(folder: Path, size: int, skip_unreadable: bool = False) ->
         folders.append(os.path.basename(place))
     images, numbers, unreadable = _read_images(files, size)
     if unreadable and not skip_unreadable:
-        raise DataError(_complaint(unreadable))
+        raise DataError(_complaint(unreadable, "--skip-unreadable leaves {} out"))
     classes, labels = np.unique(numbers, return_inverse=True)
     left_out[UNREADABLE] += len(unreadable)
     left_out.update(f"folder without an image, {name}" for number, name in enumerate(folders)
@@ -79,23 +79,30 @@ def _read_images(files: list[tuple[Path, int]], size: int
     return images[:read], numbers[:read], unreadable
 
 
-def _complaint(unreadable: list[str]) -> str:
+def _complaint(unreadable: list[str], advice: str = "") -> str:
+    """One sentence on all unreadable files; `advice` on it or them, if any."""
     if len(unreadable) == 1:
-        return f"{unreadable[0]}; --skip-unreadable leaves it out"
+        return unreadable[0] + f"; {advice}".format("it") * bool(advice)
     more = len(unreadable) - MOST_UNREADABLE
-    return (f"{len(unreadable)} files cannot be read, and --skip-unreadable leaves them out: "
+    return (f"{len(unreadable)} files cannot be read"
+            + f", and {advice}".format("them") * bool(advice) + ": "
             + "; ".join(unreadable[:MOST_UNREADABLE]) + (f"; and {more} more" if more > 0 else ""))
 
 
-def read_picture(path: Path, size: int, channels: int) -> np.ndarray:
-    """An image file as data sets here hold it: uint8 (size, size, channels), grey or RGB.
+def read_pictures(paths: list[Path], size: int, channels: int) -> np.ndarray:
+    """Image files as data sets here hold them: uint8 (n, size, size, channels), grey or RGB.
 
-    Raises DataError where it cannot be read.
+    Raises DataError, which lists all that cannot be read.
     """
     from PIL import Image
 
-    image = _read_image(path, size)
-    return image if channels == 3 else np.asarray(Image.fromarray(image).convert("L"))[..., None]
+    images, _, unreadable = _read_images([(path, 0) for path in paths], size)
+    if unreadable:
+        raise DataError(_complaint(unreadable))
+    if channels == 3:
+        return images
+    grey = [np.asarray(Image.fromarray(image).convert("L")) for image in images]
+    return np.stack(grey)[..., None]
 
 
 def readable_suffixes() -> set[str]:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from common.core.failures import DataError, first_line
 from common.data.augment import Preparation
 from common.data.dataset import Dataset
-from common.data.epoch_plan import EpochPlan, Share
+from common.data.epoch_plan import EpochPlan, ShardRange
 from common.settings.user_code import UserCodeError, own_errors
 
 _PR_SET_PDEATHSIG = 1
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
     targets: Tensor
     weight: Fraction = Fraction(1)
     indices: np.ndarray | None = None
-    share: Share = Share()
+    shards: ShardRange = ShardRange()
 
 
 class Loader(Protocol):
@@ -57,7 +57,7 @@ class InMemoryLoader:
     dataset: Dataset
     plan: EpochPlan
     augment: Preparation
-    share: Share = Share()
+    shards: ShardRange = ShardRange()
     device: torch.device = torch.device("cpu")
 
     def example(self) -> Tensor:
@@ -66,11 +66,11 @@ class InMemoryLoader:
         return self.augment.normalise(inputs.to(self.device))
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
-        for shard in shards(self, epoch, first_iteration):
-            inputs, targets = (each.to(self.device) for each in self.dataset.take(shard.indices))
-            how = (torch.from_numpy(part).to(self.device) for part in shard.augmentation)
-            yield Batch(self.augment(inputs, *how), targets, shard.weight, shard.indices,
-                        self.share)
+        for planned in planned_batches(self, epoch, first_iteration):
+            inputs, targets = (each.to(self.device) for each in self.dataset.take(planned.indices))
+            how = (torch.from_numpy(part).to(self.device) for part in planned.augmentation)
+            yield Batch(self.augment(inputs, *how), targets, planned.weight, planned.indices,
+                        self.shards)
 
 
 class WorkerLoader(torch.utils.data.Dataset):
@@ -88,19 +88,19 @@ class WorkerLoader(torch.utils.data.Dataset):
         self.example = loader.example
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
-        planned = list(shards(self._loader, epoch, first_iteration))
-        requests = [list(zip(shard.indices.tolist(), *(a.tolist() for a in shard.augmentation),
-                             strict=True)) for shard in planned]
+        plans = list(planned_batches(self._loader, epoch, first_iteration))
+        requests = [list(zip(planned.indices.tolist(), *(a.tolist() for a in planned.augmentation),
+                             strict=True)) for planned in plans]
         # A generator of its own: else the loader would draw from the one that dropout draws from.
         fetched = DataLoader(self, batch_sampler=requests, num_workers=self._workers,
                              generator=torch.Generator(), worker_init_fn=_die_with_parent,
                              multiprocessing_context="fork" if self._workers else None)
         device = self._loader.device
-        for shard, (inputs, targets) in zip(planned, _without_traceback(fetched), strict=True):
+        for planned, (inputs, targets) in zip(plans, _without_traceback(fetched), strict=True):
             if inputs.ndim == 4:
                 inputs = inputs.to(memory_format=torch.channels_last)
-            yield Batch(inputs.to(device), targets.to(device), shard.weight, shard.indices,
-                        self._loader.share)
+            yield Batch(inputs.to(device), targets.to(device), planned.weight, planned.indices,
+                        self._loader.shards)
 
     def __getitem__(self, request: tuple[int, int, int, bool, int, int]) -> tuple[Tensor, Tensor]:
         """One augmented sample per request: (index, top, left, flip, row, column). For workers."""
@@ -135,22 +135,23 @@ def _die_with_parent(worker: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-class Shard(NamedTuple):
-    """Shard of one global batch: its samples, their augmentation, and their weight."""
+class PlannedBatch(NamedTuple):
+    """A batch before its samples are fetched: their numbers, their augmentation, their weight."""
 
     indices: np.ndarray
     augmentation: Sequence[np.ndarray]
     weight: Fraction
 
 
-def shards(loader: InMemoryLoader, epoch: int, first_iteration: int = 0) -> Iterator[Shard]:
-    """The loader's share of each global batch of `epoch`, from `first_iteration` on."""
+def planned_batches(loader: InMemoryLoader, epoch: int,
+                    first_iteration: int = 0) -> Iterator[PlannedBatch]:
+    """The loader's shards of each global batch of `epoch`, from `first_iteration` on."""
     plan = loader.plan.at(epoch)
     for iteration in range(first_iteration, plan.iterations):
-        indices = plan.samples_of(iteration, loader.share)
-        weight = Fraction(len(indices) * loader.share.of, len(plan.batch(iteration)))
+        indices = plan.samples_of(iteration, loader.shards)
+        weight = Fraction(len(indices) * loader.shards.of, len(plan.batch(iteration)))
         padding = loader.augment.settings.crop_padding
-        yield Shard(indices, plan.augmentation(indices, padding), weight)
+        yield PlannedBatch(indices, plan.augmentation(indices, padding), weight)
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,14 @@ def epoch_sampler(loader: Any) -> Any:
     batches = getattr(loader, "batch_sampler", None)
     samplers = (getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
     return next((each for each in samplers if hasattr(each, "set_epoch")), None)
+
+
+def length_of(loader: Any) -> int | None:
+    """The number of a loader's batches, None where it does not know it."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
 
 
 def batch_size_of(loader: Any) -> int:

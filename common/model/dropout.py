@@ -73,6 +73,17 @@ class DropoutPlan:
             layer.indices = np.empty(0, np.int64) if indices is None else indices
 
 
+# of which each rank draws its own random numbers
+TORCHS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout,
+          nn.FeatureAlphaDropout)
+
+
+def torchs_dropout(model: nn.Module) -> list[str]:
+    """The names of the model's layers that drop other units on another number of ranks."""
+    return [name for name, layer in model.named_modules()
+            if isinstance(layer, TORCHS) and layer.p > 0]
+
+
 def dropout_layers(model: nn.Module) -> list[SampleDropout]:
     """The model's layers of this kind, in the order in which they were made."""
     return [layer for layer in model.modules() if isinstance(layer, SampleDropout)]

@@ -19,7 +19,7 @@ def check(part: str, settings: Settings, world: World) -> None:
     _check_world(part, settings, world)
     _check_model(settings)
     _check_training(settings)
-    _check_wire(part, settings)
+    _check_wire(settings)
     _check_fp16(settings)
     _check_virtual_nodes(settings)
     _check_profile(settings)
@@ -121,7 +121,7 @@ def _check_virtual_nodes(settings: Settings) -> None:
         raise UsageError(f"{flag} requires --parallel ddp, not {settings.parallel}")
 
 
-def _check_wire(part: str, settings: Settings) -> None:
+def _check_wire(settings: Settings) -> None:
     wire, names = settings.wire, [choice.name for choice in settings.sync]
     by_gradients = [name for name in names if name not in LOCAL_SYNC_NAMES]
     if wire != "float32" and settings.parallel == "data-parallel":
@@ -136,9 +136,6 @@ def _check_wire(part: str, settings: Settings) -> None:
     if wire in LOCAL_WIRES and by_gradients:
         raise UsageError(f"--wire {wire} requires --sync {' or '.join(LOCAL_SYNC_NAMES)}, but "
                          f"{by_gradients[0]} sends gradients: choose bf16 or fp16")
-    if wire == "powersgd" and part != "PartThree":
-        raise UsageError("--wire powersgd requires Part Three, whose DistributedDataParallel "
-                         "sends gradients so: choose bf16 or fp16")
 
 
 def _check_fp16(settings: Settings) -> None:

@@ -1,12 +1,11 @@
-"""A parser whose errors are one sentence that suggests the flag or value that was probably meant.
+"""A parser whose errors are one sentence that suggests the flag that was probably meant.
 
     python3 PartOne/main.py --lr 0.1    # in this program it is called --learning-rate
 """
 
 import argparse
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,6 @@ HELP = "(see --help)"
 METAVARS: dict[object, str] = {str: "NAME", Path: "DIR", positive: "X", not_negative: "X",
                                fraction: "X"}
 LIKE_A_FLAG = 0.8  # difflib's ratio: one letter in five may be wrong
-LIKE_A_VALUE = 0.75  # less, and a tpu would be a misspelt cpu
 
 
 class SentenceParser(argparse.ArgumentParser):
@@ -33,7 +31,7 @@ class SentenceParser(argparse.ArgumentParser):
 
 
 class FlagParser(SentenceParser):
-    """A parser whose errors suggest flags and values; --help shows only the flags that people use.
+    """A parser whose errors suggest flags; --help shows only the flags that people use.
 
     `parts_with` returns the parts of the project that have a flag; None for other programs.
     """
@@ -47,7 +45,6 @@ class FlagParser(SentenceParser):
         self._parts_with = parts_with
         self._titled = {title: self.add_argument_group(title) for title in groups}
         self._full_help: dict[argparse.Action, str] = {}
-        self._choices: dict[str, Sequence[str]] = {}
 
     def add_row(self, name: str, row: Row) -> None:
         """Adds the flag of a setting, of a switch two: --NAME and --no-NAME.
@@ -63,7 +60,6 @@ class FlagParser(SentenceParser):
         action = self._titled[row.group].add_argument(
             *flags, dest=name, default=argparse.SUPPRESS,
             help=row.help if row.common else argparse.SUPPRESS, **takes)
-        self._choices["/".join(flags)] = row.choices
         self._full_help[action] = row.help + row.details
 
     def show_all(self) -> None:
@@ -81,7 +77,7 @@ class FlagParser(SentenceParser):
             # Words without a flag may stand before, between and after the flags.
             options, unknown = self.parse_known_intermixed_args(arguments, namespace)
         except argparse.ArgumentError as error:
-            self.error(f"{error}{self._value_hint(error)}")
+            self.error(str(error))
         if unknown:
             flags = [word.partition("=")[0] for word in unknown if re.match("--?[A-Za-z]", word)]
             raise UsageError(self._no_flags(flags)
@@ -127,18 +123,6 @@ class FlagParser(SentenceParser):
             return ""
         return f"{called}, which {_only(parts)}" if ours else f"{_only(parts)} it"
 
-    def _value_hint(self, error: argparse.ArgumentError) -> str:
-        """Suggests values for a wrong one, from the flag's own choices; "" if none is close."""
-        flag = error.argument_name or ""
-        wrong, choices = re.search("'([^']*)'", error.message), self._choices.get(flag, ())
-        if not wrong:
-            return ""
-        word = _plain(wrong[1])
-        if answer := other_names.other_value(flag, word, choices):
-            return f"; {answer}"
-        close = _near_values(word, choices)
-        return f"; {MEANT} {' or '.join(close)}?" if close else ""
-
 
 class Combine(argparse.Action):
     """Stores a value; of a flag that is given again, what its row makes of both values."""
@@ -170,21 +154,3 @@ def _only(parts: Sequence[str]) -> str:
 
 def _plain(word: str) -> str:
     return word.lower().replace("_", "-")
-
-
-def _near_values(word: str, choices: Iterable[str]) -> list[str]:
-    """The choices that contain the word, if one or two do; else the one with the closest spelling.
-
-    Digits must match: int2 does not suggest int4, nor cifar100 cifar10.
-    """
-    holding = [choice for choice in choices if f"-{word}-" in f"-{choice}-"]
-    if word in choices or 1 <= len(holding) <= 2:
-        return [word] if word in choices else holding
-    if word in other_names.RELATIVES:
-        return []
-    alike = [choice for choice in choices if _digits(word) <= _digits(choice)]
-    return get_close_matches(word, alike, 1, LIKE_A_VALUE)
-
-
-def _digits(word: str) -> Counter[str]:
-    return Counter(filter(str.isdigit, word))

@@ -1,10 +1,8 @@
-"""Names that other trainers, and older versions, have for this program's flags and values.
+"""Names that other trainers, and older versions, have for this program's flags.
 
 A flag's answer is this program's flag, with its value where the other name implied one; or, where
 this program has no such flag, a sentence on what it does instead.
 """
-
-from collections.abc import Iterable
 
 CALLED, MEANT = "in this program it is called", "did you mean"  # before the name that is right
 
@@ -85,10 +83,7 @@ SENTENCES = {
         "a smaller batch",
     "--wandb-project --wandb-name --wandb-mode":
         "wandb's own variables say it, as WANDB_PROJECT does, and --tracker wandb uses them",
-    "--comet --comet-project":
-        "Comet is an example of a tracker of your own: --tracker "
-        "examples/comet_tracker.py:CometTracker",
-    "--mlflow --neptune --clearml":
+    "--comet --comet-project --mlflow --neptune --clearml":
         "the trackers are TensorBoard, wandb or one of your own, with --tracker FILE.py:NAME; "
         "examples/ has MLflow's and Comet's",
     "--distributed --multiprocessing-distributed --ddp":
@@ -98,47 +93,5 @@ SENTENCES = {
         "Two's --sync",
 }
 
-VALUES = (  # names of one thing, whichever of them the flag at hand has
-    ("float32", "fp32", "float", "32"),
-    ("bf16", "bfloat16", "bf16-mixed"),
-    ("fp16", "float16", "half", "16", "16-mixed"),
-    ("float64", "fp64", "double", "64"),
-    ("cuda", "gpu", "cuda:0"),
-    ("one-cycle", "onecyclelr"),
-    ("cosine", "cosineannealinglr"),
-    ("step", "steplr"),
-    ("synchronised", "sync", "sync-bn"),
-    ("data-parallel", "dp"),
-    ("model-split", "model-parallel"),
-    ("tensorboard", "tb"),
-    ("comet", "comet-ml"),
-)
-
-VALUE_SENTENCES = {
-    ("--optimizer", "adamw"):
-        "AdamW is not offered: adam adds the decay to the gradient",
-    ("--bucket-mb", "auto"):
-        "the size is not measured, so that the same command gives the same bits; 1 is the default",
-    ("--sync", "ddp"):
-        "DistributedDataParallel is Part Three",
-    ("--tracker", "mlflow"):
-        "MLflow is an example of a tracker of your own: --tracker "
-        "examples/mlflow_tracker.py:MlflowTracker",
-    ("--tracker", "comet"):
-        "Comet is an example of a tracker of your own: --tracker "
-        "examples/comet_tracker.py:CometTracker",
-}
-RELATIVES = ("adamw", "nadam", "radam", "adamax", "sgdw", "adan", "adagrad")  # not misspelt
-
-
 COUNTERPARTS = {name: ours for ours, names in NAMES.items() for name in names.split()}
 SENTENCE_OF = {name: text for names, text in SENTENCES.items() for name in names.split()}
-
-
-def other_value(flag: str, word: str, choices: Iterable[str]) -> str:
-    """Why `flag` has no value that others call `word`, or its name among `choices` here; or ""."""
-    names = next((group for group in VALUES if word in group), ())
-    answers = [VALUE_SENTENCES[flag, name] for name in names or (word,)
-               if (flag, name) in VALUE_SENTENCES]
-    answers += [f"{CALLED} {name}" for name in choices if name in names]
-    return answers[0] if answers else ""

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from common.cluster import addresses
 from common.cluster.all_reduce_speed import measure_all_reduce
 from common.cluster.board import JOINED, Board
 from common.cluster.node import Node
@@ -78,8 +77,7 @@ def keep_measurements(findings: Findings) -> None:
 def _exchange(findings: Findings, board: Board, me: RankInfo, port: int,
               deadline: float) -> None:
     """Every rank's info and facts; where ranks are missing, those of ranks that have joined."""
-    master = addresses.resolve(board.world.master_address)
-    facts = NodeFacts.of_this_node(port, findings.settings.output_dir, me.interface, master)
+    facts = NodeFacts.of_this_node(port, findings.settings.output_dir, me.interface)
     board.post("facts", asdict(facts))  # first, so that a rank that has joined has posted its facts
     try:
         exchange(board, me, deadline)

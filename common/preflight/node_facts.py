@@ -1,12 +1,11 @@
-"""Facts of a node: name, route, memory, disk. From files of Linux, with no other program.
+"""Facts of a node: name, memory, disk. From files of Linux, with no other program.
 
-    python3 -c "from common.preflight.node_facts import *; print(own_name(), gateway('10.0.0.1'))"
+    python3 -c "from common.preflight.node_facts import *; print(own_name(), memory())"
 """
 
 import os
 import shutil
 import socket
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +27,6 @@ class NodeFacts:
     port: int
     ports: str
     name_means: str
-    gateway: str | None
     link_speed: int | None
     mtu: int | None
     memory: int
@@ -38,11 +36,10 @@ class NodeFacts:
     gpu_names: list[str]
 
     @classmethod
-    def of_this_node(cls, port: int, output_dir: Path, interface: str,
-                     master: str) -> "NodeFacts":
-        """Collects the facts of this node; `master` is an address."""
+    def of_this_node(cls, port: int, output_dir: Path, interface: str) -> "NodeFacts":
+        """Collects the facts of this node."""
         return cls(
-            port, given_ports(), own_name(), gateway(master), _interface_number(interface, "speed"),
+            port, given_ports(), own_name(), _interface_number(interface, "speed"),
             _interface_number(interface, "mtu"), *memory(), disk_free(output_dir),
             os.getloadavg()[0],
             [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())])
@@ -62,23 +59,6 @@ def own_name() -> str:
 def given_ports() -> str:
     """The range of ephemeral ports: "32768-60999"."""
     return "-".join(" ".join(lines_of("/proc/sys/net/ipv4/ip_local_port_range")).split())
-
-
-def gateway(destination: str) -> str | None:
-    """The first hop of the route; None on a direct route, "" for IPv6, which is not looked up."""
-    if ":" in destination:
-        return ""
-    if destination.startswith("127."):
-        return None
-    (target,) = struct.unpack("=I", socket.inet_aton(destination))
-    best, hop = -1, 0
-    for line in lines_of("/proc/net/route")[1:]:
-        fields = line.split()
-        # The kernel prints each address as one hexadecimal number in the machine's byte order.
-        network, through, mask = (int(fields[column], 16) for column in (1, 2, 7))
-        if target & mask == network and mask.bit_count() > best:
-            best, hop = mask.bit_count(), through
-    return socket.inet_ntoa(struct.pack("=I", hop)) if hop else None
 
 
 def memory() -> tuple[int, int]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from common.cluster.addresses import place
 from common.cluster.all_reduce_speed import in_megabits, speed_table
+from common.core.markdown import aligned
 from common.preflight.findings import Findings, clock_ahead, remarks
 from common.preflight.links import Link
 
@@ -33,11 +34,9 @@ def page(findings: Findings) -> str:
 
 
 def _ranks(findings: Findings) -> list[str]:
-    return table(["rank", "host", "pid", "address", "interface", "route to the master",
-                  "own name means", "clock"],
-                 [[info.rank, info.host, info.pid, info.address, info.interface,
-                   {None: "direct", "": "-"}.get(facts.gateway, f"through {facts.gateway}"),
-                   facts.name_means, f"{1000 * clock_ahead(findings, info.rank):+.1f} ms"]
+    return table(["rank", "host", "pid", "address", "interface", "own name means", "clock"],
+                 [[info.rank, info.host, info.pid, info.address, info.interface, facts.name_means,
+                   f"{1000 * clock_ahead(findings, info.rank):+.1f} ms"]
                   for info, facts in zip(findings.ranks, findings.facts, strict=True)])
 
 
@@ -102,7 +101,4 @@ def _matrix(findings: Findings, title: str, cell: Callable[[Link], str]) -> list
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     """Lines of text with aligned columns, indented by two."""
-    cells = [[str(cell) for cell in row] for row in (head, *rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
-    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            .rstrip() for row in cells]
+    return ["  " + line for line in aligned([head, *rows])]

@@ -46,13 +46,11 @@ LINES: tuple[dict[str, Any], ...] = (
 )
 MARKS = ("o", "s", "^", "D", "v", "P")
 MARK_SIZES = (16, 11, 9, 5, 4, 2.5)  # as with lines: marks of equal runs lie in one another
-PHASES: dict[str, dict[str, Any]] = {
-    "data": {"facecolor": "#f0e442", "hatch": "\\\\\\\\"},
-    "forward": {"facecolor": "#a6d4f0", "hatch": ""},
-    "backward": {"facecolor": "#0072b2", "hatch": ""},
-    "sync": {"facecolor": "#d55e00", "hatch": "////"},
-    "update": {"facecolor": "#ffffff", "hatch": "xxxx"},
-}
+PHASES: dict[str, dict[str, Any]] = {  # the looks of bars
+    phase: {"facecolor": face, "hatch": hatch, "edgecolor": BAR_EDGE, "linewidth": 0.5}
+    for phase, face, hatch in (("data", "#f0e442", "\\\\\\\\"), ("forward", "#a6d4f0", ""),
+                               ("backward", "#0072b2", ""), ("sync", "#d55e00", "////"),
+                               ("update", "#ffffff", "xxxx"))}
 
 
 def line(index: int) -> dict[str, Any]:

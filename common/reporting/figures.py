@@ -85,8 +85,7 @@ def phases(runs: Runs) -> Figure | None:
     start = [0.0] * len(bars)
     for phase, look in PHASES.items():
         widths = [MILLISECONDS * seconds[phase] for _, _, seconds in bars]
-        axes.barh(places, widths, left=start, label=phase, edgecolor=BAR_EDGE, linewidth=0.5,
-                  **look)
+        axes.barh(places, widths, left=start, label=phase, **look)
         start = [before + width for before, width in zip(start, widths, strict=True)]
     axes.set_xlabel("ms an iteration (mean, the first excluded)")
     legend_below(figure, axes)
@@ -133,7 +132,7 @@ def bytes_sent(runs: Runs) -> Figure | None:
     for offset, values, name, look in ((-0.2, busiest, "busiest rank", PHASES["sync"]),
                                        (0.2, others, "least busy rank", PHASES["forward"])):
         bars = axes.barh([place + offset for place in middle], values, height=0.4, label=name,
-                         edgecolor=BAR_EDGE, linewidth=0.5, **look)
+                         **look)
         axes.bar_label(bars, fmt="%.4g", padding=3, fontsize=9)
     axes.set_yticks(middle, [wrapped(label(run)) for run in several], fontsize=9)
     axes.invert_yaxis()

@@ -16,23 +16,28 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from common.core.failures import DataError
-from common.core.files import read_bytes
-from common.core.markdown import as_markdown
+from common.core.files import read_bytes, replace_file
+from common.core.markdown import aligned, as_markdown
 from common.core.trace_file import unpack_trace
 from common.core.visible import visible
 from common.reporting import (
     confusion_figures,
     difference_figures,
     figures,
-    proof_findings,
     tables,
     waiting,
     what_ran,
 )
 from common.reporting.picture import Picture, pictures_of
 from common.reporting.recorded_run import RecordedRun
-from common.reporting.run_findings import as_sentences, causes_of_differences, short, summary
-from common.reporting.run_state import State, state_of, tally
+from common.reporting.run_findings import (
+    as_sentences,
+    causes_of_differences,
+    short,
+    speed_up,
+    summary,
+)
+from common.reporting.run_state import RunState, state_of, tally
 from common.reporting.tables import Proof, Runs, Table
 from common.reporting.timeline import timeline
 from common.reporting.travel import figure as travel_figure
@@ -68,10 +73,11 @@ class Page:
     title: str
     made: datetime
     learning: list[str]
+    speed_up: list[str]
     summary: list[str]
     sections: list[Section]
     timing: Table
-    progress: list[State]
+    progress: list[RunState]
 
     @classmethod
     def of(cls, runs: list[RecordedRun], files: list[Path]) -> "Page":
@@ -83,20 +89,18 @@ class Page:
         learned = [proof.claim for proof in proofs] + as_sentences(causes_of_differences(runs))
         states = [state_of(run, time.time()) for run in runs]
         title = f"{len(runs)} run{'s' * (len(runs) > 1)} of {workloads}: {tally(states)}"
-        return cls(title, made, learned, learned + summary(runs), sections, tables.timing(runs),
+        return cls(title, made, learned, as_sentences([speed_up(runs)]), learned + summary(runs),
+                   sections, tables.timing(runs),
                    [state for state in states if not state.is_finished])
 
     def first_sentences(self) -> str:
-        """The proof's claim, if any, and whether the runs learn the same: for a terminal."""
+        """The proof's claim, if any, whether the runs learn the same, and the best speed-up."""
         return "\n".join(textwrap.fill(sentence, TERMINAL, break_on_hyphens=False)
-                         for sentence in self.learning)  # a flag stays whole
+                         for sentence in [*self.learning, *self.speed_up])  # a flag stays whole
 
     def timing_as_text(self) -> str:
         """The timing table for a terminal, and what its numbers are."""
-        lines = [self.timing.head, *self.timing.rows]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        rows = ["  ".join(word.ljust(width) for word, width in
-                          zip(line, widths, strict=True)).rstrip() for line in lines]
+        rows = aligned([self.timing.head, *self.timing.rows])
         return "\n".join([textwrap.fill(self.timing.caption, TERMINAL), *rows])
 
     def write(self, folder: Path, name: str, refresh: int = 0) -> None:
@@ -113,14 +117,14 @@ class Page:
         beside.mkdir(parents=True, exist_ok=True)
         for section in self.sections:
             for picture in section.pictures:
-                _replace(beside / f"{picture.name}.svg", picture.svg)
+                replace_file(beside / f"{picture.name}.svg", picture.svg.encode())
         style, script = (Markup((HERE / f"page.{kind}").read_text()) for kind in ("css", "js"))
-        _replace(folder / f"{name}.html", environment.get_template("page.html.j2").render(
+        replace_file(folder / f"{name}.html", environment.get_template("page.html.j2").render(
             page=self, refresh=refresh, style=style, script=script, policy=_policy(script),
-            link=lambda path: os.path.relpath(path, folder)))
+            link=lambda path: os.path.relpath(path, folder)).encode())
         plain = environment.overlay(autoescape=False)
-        _replace(folder / f"{name}.md", plain.get_template("page.md.j2").render(
-            page=self, figures=beside.name))
+        replace_file(folder / f"{name}.md", plain.get_template("page.md.j2").render(
+            page=self, figures=beside.name).encode())
 
 
 def _shown(value: object) -> object:
@@ -134,16 +138,8 @@ def _policy(script: str) -> str:
     return POLICY.format(base64.b64encode(digest).decode())
 
 
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text)
-    partial.replace(path)
-
-
 def _sections(runs: Runs, proofs: list[Proof]) -> Iterator[Section]:
-    yield Section("Proof", [table for proof in proofs for table in proof.tables],
-                  pictures_of((f"proof-{number}", proof_findings.by_step(proof.best))
-                            for number, proof in enumerate(proofs, 1)))
+    yield Section("Proof", [table for proof in proofs for table in proof.tables], [])
     yield Section("Time", [tables.timing(runs)], _drawn(runs, "speed-up", "bytes", "worker-sweep"))
     yield Section("Where the time went", _with_rows(tables.phases(runs), tables.waiting(runs)),
                   _drawn(runs, "phases", "waiting"))

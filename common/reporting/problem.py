@@ -18,7 +18,6 @@ from common.core.failures import DataError, UsageError, first_line
 from common.core.files import read_bytes
 from common.core.provenance import ROOT, code_digest, processor
 from common.core.visible import visible
-from common.reporting.masking import Mask
 
 LAST_LINES = 40  # of a log
 LAST_STEPS = 5  # of a rank's metrics, beside every other event
@@ -28,10 +27,13 @@ WHOLE = ("settings.json", "summary.json", "preflight.json")
 LOGS = ("logs_rank*.txt", "*.out")
 METRICS = "metrics_rank*.jsonl"
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "pillow", "matplotlib", "jinja2")
-# Beginnings of the variables by which a launcher, a library or this program is told something.
-VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "RUN_", "SLURM_", "OMPI_", "PMI",
-             "PET_", "TORCH", "PYTORCH", "CUDA", "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "GOMP_",
-             "MALLOC_", "LD_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "ONEDNN_", "DNNL_")
+# Beginnings of the variables that a report may hold: no credential is kept in any of them.
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
+             "MASTER_PORT", "TORCHELASTIC_", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_",
+             "SLURM_JOB_NUM_NODES", "SLURM_NODELIST", "SLURM_RESTART_COUNT", "OMPI_COMM_WORLD_",
+             "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "TORCH_", "CUDA_", "NCCL_", "GLOO_", "OMP_",
+             "MKL_", "KMP_", "GOMP_", "MALLOC_", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH",
+             "VIRTUAL_ENV", "CONDA_PREFIX", "ONEDNN_", "DNNL_")
 QUESTIONS = """What did you do?
 
 What did you expect, and what happened instead?
@@ -39,12 +41,12 @@ What did you expect, and what happened instead?
 
 
 def problem_report(folders: Iterable[Path], facts: Mapping[str, Any],
-                   environment: Mapping[str, str] = os.environ,
-                   home: Path | None = None) -> str:
-    """The report on what lies in these folders and below, and on this node, without secrets.
+                   environment: Mapping[str, str] = os.environ) -> str:
+    """The report on what lies in these folders and below, and on this node.
 
-    `facts` are more to know of the node, by name, as plain values. Raises UsageError for a folder
-    that is not there.
+    It holds the files of WHOLE, LOGS and METRICS and the VARIABLES, and no others; the home folder
+    is "~" in it. `facts` are more to know of the node, by name, as plain values. Raises UsageError
+    for a folder that is not there.
     """
     sections = [("questions", QUESTIONS), ("versions", _lines(_versions())),
                 ("this node", _lines(facts)),
@@ -53,7 +55,9 @@ def problem_report(folders: Iterable[Path], facts: Mapping[str, Any],
                     if name.startswith(VARIABLES)))))]
     sections += [(str(path), text) for folder in folders for path, text in _files(folder)]
     text = "\n".join(f"===== {title}\n{body.rstrip()}\n" for title, body in sections)
-    return visible(Mask(environment, home)(text), "\n\t")
+    if home := environment.get("HOME", "").rstrip("/"):
+        text = text.replace(home, "~")
+    return visible(text, "\n\t")
 
 
 def _lines(entries: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The result of a proof, in a sentence and a figure: computed from the JSON of scripts/prove.py.
+"""The result of a proof in a sentence: computed from the JSON of scripts/prove.py.
 
     python3 scripts/compare.py outputs --proof docs/proof_float64.json
 
@@ -6,13 +6,9 @@ A proof has one table a precision. A case in it compares one rank's training wit
 bounds ("agrees", "FAILED: ..."), or measured only.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-
-from common.reporting.figure_style import MARKS, legend_below, line, new_figure
 from common.settings.causes import at_most, join, told_apart
 
 Table = dict[str, Any]
@@ -20,7 +16,6 @@ Case = dict[str, Any]
 NAMES = {"gather-scatter": "gather/scatter", "ddp": "DDP"}
 FAILED = "FAILED: "
 ONE_RANK = "one rank, "
-LOCAL, FLOAT32, ALONE = ", local statistics", ", in float32", "one rank, in float32"
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NAMED = 3  # more strategies than these are counted
 # Where a bound has grown to this fraction of the weights, agreement proves little.
@@ -41,11 +36,6 @@ def held_to_bounds(table: Table) -> list[Case]:
     """The strategies that were judged, on any number of ranks."""
     return [case for case in table["cases"] if not case["name"].startswith(ONE_RANK)
             and (case["verdict"] == "agrees" or case["verdict"].startswith(FAILED))]
-
-
-def most_ranks(table: Table) -> int:
-    """The largest number of ranks of any strategy that was judged."""
-    return max((case["ranks"] for case in held_to_bounds(table)), default=1)
 
 
 def best_table(tables: Sequence[Table]) -> Table:
@@ -100,50 +90,3 @@ def _failure(table: Table, failed: Sequence[Case]) -> str:
 def shown(name: str) -> str:
     """A strategy's name as sentences have it."""
     return NAMES.get(name, name)
-
-
-def by_step(table: Table) -> Figure | None:
-    """Largest difference of any weight from one rank's, by step, on a logarithmic scale.
-
-    None for a proof that has not looked after each step.
-    """
-    curves = [(case, label) for case, label in _curves(table) if any(case.get("by_step", ()))]
-    if not curves:
-        return None
-    figure, (axes,) = new_figure(_title(table), 4.6)
-    for index, (case, label) in enumerate(curves):
-        axes.plot(table["looked_after"], [gap or float("nan") for gap in case["by_step"]],
-                  label=label, marker=MARKS[index % len(MARKS)], markersize=4, **line(index))
-    axes.set_yscale("log")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("step")
-    axes.set_ylabel("largest difference of any weight")
-    legend_below(figure, axes, columns=1)
-    return figure
-
-
-def _curves(table: Table) -> Iterator[tuple[Case, str]]:
-    """The judged strategies on the most ranks, then, for contrast, what was only measured."""
-    most, precision = most_ranks(table), table["settings"]["precision"]
-    for case in held_to_bounds(table):
-        if case["ranks"] == most:
-            yield case, f"{shown(case['name'])}, {ranks(most)}, {precision}"
-    contrasts = {case["name"]: case for case in table["cases"]
-                 if case["ranks"] == most or case["name"] == ALONE}
-    for ending, words in ((LOCAL, f"{ranks(most)}, each with its own batch statistics"),
-                          (FLOAT32, f"{ranks(most)}, float32: rounding"),
-                          (ALONE, "one rank, float32: the same rounding")):
-        for name, case in contrasts.items():
-            if name == ending or name.endswith(ending) and name != ALONE:
-                yield case, words
-
-
-def _title(table: Table) -> str:
-    lasts: dict[str, float] = {}
-    for case, label in _curves(table):
-        kind = ("with each rank's own batch statistics" if "own" in label else
-                "in float32" if label.startswith(("one", ranks(most_ranks(table))))
-                else f"in {table['settings']['precision']}")
-        lasts[kind] = max(lasts.get(kind, 0.0), case["gaps"]["weights"]["absolute"])
-    return f"Weights differ from one rank's after {table['steps']} steps by at most " + ", ".join(
-        f"{at_most(gap)} {kind}" for kind, gap in lasts.items())

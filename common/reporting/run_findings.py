@@ -72,7 +72,7 @@ def base_of(runs: Sequence[RecordedRun]) -> RecordedRun | None:
 
 
 def speed_up(runs: Sequence[RecordedRun]) -> str:
-    """The best speed-up over one rank, and whether the ranks share a machine."""
+    """The best speed-up over one rank, and which machines the ranks share."""
     base = base_of(repeated(runs))
     many = [run for run in repeated(runs) if run.ranks > 1]
     if base is None or not many:
@@ -82,11 +82,21 @@ def speed_up(runs: Sequence[RecordedRun]) -> str:
     times = times_as_fast(base.durations, best.durations)
     text = (f"{several} are {times:.2f} times as fast as one" if times else
             f"{several} and one do not differ in speed beyond the spread of their iterations")
-    cores = best.start["cores"]
-    shared = (len(best.hosts) == best.ranks and len(set(best.hosts.values())) == 1
-              and cores <= best.ranks)
-    several = "cores" if cores > 1 else "core"
-    return text + (f"; the {best.ranks} share one machine's {cores} {several}" if shared else "")
+    return text + _shared_machines(best, base)
+
+
+def _shared_machines(run: RecordedRun, base: RecordedRun) -> str:
+    """Says which machines the run's ranks share, and if they compute with no more than `base`."""
+    machines, cores = len(set(run.hosts.values())), run.start["cores"]
+    if not len(run.hosts) == run.ranks > machines:
+        return ""
+    if machines > 1:
+        return f"; the {run.ranks} share {machines} machines"
+    threads, alone = (each.start["ran_on"]["threads"] for each in (run, base))
+    text = f"; the {run.ranks} share one machine's {cores} core{'s' * (cores > 1)}"
+    if run.start["ran_on"]["device"] != "cpu" or alone < min(cores, run.ranks * threads):
+        return text
+    return text + ", and one uses as many: that is communication overhead, not speed-up"
 
 
 def strategies(runs: Sequence[RecordedRun]) -> list[str]:

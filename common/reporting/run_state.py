@@ -3,13 +3,17 @@
     python3 scripts/status.py outputs
 """
 
+import fcntl
+import os
 from collections import Counter
 from collections.abc import Iterable
 from math import inf
+from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
 from common.core.failures import PeerLost
+from common.core.files import read_text
 from common.core.progress import PHASES, slowest_phase
 from common.reporting.recorded_run import RecordedRun
 
@@ -17,11 +21,11 @@ RECENT = 20  # iterations that loss, speed and phase are taken from
 PATIENCE = 60.0  # seconds of silence, or ten iterations if that is longer
 
 
-class State(NamedTuple):
+class RunState(NamedTuple):
     """The state of a run in `words`, with the exit code for it, and its progress.
 
     Of `last` iterations `done` are; `speed` has recent loss, speed and phase. A run that is neither
-    running nor finished has failed, or fallen silent.
+    running nor finished has failed, been killed, or fallen silent.
     """
 
     title: str
@@ -39,15 +43,15 @@ class State(NamedTuple):
 
     @property
     def condition(self) -> str:
-        """The condition in a word: running, finished, failed or silent."""
-        return self.words.partition(" ")[0].rstrip(",")
+        """The condition in a word: running, finished, failed, killed or silent."""
+        return self.words.partition(" ")[0].rstrip(",:")
 
     @property
     def percent(self) -> str:
         return f"{100 * self.done / self.last:.0f} %"
 
 
-def state_of(run: RecordedRun, now: float) -> State:
+def state_of(run: RecordedRun, now: float) -> RunState:
     """The state of a run; `now` is a time.time() value."""
     steps = [row[0] for row in run.steps.values() if 0 in row]
     recent, place = steps[-RECENT:], steps[-1]
@@ -57,12 +61,13 @@ def state_of(run: RecordedRun, now: float) -> State:
     done = (place["epoch"] - 1) * per_epoch + place["iteration"] + 1
     words, code, is_running = _life(run, now, usual)
     left = f", {duration(usual * (last - done))} left" if is_running else ""
-    return State(f"{run.name} on {run.ranks} rank{'s' * (run.ranks > 1)}", words, code, is_running,
-                 f"epoch {place['epoch']} of {run.settings['epochs']}, iteration {done} of {last} "
-                 f"({100 * done / last:.0f} %){left}", done, last, _speed(run, recent, usual))
+    return RunState(
+        f"{run.name} on {run.ranks} rank{'s' * (run.ranks > 1)}", words, code, is_running,
+        f"epoch {place['epoch']} of {run.settings['epochs']}, iteration {done} of {last} "
+        f"({100 * done / last:.0f} %){left}", done, last, _speed(run, recent, usual))
 
 
-def tally(states: Iterable[State]) -> str:
+def tally(states: Iterable[RunState]) -> str:
     """Counts the runs in each condition: "3 finished, 1 running"; "finished" if all are."""
     counts = Counter(state.condition for state in states)
     return next(iter(counts)) if len(counts) == 1 else ", ".join(
@@ -80,10 +85,30 @@ def _life(run: RecordedRun, now: float, usual: float) -> tuple[str, int, bool]:
     if outcome["event"] == "failed":
         code = outcome["exit_code"]
         return f"failed (exit code {code}): {outcome['why']}", code, False
+    if _is_killed(run.folder / ".lock_rank0"):
+        return (f"killed: its process has ended without a word, {duration(silence)} after its last",
+                PeerLost.exit_code, False)
     if silence > max(PATIENCE, 10 * usual):
         return (f"silent for {duration(silence)}: killed, or its machine is gone",
                 PeerLost.exit_code, False)
     return f"running, last heard {duration(silence)} ago", 0, True
+
+
+def _is_killed(lock: Path) -> bool:
+    """True if the process that common/run/folder_lock.py notes in `lock` ran here, and is gone.
+
+    One of another container is known by its lock alone, and one that is about to say why it ends
+    by its number.
+    """
+    try:
+        pid, host = read_text(lock).split()
+        if host != os.uname().nodename or Path("/proc", pid).exists():
+            return False
+        with lock.open("rb") as file:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _speed(run: RecordedRun, recent: list[dict], usual: float) -> str:
@@ -91,7 +116,7 @@ def _speed(run: RecordedRun, recent: list[dict], usual: float) -> str:
                                      for name in PHASES})
     several = f"{len(recent)} iterations" if len(recent) > 1 else "iteration"
     return (f"loss {fmean(step['loss'] for step in recent):.3f} (last {several}, "
-            f"rank 0), {run.settings['batch_size'] / usual:.0f} samples/s, mostly {phase} "
+            f"rank 0), {run.settings['batch_size'] / usual:.0f} samples/s (median), mostly {phase} "
             f"({100 * fraction:.0f} %)"
             + ("" if run.test_score is None
                else f", test {run.metric.name} {run.metric.shown(run.test_score)}"))

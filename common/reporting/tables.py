@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 from common.core.failures import DataError
 from common.core.files import read_json
 from common.core.progress import PHASES
+from common.core.spread import speed_in_words
 from common.reporting.figures import label
 from common.reporting.proof_findings import best_table, claim
 from common.reporting.recorded_run import RecordedRun, short
 from common.reporting.run_findings import MEGABYTE, base_of, timed
-from common.reporting.travel import Interval, in_words, unit_of
+from common.reporting.travel import ComputeSpan, in_words, unit_of
 from common.reporting.waiting import waits
 
 Runs = Sequence[RecordedRun]
@@ -37,8 +38,9 @@ def timing(runs: Runs) -> Table:
     """Seconds an iteration with spread, speed, and bytes."""
     base = base_of(runs)
     return Table(
-        "Seconds an iteration, of its slowest rank: mean ± standard deviation, the first excluded. "
-        "Speed is against one rank. MB sent: - where none were counted.",
+        "Seconds an iteration, of its slowest rank: mean ± standard deviation, the first excluded; "
+        "samples/s by that mean. Speed is against one rank; where the spread does not tell if it "
+        "is above or below 1, its 95 % interval. MB sent: - where none were counted.",
         ("run", "ranks", "seconds an iteration", "median", "n", "samples/s", "speed",
          "MB sent, busiest rank", f"test {_metric(runs)}"),
         [(run.name, str(run.ranks), *_times(run, base),
@@ -56,7 +58,8 @@ def _times(run: RecordedRun, base: RecordedRun | None) -> tuple[str, ...]:
     if not run.mean:
         return "-", "-", "0", "-", "-"
     spread = f" ± {stdev(run.durations):.3f}" if len(run.durations) > 1 else ""
-    speed = f"{base.mean / run.mean:.2f}" if base and base.mean else "-"
+    speed = "-" if not base else "1.00" if run is base else speed_in_words(base.durations,
+                                                                           run.durations)
     return (f"{run.mean:.3f}{spread}", f"{median(run.durations):.3f}",
             str(len(run.durations)), f"{run.images_per_second:.0f}", speed)
 
@@ -142,7 +145,7 @@ def waiting(runs: Runs) -> Table:
                  ("rank", "own work", "waits at least", "for"), rows)
 
 
-def travel(intervals: Sequence[Interval], name: str) -> Table:
+def travel(intervals: Sequence[ComputeSpan], name: str) -> Table:
     """The table of one traced step: bytes made ready and sent during each computation."""
     unit, size = unit_of(intervals)
     return Table(f"{name}: what rank 0 computes in its last traced step, and the bytes that it "
@@ -154,10 +157,9 @@ def travel(intervals: Sequence[Interval], name: str) -> Table:
 
 
 class Proof(NamedTuple):
-    """A file of scripts/prove.py: its claim, the table behind it, and all its tables."""
+    """A file of scripts/prove.py: its claim, and its tables."""
 
     claim: str
-    best: dict[str, Any]
     tables: list[Table]
 
 
@@ -165,9 +167,8 @@ def read_proof(path: Path) -> Proof:
     """The proof in a file. Raises DataError if it does not hold one."""
     try:
         data = read_json(path)
-        best = best_table(data["tables"])
-        return Proof(claim(best), best, [_proof(table, path.name, data)
-                                         for table in data["tables"]])
+        return Proof(claim(best_table(data["tables"])),
+                     [_proof(table, path.name, data) for table in data["tables"]])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is no proof that scripts/prove.py wrote") from error
 

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from common.core.trace_file import Event, Trace
 from common.reporting.figure_style import (
-    BAR_EDGE,
     INK,
     PHASES,
     legend_below,
@@ -123,7 +122,7 @@ def timeline(trace: Trace, name: str, counted: float = 0) -> Figure:
     for place, rank in enumerate(ranks):
         for phase, look in PHASES.items():
             axes.broken_barh(spans(trace, rank, step, phase_is(phase)), (place - 0.4, 0.45),
-                             edgecolor=BAR_EDGE, linewidth=0.4, label=_once(phase, place), **look)
+                             label=_once(phase, place), **look)
         if moving := _joined(spans(trace, rank, step, moves_bytes)):
             axes.broken_barh(moving, (place + 0.08, 0.25), color=INK,
                              label=_once("communication", place))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from common.core.trace_file import PHASE_TRACK, Event, Trace
-from common.reporting.figure_style import BAR_EDGE, PHASES, legend_below, new_figure
+from common.reporting.figure_style import PHASES, legend_below, new_figure
 from common.reporting.messages import (
     are_all_there,
     bytes_of,
@@ -33,7 +33,7 @@ MILLISECOND = 1e3  # of a trace's microseconds
 UNITS = {"MB": 1e6, "kB": 1e3, "bytes": 1.0}
 
 
-class Interval(NamedTuple):
+class ComputeSpan(NamedTuple):
     """The computation of rank 0 from `start` to `end`, in milliseconds of its last traced step.
 
     `made` are the bytes of the gradients that are ready at its end, `travelled` those that rank 0
@@ -47,7 +47,7 @@ class Interval(NamedTuple):
     travelled: float
 
 
-def travel(trace: Trace, counted: float = 0) -> list[Interval]:
+def travel(trace: Trace, counted: float = 0) -> list[ComputeSpan]:
     """The whole step in intervals, one a layer in backward; from the last one on bytes are EXPOSED.
 
     `counted` are the bytes that rank 0 has sent in it, by its log; 0 where none were counted. Empty
@@ -69,8 +69,8 @@ def travel(trace: Trace, counted: float = 0) -> list[Interval]:
     edges = [begin, backward, *(at for _, at, _ in layers), update, finish]
     names = [BEFORE, *(name for name, *_ in layers), EXPOSED, UPDATE]
     made = [0.0, *(size for *_, size in layers), 0.0, 0.0]
-    return [Interval(name, (start - begin) / MILLISECOND, (end - begin) / MILLISECOND, size,
-                     sum(sent * _part(event, start, end) for event, sent in messages))
+    return [ComputeSpan(name, (start - begin) / MILLISECOND, (end - begin) / MILLISECOND, size,
+                        sum(sent * _part(event, start, end) for event, sent in messages))
             for name, (start, end), size in zip(names, pairwise(edges), made, strict=True)]
 
 
@@ -99,7 +99,7 @@ def _part(event: Event, start: float, end: float) -> float:
     return max(0.0, shared) / (event["dur"] or 1)
 
 
-def in_words(intervals: Sequence[Interval]) -> str:
+def in_words(intervals: Sequence[ComputeSpan]) -> str:
     """Says how many of the bytes are exposed, and for how long."""
     name, unit = unit_of(intervals)
     whole = sum(each.travelled for each in intervals) / unit
@@ -112,13 +112,13 @@ def in_words(intervals: Sequence[Interval]) -> str:
                            f"{long:.{0 if long >= 10 else 1}f} ms"))
 
 
-def unit_of(intervals: Sequence[Interval]) -> tuple[str, float]:
+def unit_of(intervals: Sequence[ComputeSpan]) -> tuple[str, float]:
     """The name and bytes of the unit in which the total sent is at least 1."""
     whole = sum(each.travelled for each in intervals)
     return next((each for each in UNITS.items() if whole >= each[1]), ("bytes", 1.0))
 
 
-def figure(intervals: Sequence[Interval], name: str) -> Figure:
+def figure(intervals: Sequence[ComputeSpan], name: str) -> Figure:
     """A bar for each interval: the bytes that travel behind what is computed in it."""
     drawn, (axes,) = new_figure(f"{name}: {in_words(intervals)}", 1.8 + 0.24 * len(intervals))
     unit, size = unit_of(intervals)
@@ -126,7 +126,7 @@ def figure(intervals: Sequence[Interval], name: str) -> Figure:
                                     ("exposed", True, PHASES["sync"])):
         rows = [(place, each.travelled / size) for place, each in enumerate(intervals)
                 if (each.computes == EXPOSED) == is_exposed]
-        axes.barh(*zip(*rows, strict=True), label=label, edgecolor=BAR_EDGE, linewidth=0.5, **look)
+        axes.barh(*zip(*rows, strict=True), label=label, **look)
     axes.set_yticks(range(len(intervals)), [each.computes for each in intervals], fontsize=9)
     axes.invert_yaxis()
     axes.set_xlabel(f"{unit} that rank 0 sends while it computes this")

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from common.reporting.figure_style import (
-    BAR_EDGE,
     PHASES,
     legend_below,
     new_figure,
@@ -76,10 +75,9 @@ def figure(runs: Sequence[RecordedRun]) -> Figure | None:
     places = rows_of_ranks(axes, [(name, rank) for name, rank, _ in bars])
     own, waited = ([MILLISECONDS * getattr(wait, kind) for *_, wait in bars]
                    for kind in ("own", "waits"))
-    axes.barh(places, own, label="own work", edgecolor=BAR_EDGE, linewidth=0.5,
-              **PHASES["backward"])
+    axes.barh(places, own, label="own work", **PHASES["backward"])
     drawn_waits = axes.barh(places, waited, left=own, label="waits at least",
-                            edgecolor=BAR_EDGE, linewidth=0.5, **PHASES["sync"])
+                            **PHASES["sync"])
     axes.bar_label(drawn_waits, [wait.whom for *_, wait in bars], padding=3, fontsize=9)
     axes.margins(x=0.5)
     axes.set_xlabel("ms an iteration (mean of the last ones;\n"

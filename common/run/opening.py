@@ -21,8 +21,6 @@ from common.cluster.ending import resume_command
 from common.cluster.node import Node
 from common.core.collectives import broadcast_bytes, gather_bytes
 from common.core.failures import CheckpointError, UsageError, writing
-from common.core.metrics import Totals
-from common.core.progress import Position
 from common.data.dataset import form_of
 from common.data.epoch_plan import EpochPlan
 from common.data.loaders import InMemoryLoader, WorkerLoader
@@ -36,7 +34,7 @@ from common.run.run_folder import hold_folder, keep_settings, prepare_folder, wr
 from common.run.run_log import RunLog
 from common.run.save_clock import SaveClock
 from common.run.saving import Checkpoints
-from common.run.state import State
+from common.run.sentinel import Sentinel
 from common.run.tracing import create_tracer
 from common.run.trackers import create_tracker
 from common.settings.resume import Resume
@@ -45,18 +43,23 @@ from common.settings.settings import Settings
 from common.step.gradient_check import located
 from common.step.gradient_sync import GradientSync
 
+# After fewer steps the running averages of batch norm still hold more than 0.9^50 = 0.5 % of what
+# they began with.
+FEW_STEPS = 50
+
 
 @contextmanager
 def open_run(part: str, strategy: str, settings: Settings, node: Node,
              loader: InMemoryLoader | WorkerLoader, model: nn.Module, optimizer: Optimizer,
-             gradient_sync: GradientSync) -> Iterator[Run]:
+             gradient_sync: GradientSync,
+             saving: type[Checkpoints] = Checkpoints) -> Iterator[Run]:
     """Opens the folder of a part's run, as --resume says: fresh, resumed, or replaced.
 
-    Resuming restores `model`, `optimizer` and the state of `gradient_sync`, in place. Every rank
-    must enter. Raises UsageError when the folder holds a run and must not be touched, or when
-    settings or data have changed; CheckpointError when nothing sound is left to resume from;
-    NonFiniteLoss for a NotFinite within. A dry run does all this in a temporary folder, after it
-    has looked at the real one.
+    Resuming restores `model`, `optimizer` and the state of `gradient_sync`, in place; `saving`
+    writes the checkpoints. Every rank must enter. Raises UsageError when the folder holds a run and
+    must not be touched, or when settings or data have changed; CheckpointError when nothing sound
+    is left to resume from; NonFiniteLoss for a NotFinite within. A dry run does all this in a
+    temporary folder, after it has looked at the real one.
     """
     name = run_name(part, strategy)
     refuse_other_run(settings.output_dir / name, settings, node.world)
@@ -74,12 +77,14 @@ def open_run(part: str, strategy: str, settings: Settings, node: Node,
         lock = stack.enter_context(FolderLock(folder, node.world.rank, node.whose))
         warnings = hold_folder(folder, lock, node, conditions["code"])
         refuse_other_run(folder, settings, node.world)  # one that ended while this one waited
-        checkpoints = Checkpoints(folder / "checkpoints", node, log, constants, every.iterations,
-                                  SaveClock(name, every.minutes, node))
+        checkpoints = saving(folder / "checkpoints", node, log, constants, every.iterations,
+                             SaveClock(name, every.minutes, node))
         run = Run(name, settings, node, model, optimizer, gradient_sync, log, checkpoints,
-                  loader.plan.iterations, loader.plan)
+                  loader.plan.iterations,
+                  Sentinel(model, loader.plan, node, settings.check_every, settings.virtual_nodes),
+                  create_tracer(settings, loader.plan.iterations, folder, node, log))
         log.when_lost = partial(write_anew, run, lock)
-        remarks = warnings + _begin(run) + _remarks_on(loader.plan)
+        remarks = warnings + _begin(run) + _remarks_on(loader.plan, settings, model)
         stack.enter_context(_logged(run, remarks))
         with located(model, lambda: f"rank {node.world.rank} at {run.position}",
                      run.state.loss_scale.is_attached):
@@ -117,12 +122,7 @@ def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
             contents, source, run.iterations_per_epoch)}
     checkpoint_file.restore(contents, source, run.model, run.optimizer)
     remarks += _restore_ranks(contents.get("rank_state", []), run.gradient_sync.state(), run.node)
-    validated = contents.get("validation_losses", []) if settings.validation.fraction else []
-    totals = contents.get("totals")
-    run.state = State(Position(*contents["position"]),  # on the leader, for all ranks
-                      Totals.from_json(totals) if totals and run.node.world.is_leader else Totals(),
-                      validated, run.state.loss_scale)
-    run.state.loss_scale.restore(contents.get("loss_scale", {}))
+    run.state.restore(contents, run.node.world.is_leader, bool(settings.validation.fraction))
     run.checkpoints.last = source
     remarks.append(f"resumed at {run.position} from {source} (bit-exact: "
                    f"{_exactness(_ran_on(contents), constants['ran_on'])})")
@@ -131,7 +131,7 @@ def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
 
 @contextmanager
 def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
-    """Around the run: opens its log, its tracker and its tracer."""
+    """Around the run: opens its log and its tracker."""
     node, settings, log = run.node, run.settings, run.log
     node.note_saved(str(run.checkpoints.last or ""))
     log.start = run.position
@@ -149,19 +149,24 @@ def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
             log.note(remark)
         if run.checkpoints.last is not None:
             run.checkpoints.finish_save(run.checkpoints.last, run.position)
-        run.tracer = create_tracer(settings, run.iterations_per_epoch, run.folder, node, log)
         yield
 
 
-def _remarks_on(plan: EpochPlan) -> list[str]:
-    """A remark on samples that no epoch uses, and on a batch that is larger than an epoch."""
+def _remarks_on(plan: EpochPlan, settings: Settings, model: nn.Module) -> list[str]:
+    """Remarks on few steps in all, samples that no epoch uses, and a batch larger than an epoch."""
+    remarks, steps = [], settings.epochs * plan.iterations
+    if steps < FEW_STEPS and not settings.max_iterations and has_batch_norm(model):
+        remarks.append(f"{steps} step{'s' * (steps > 1)} in all are few: the running averages of "
+                       "batch norm, by which the model is tested, take about "
+                       f"{FEW_STEPS}. A smaller --batch-size than {plan.batch_size}, or more "
+                       f"--epochs than {settings.epochs}, makes them more")
     if plan.batch_size > plan.samples:
-        return [f"--batch-size {plan.batch_size} is more than the {plan.samples} training samples, "
-                "so every step takes all of them"]
-    if not plan.dropped:
-        return []
-    return [f"each epoch drops a last batch of {plan.dropped} samples, fewer than "
-            f"{plan.smallest_batch}"]
+        remarks.append(f"--batch-size {plan.batch_size} is more than the {plan.samples} training "
+                       "samples, so every step takes all of them")
+    elif plan.dropped:
+        remarks.append(f"each epoch drops a last batch of {plan.dropped} samples, fewer than "
+                       f"{plan.smallest_batch}")
+    return remarks
 
 
 def _find_checkpoint(folder: Path, settings: Settings,
@@ -216,7 +221,7 @@ def _check_settings(contents: dict[str, Any], settings: Settings,
     """
     changed = settings.changes_since(contents.get("settings", {}))
     if contents.get("data") != now["data"]:
-        changed.append(f"data was {contents.get('data')} and is {now['data']}")
+        changed.append(_change_of_data(contents.get("samples", {}), now.get("samples", {})))
     if settings.virtual_nodes:
         changed += _changes(_ran_on(contents), now["ran_on"],
                             but=("threads", "instructions", "products", "code"))
@@ -225,6 +230,17 @@ def _check_settings(contents: dict[str, Any], settings: Settings,
         raise UsageError("the run to resume had other settings: " + "; ".join(changed) +
                          f". Give the old ones, or --resume {accepting}")
     return [f"continuing with changed settings: {change}" for change in changed]
+
+
+def _change_of_data(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """Says what is known of how the training data have changed; both are what form_of returned."""
+    classes, names = (set(each.get("classes", ())) for each in (before, now))
+    changes = [f"class {name} is {fate}" for each, fate in (
+        (classes - names, "gone"), (names - classes, "new")) for name in sorted(map(str, each))]
+    then, today = before.get("count"), now.get("count")
+    if type(then) is int and then != today:
+        changes.append(f"the {then:,} training samples are {today:,} now")
+    return ", ".join(changes) or "the contents of the data have changed"
 
 
 def _ran_on(contents: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from common.core.metrics import Totals
 from common.core.precision import Precision
 from common.core.progress import Position
 from common.core.provenance import code_digest, instruction_sets, versions
-from common.data.epoch_plan import EpochPlan, mix
+from common.data.epoch_plan import mix
 from common.data.loaders import Batch
 from common.run.run_end import best_in_words, is_over, last_step, should_stop
 from common.run.run_log import RunLog, Step
@@ -47,8 +47,7 @@ from common.step.shard_scope import ShardScope
 class Run:
     """A run on one rank, made by `open_run`. `name` is its folder's below --output-dir.
 
-    `model` is the bare one, without DDP around it. Without a `plan` of its data, as where the
-    loader is somebody else's, replicas are not compared.
+    `model` is the bare one, without DDP around it.
     """
 
     name: str
@@ -60,7 +59,8 @@ class Run:
     log: RunLog
     checkpoints: Checkpoints
     iterations_per_epoch: int
-    plan: EpochPlan | None = None
+    sentinel: Sentinel
+    tracer: Tracer
     state: State = field(default_factory=State)
 
     def __post_init__(self) -> None:
@@ -69,13 +69,9 @@ class Run:
         if self.precision.name == "fp16":
             self.state.loss_scale.attach(self.optimizer, self.node.device)
         self.schedule = create_schedule(self.settings, self.iterations_per_epoch)
-        self.sentinel = Sentinel(self.model, self.plan, self.node,
-                                 self.settings.check_every if self.plan else 0,
-                                 self.settings.virtual_nodes)
-        self.tracer = Tracer(range(0), self.folder, "", self.node, self.log)
         self._scope = ShardScope(self.model, self.settings)
         self.timer = PhaseTimer(self.node.progress, moments_of(self.node.device),
-                                lambda phase: self.tracer.mark(phase))
+                                self.tracer.mark)
         self.gradient_sync.waiting = partial(self.timer, "sync")
 
     @property

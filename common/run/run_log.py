@@ -22,6 +22,7 @@ from tqdm import tqdm
 from common.core.console import console
 from common.core.events import read_events
 from common.core.failures import UsageError
+from common.core.files import replace_file
 from common.core.memory import peak_memory
 from common.core.metrics import ACCURACY, Metric, Totals
 from common.core.progress import Position, slowest_phase
@@ -159,8 +160,10 @@ class RunLog:
                    mean_iteration_seconds=mean, seconds=whole, **{self.metric.key: score})
         self.event("memory", **peak_memory())
         self.tracker.log(self._last, {"epoch/loss": loss, f"epoch/{self.metric.key}": score})
+        resumed = epoch == self.start.epoch and self.start.iteration
         self._line(self._prefix + EPOCH_LINE.format(epoch, loss, score, mean, whole,
-                                                    metric=self.metric.title))
+                                                    metric=self.metric.title)
+                   + f" since the resume at iteration {resumed}" * bool(resumed))
 
     def validation(self, epoch: int, loss: float, score: float, **entries: Any) -> None:
         """Writes an epoch's means over the validation set; `entries` go to the JSON alone."""
@@ -235,9 +238,7 @@ def _unwritable(path: Path, error: OSError) -> UsageError:
 def _keep_steps_before(path: Path, start: Position) -> None:
     kept = [event for event in read_events(path) if _is_before(event, start)]
     if path.exists():
-        partial = path.with_suffix(".partial")
-        partial.write_text("".join(json.dumps(event) + "\n" for event in kept))
-        partial.replace(path)
+        replace_file(path, "".join(json.dumps(event) + "\n" for event in kept).encode())
 
 
 def _is_before(event: dict[str, Any], start: Position) -> bool:

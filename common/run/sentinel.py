@@ -14,7 +14,7 @@ from common.cluster.node import Node
 from common.core.collectives import gather_rows
 from common.core.failures import RanksDisagree
 from common.core.progress import Position
-from common.data.epoch_plan import EpochPlan, fingerprint, share_of
+from common.data.epoch_plan import EpochPlan, fingerprint, shard_range
 from common.run.checksums import as_int64, checksums
 
 
@@ -65,7 +65,7 @@ class Sentinel:
     def _check_samples(self, indices: Sequence[int], position: Position) -> None:
         for rank, samples in enumerate(indices):
             planned = np.concatenate([
-                self._plan_of(at.epoch).samples_of(at.iteration, share_of(
+                self._plan_of(at.epoch).samples_of(at.iteration, shard_range(
                     rank, self._node.world.size, self._virtual_nodes))
                 for at, _ in self._trained])
             if as_int64(fingerprint(planned)) != samples:

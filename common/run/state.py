@@ -1,6 +1,8 @@
 """State that changes during a run and is saved in its checkpoints."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from common.cluster.node import Node
 from common.core.collectives import broadcast_bytes, gather_bytes_to_leader
@@ -21,6 +23,18 @@ class State:
     totals: Totals = field(default_factory=Totals)
     validation_losses: list[float] = field(default_factory=list)
     loss_scale: LossScale = field(default_factory=LossScale)
+
+    def restore(self, contents: Mapping[str, Any], is_leader: bool, validates: bool) -> None:
+        """Goes on where a checkpoint's `contents` end, whose totals are those of all ranks.
+
+        So only the leader takes them; the losses are taken if the run still `validates`.
+        """
+        self.position = Position(*contents["position"])
+        if is_leader and (totals := contents.get("totals")):
+            self.totals = Totals.from_json(totals)
+        if validates:
+            self.validation_losses = contents.get("validation_losses", [])
+        self.loss_scale.restore(contents.get("loss_scale", {}))
 
     def all_totals(self, node: Node) -> Totals:
         """The totals of all ranks together. Every rank must call it."""

@@ -17,6 +17,7 @@ from common.arithmetic import torch_private
 from common.cluster.node import Node
 from common.core.collectives import gather_bytes_to_leader
 from common.core.failures import UsageError
+from common.core.files import replace_file
 from common.core.progress import PHASES
 from common.core.trace_file import is_communication, merge_traces, pack_trace, unpack_trace
 from common.run.run_log import RunLog
@@ -72,22 +73,19 @@ class Tracer:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             profiler.export_chrome_trace(str(path))
-            (self._folder / f"operators_rank{rank}.txt").write_text(operator_table(operators))
             traces = gather_bytes_to_leader(path.read_bytes(), self._node.device)
             if self._node.world.is_leader:
                 everybody = self._folder / f"trace_all{self._suffix}.json.gz"
                 merged = merge_traces(dict(enumerate(map(unpack_trace, traces))))
-                partial = everybody.with_suffix(".partial")  # others may be reading
-                partial.write_bytes(pack_trace(merged))
-                partial.replace(everybody)
+                replace_file(everybody, pack_trace(merged))
         except OSError as error:
             raise UsageError(f"the trace {path} cannot be written: {error.strerror}") from error
         self._log.event("operators", rows=operators)
         if self._node.world.is_leader:
             count = len(self._window)
             self._log.note(f"traced {count} iteration{'s' * (count > 1)}: open {everybody} in "
-                           "https://ui.perfetto.dev; operators_rank0.txt beside it lists the "
-                           "slowest operators")
+                           "https://ui.perfetto.dev; scripts/compare.py lists the slowest "
+                           "operators")
 
 
 def create_tracer(settings: Settings, iterations_per_epoch: int, folder: Path, node: Node,
@@ -133,11 +131,3 @@ def top_operators(profiler: profile) -> list[dict[str, Any]]:
     rows.sort(key=lambda row: row[2], reverse=True)
     return [{"name": name, "calls": calls, "seconds": round(seconds, 6),
              "share": round(seconds / total, 4)} for name, calls, seconds in rows[:SHOWN_OPERATORS]]
-
-
-def operator_table(rows: list[dict[str, Any]]) -> str:
-    """The top operators in words, one a line."""
-    lines = [f"{'operator':<44} {'calls':>7} {'seconds':>9} {'share':>7}"]
-    lines += [f"{row['name'][:44]:<44} {row['calls']:>7} {row['seconds']:>9.3f} "
-              f"{100 * row['share']:>5.1f} %" for row in rows]
-    return "\n".join(lines) + "\n"

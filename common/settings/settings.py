@@ -16,7 +16,7 @@ from common.settings.strategies import LOCAL_SYNC_NAMES, SYNC_NAMES
 from common.settings.types import LOADERS, Interval, SyncChoice
 
 LOCAL_WIRES = ("int8", "int4")  # formats of the strategies that average weights, not gradients
-WIRES = ("float32", "bf16", "fp16", *LOCAL_WIRES, "powersgd")
+WIRES = ("float32", "bf16", "fp16", *LOCAL_WIRES)
 PARALLEL = ("ddp", "data-parallel", "model-split")
 JOIN = "cluster (torchrun, srun and mpirun set these themselves)"
 NODE = "this machine"
@@ -132,7 +132,7 @@ class Settings(LearningSettings):
         "each rank's model on two devices", choices=PARALLEL, parts=("PartThree",))
     wire: str = setting(
         "float32", "gradient wire format: float32 (default), bf16, fp16", SEAM, details="; int8 "
-        "and int4 with --sync local-sgd or diloco; powersgd in Part Three", choices=WIRES,
+        "and int4 with --sync local-sgd or diloco", choices=WIRES,
         parts=CLUSTER, learned=True, banner="gradients sent in {}", common=True)
     bucket_mb: float = setting(
         1.0, "bucket size of all-reduces that overlap with backward, in MB (default: 1)", SEAM,

@@ -37,10 +37,10 @@ def micro_batches(batch: Batch, count: int) -> Iterator[tuple[Part, bool]]:
     gradient of the whole. No part is empty: fewer samples than `count` give fewer parts.
     """
     samples = len(batch.targets)
-    count = max(1, min(count * batch.share.size, samples))
+    count = max(1, min(count * batch.shards.size, samples))
     for number in range(count):
         cut = shard_bounds(samples, number, count)
         weight = batch.weight * Fraction(cut.stop - cut.start, samples)
         indices = None if batch.indices is None else batch.indices[cut]
         yield (Part(batch.inputs[cut], batch.targets[cut], float(weight), indices,
-                    batch.share.first + number), number == count - 1)
+                    batch.shards.first + number), number == count - 1)

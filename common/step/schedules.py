@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.settings.settings import Settings
+from common.settings.types import ScheduleChoice
 
 # torch's defaults for OneCycleLR: a cycle begins at 1/25 of the peak and ends at 1/10,000 of that.
 RISING_FRACTION, FIRST_DIVISOR, LAST_DIVISOR = 0.3, 25.0, 1e4
@@ -20,32 +21,29 @@ RISING_FRACTION, FIRST_DIVISOR, LAST_DIVISOR = 0.3, 25.0, 1e4
 class Schedule:
     """The learning rate of every step of a run of `epochs` epochs of `iterations` steps each.
 
-    `name` is one of SCHEDULES in common/settings/types.py. The rate of all but one-cycle rises
-    linearly over the first `warmup_epochs`; for one-cycle that is the length of its rise, 0 meaning
-    0.3 of all. `step` multiplies by `gamma` after every `step_epochs` epochs.
+    The rate of all but one-cycle rises linearly over the first `choice.warmup` epochs; for
+    one-cycle that is the length of its rise, 0 meaning 0.3 of all.
     """
 
-    name: str
+    choice: ScheduleChoice
     peak: float
     epochs: int
     iterations: int
-    warmup_epochs: float = 0.0
-    step_epochs: int = 1
-    gamma: float = 0.1
 
     def rate(self, step: int) -> float:
         """The learning rate of global step `step`, which counts from 0."""
-        if self.name == "one-cycle":
+        choice = self.choice
+        if choice.name == "one-cycle":
             return self._one_cycle(step)
-        warmup = round(self.warmup_epochs * self.iterations)
+        warmup = round(choice.warmup * self.iterations)
         if step < warmup:
             return self.peak * (step + 1) / warmup
-        if self.name == "step":
-            falls = step // self.iterations // self.step_epochs
-            return self.peak * math.prod([self.gamma] * falls)
-        if self.name == "cosine":
+        if choice.name == "step":
+            falls = step // self.iterations // choice.epochs
+            return self.peak * math.prod([choice.factor] * falls)
+        if choice.name == "cosine":
             return _between(self.peak, 0.0, (step - warmup) / max(1, self._total - warmup))
-        if self.name == "linear":
+        if choice.name == "linear":
             return self.peak * max(0, self._total - step) / max(1, self._total - warmup)
         return self.peak
 
@@ -54,7 +52,7 @@ class Schedule:
 
         A constant rate is the optimizer's own, and is left alone.
         """
-        if self.name == "constant" and not self.warmup_epochs:
+        if self.choice.name == "constant" and not self.choice.warmup:
             return
         for group in optimizer.param_groups:
             group["lr"] = self.rate(step)
@@ -65,7 +63,7 @@ class Schedule:
 
     def _one_cycle(self, step: int) -> float:
         """Up to the peak and down again, both along half a cosine (Smith, arXiv:1708.07120)."""
-        rising = self.warmup_epochs * self.iterations or RISING_FRACTION * self._total
+        rising = self.choice.warmup * self.iterations or RISING_FRACTION * self._total
         top = max(rising - 1, 1e-9)
         first = self.peak / FIRST_DIVISOR
         if step <= top:
@@ -90,6 +88,4 @@ def _cosine(half_turns: float) -> float:
 
 def create_schedule(settings: Settings, iterations: int) -> Schedule:
     """The schedule of a run with `iterations` steps an epoch."""
-    choice = settings.schedule
-    return Schedule(choice.name, settings.learning_rate, settings.epochs, iterations,
-                    choice.warmup, choice.epochs, choice.factor)
+    return Schedule(settings.schedule, settings.learning_rate, settings.epochs, iterations)

@@ -3,7 +3,7 @@
     python3 PartOne/main.py --virtual-nodes 4
 
 Floating-point sums depend on the order of their summands. Here the order is a binary tree over the
-shards of the global batch, whoever computes them: a rank adds the subtrees that lie in its share,
+shards of the global batch, whoever computes them: a rank adds the subtrees whose shards it has,
 and their sums travel. a + b is b + a to the bit, so nothing else matters. (The idea that a run is
 one of virtual nodes: VirtualFlow, Or et al., 2022, arXiv:2009.09523; to the bit: EasyScale, Li et
 al., 2023, arXiv:2208.14228.)
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from common.data.epoch_plan import Share, share_of
+from common.data.epoch_plan import ShardRange, shard_range
 from common.step.gradient_check import require_finite
 from common.step.gradient_sync import GradientSync
 from common.step.shared_gradients import Used, require_known, trained_alike
@@ -35,18 +35,18 @@ Sums = MutableMapping[Subtree, Tensor]
 
 
 class ShardTree(NamedTuple):
-    """The binary tree over `shards` shards, of which `ranks` ranks compute contiguous shares.
+    """The binary tree over `shards` shards, of which `ranks` ranks compute contiguous ranges.
 
-    The subtrees at depth k are the shares of 2**k ranks. So on 2, 4, 8 … ranks each has one subtree
+    The subtrees at depth k are the ranges of 2**k ranks. So on 2, 4, 8 … ranks each has one subtree
     to send, and on other numbers at most 2 log2(shards) of them.
     """
 
     shards: int
     ranks: int = 1
 
-    def within(self, subtree: Subtree) -> Share:
+    def within(self, subtree: Subtree) -> ShardRange:
         """The shards of a subtree; of the tree's 2**depth subtrees some are empty."""
-        return share_of(subtree.number, 2 ** subtree.depth, self.shards)
+        return shard_range(subtree.number, 2 ** subtree.depth, self.shards)
 
     def leaf(self, shard: int) -> Subtree:
         """The subtree that is one shard alone."""
@@ -57,8 +57,8 @@ class ShardTree(NamedTuple):
         return subtree
 
     def subtrees(self, rank: int, within: Subtree = ROOT) -> list[Subtree]:
-        """The largest subtrees that lie wholly in the rank's share, from left to right."""
-        mine, here = share_of(rank, self.ranks, self.shards), self.within(within)
+        """The largest subtrees that lie wholly in the rank's shards, from left to right."""
+        mine, here = shard_range(rank, self.ranks, self.shards), self.within(within)
         if here.end <= mine.first or mine.end <= here.first:
             return []
         if mine.first <= here.first and here.end <= mine.end:
@@ -101,7 +101,7 @@ class VirtualNodes(GradientSync):
 
     def __init__(self, shards: int, rank: int = 0, ranks: int = 1) -> None:
         self.tree = ShardTree(shards, ranks)
-        self._first = share_of(rank, ranks, shards).first
+        self._first = shard_range(rank, ranks, shards).first
         self._mine = self.tree.subtrees(rank)
         self._sums: dict[Tensor, Sums] = {}
         self._used: set[Tensor] = set()

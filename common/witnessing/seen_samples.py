@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common.data.loaders import epoch_sampler
+from common.data.loaders import epoch_sampler, length_of
 
 ELEMENTS = 256  # of a sample, evenly spread
 SKETCH_SIZE = 64
@@ -39,10 +39,7 @@ class SeenSamples:
     @property
     def length(self) -> int | None:
         """The loader's number of batches, where it knows it."""
-        try:
-            return len(self.loader)
-        except TypeError:
-            return None
+        return length_of(self.loader)
 
     def note(self, inputs: Any, steps: int) -> None:
         """Remembers one batch, given after so many `steps` of the optimizer."""

@@ -16,6 +16,7 @@ from torch.distributed import Store
 
 from common.cluster.board import Board
 from common.cluster.connections import holds_bytes
+from common.cluster.fate import state_of
 from common.core.failures import RanksDisagree
 from common.core.world import World
 from common.run.waits import Mark, Whereabouts
@@ -29,7 +30,7 @@ _RUNS = "RD"  # as the kernel writes it: runs or could run, waits for a disk
 _WHERE = {"sync": "in a collective", "backward": "in backward", "forward": "in forward"}
 
 
-class Place(NamedTuple):
+class RankProgress(NamedTuple):
     """A rank's post on its progress: plain values, for JSON.
 
     `is_quiet` says that for QUIET_SECONDS it has waited, or ended its loop, and nothing has moved
@@ -83,7 +84,7 @@ class Standstill:
         except RuntimeError:
             return  # the store is gone, and the watch says so
 
-    def _place(self) -> Place:
+    def _place(self) -> RankProgress:
         here, now = self._here, time.monotonic()
         mark, ended = here.how_far(), here.has_ended
         state = mark, 0.0 if ended else here.processor_time()
@@ -93,11 +94,12 @@ class Standstill:
                 or holds_bytes(self._port)):
             self._last, self._moved = state, now
         self._looked, self._beat = now, self._beat + 1
-        return Place(self._beat, now - self._moved >= QUIET_SECONDS, ended, mark, self._length)
+        is_quiet = now - self._moved >= QUIET_SECONDS
+        return RankProgress(self._beat, is_quiet, ended, mark, self._length)
 
     def _judge(self, posted: Mapping[int, Sequence[Any]]) -> str:
         """The sentence once all ranks have been quiet at one time, "" before."""
-        places = {rank: Place(*values) for rank, values in posted.items()}
+        places = {rank: RankProgress(*values) for rank, values in posted.items()}
         if len(places) < self._world.size or not all(each.is_quiet for each in places.values()):
             self._seen = {}
             return ""
@@ -124,17 +126,11 @@ def _running() -> set[str]:
     threads, me = Path("/proc/self/task"), str(threading.get_native_id())
     if not threads.exists():
         return {"unknown"}
-    return {each for each in os.listdir(threads) if each != me and _state(threads / each) in _RUNS}
+    return {each for each in os.listdir(threads)
+            if each != me and state_of(threads / each) in _RUNS}
 
 
-def _state(thread: Path) -> str:
-    try:
-        return (thread / "stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "ended meanwhile"
-
-
-def standstill(places: Mapping[int, Place]) -> str:
+def standstill(places: Mapping[int, RankProgress]) -> str:
     """The sentence on ranks that are all quiet; "" where they are at one place.
 
     So it is where the one that has left its loop took part in as many collectives: then its last
@@ -158,7 +154,7 @@ def standstill(places: Mapping[int, Place]) -> str:
             f"is behind and {_does(places[behind])}; rank {ahead} {_does(places[ahead])}. {advice}")
 
 
-def _does(place: Place) -> str:
+def _does(place: RankProgress) -> str:
     if place.has_ended:
         return (f"has left its loop after {place.at.batches} batches, of which it trained "
                 f"{place.at.steps}")

@@ -34,6 +34,7 @@ from common.core.failures import Failure, RanksDisagree, UsageError
 from common.core.progress import FINISHED, Progress, process_progress
 from common.core.uncaught import told_alone
 from common.core.world import World
+from common.data.loaders import length_of
 from common.witnessing.observer import Found, Observer
 from common.witnessing.rows import uneven
 from common.witnessing.standstill import Standstill
@@ -64,7 +65,7 @@ def witness(model: nn.Module, optimizer: Optimizer, loader: Any = None, *, every
     with told_alone():
         if not dist.is_initialized() or dist.get_world_size() == 1:
             _require_group(os.environ)
-            _require_batches([_length(loader)], strict)
+            _require_batches([length_of(loader)], strict)
             yield None
             return
         with _several_ranks(model, optimizer, loader, every, timeout, strict, progress) as observer:
@@ -127,7 +128,7 @@ def _require_group(environment: Mapping[str, str]) -> None:
 
 def _meet(board: Board, watch: Watch, loader: Any) -> list[int | None]:
     """The lengths of all ranks' loaders, by rank; the watch learns the ranks' names."""
-    me = [socket.gethostname(), os.getpid(), _address(), _length(loader)]
+    me = [socket.gethostname(), os.getpid(), _address(), length_of(loader)]
     ranks = board.collect("the witness's start", me, list,
                           hint=": every rank must enter `with witness(...)`, or call train_model")
     watch.links.ranks = [RankInfo(rank, host, pid, address, "")
@@ -143,13 +144,6 @@ def _address() -> str:
         return local_address_towards(resolve(store.host), store.port)
     except (AttributeError, Failure):
         return ""
-
-
-def _length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except TypeError:
-        return None
 
 
 def _require_batches(lengths: Sequence[int | None], strict: bool) -> None:

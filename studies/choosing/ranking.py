@@ -18,7 +18,7 @@ CANDIDATES = (*(name for name in SYNC_NAMES if "per-tensor" not in name),
               f"overlapped-all-reduce{BF16}", f"cross-step-all-reduce{BF16}", PART_THREE)
 
 
-class Place(NamedTuple):
+class RankedStrategy(NamedTuple):
     """A strategy's place: seconds a step and how many times the fastest one's, each with half of
     its 95 % interval. A ratio is taken within a round, whose turns follow one another."""
 
@@ -34,15 +34,16 @@ class Place(NamedTuple):
         return self.times - self.times_error <= 1
 
 
-def ranking(steps: Mapping[str, Sequence[float]]) -> list[Place]:
+def ranking(steps: Mapping[str, Sequence[float]]) -> list[RankedStrategy]:
     """The strategies, fastest first, from the steps of each in every round."""
     order = sorted(steps, key=lambda name: fmean(steps[name]))
     best = steps[order[0]]
     places = []
     for name in order:
         ratios = [mine / its for mine, its in zip(steps[name], best, strict=True)]
-        places.append(Place(name, fmean(steps[name]), half_interval(steps[name]),
-                            fmean(ratios), 0.0 if name == order[0] else half_interval(ratios)))
+        places.append(RankedStrategy(
+            name, fmean(steps[name]), half_interval(steps[name]), fmean(ratios),
+            0.0 if name == order[0] else half_interval(ratios)))
     return places
 
 
@@ -52,7 +53,7 @@ def steps_of(cell: Cell) -> dict[str, list[float]]:
             if name != COMPUTE_ONLY}
 
 
-def ranking_table(places: Sequence[Place], batch: int) -> str:
+def ranking_table(places: Sequence[RankedStrategy], batch: int) -> str:
     """Markdown: each strategy's step, and how many times the fastest one's."""
     rows = [(place.name, f"{place.seconds:.3f} ± {place.seconds_error:.3f}",
              f"{place.times:.2f}" + f" ± {place.times_error:.2f}" * (place is not places[0]),
@@ -60,7 +61,7 @@ def ranking_table(places: Sequence[Place], batch: int) -> str:
     return markdown_table(("strategy", "seconds a step", "of the fastest", "samples/s"), rows)
 
 
-def verdict(places: Sequence[Place], ranks: int) -> str:
+def verdict(places: Sequence[RankedStrategy], ranks: int) -> str:
     """Recommends a strategy, and names those that are as fast within the spread."""
     best, *others = places
     equal = [place.name for place in others if place.is_as_fast]

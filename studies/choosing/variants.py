@@ -20,7 +20,6 @@ VARIANTS: dict[str, WireUp] = {
     DDP_DEFAULT: partial(by_ddp, flags={}),
     PART_THREE: by_ddp,
     f"{PART_THREE}, bf16 hook": partial(by_ddp, hook="bf16"),
-    f"{PART_THREE}, powersgd": partial(by_ddp, hook="powersgd"),
 }
 ON_VIRTUAL_NODES = ", virtual nodes"
 

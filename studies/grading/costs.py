@@ -1,4 +1,4 @@
-"""Costs of a strategy: bytes sent, beside the bound of its task; and seconds, beside ours."""
+"""Costs of a strategy: bytes sent, beside the bound of its task."""
 
 from collections.abc import Sequence
 from math import log2, prod
@@ -10,23 +10,19 @@ from studies.grading.finding import Finding
 from studies.grading.scenarios import Scenario
 from studies.grading.session import Outcome
 
-INSTANT = 1e-9  # seconds
 SLACK = 1.1  # for headers, and what connections exchange
 
 
-class Cost(NamedTuple):
+class SyncCost(NamedTuple):
     """The cost on `world` ranks: bytes of the gradient, of the busiest rank and of all together.
 
-    Bytes are medians over steps. `slowdown` is the time of backward and averaging on the slowest
-    rank, as a multiple of that with our all-reduce; the best step of each, as others may use the
-    machine.
+    Bytes are medians over steps.
     """
 
     world: int
     gradient: int
     busiest: int
     together: int
-    slowdown: float
 
     def share(self, bound: str) -> float:
         """Bytes sent, as a fraction of those that `bound`, "ring" or "root", allows."""
@@ -37,19 +33,16 @@ class Cost(NamedTuple):
                    self.together / (2 * others * self.gradient))
 
 
-def costs(outcomes: Sequence[Outcome]) -> list[Cost]:
-    """The costs on each number of ranks, from two, whose timed scenario ended without trouble."""
+def costs(outcomes: Sequence[Outcome]) -> list[SyncCost]:
+    """The costs on each number of ranks, from two, whose large scenario ended without trouble."""
     return [_cost(each) for each in outcomes
-            if each.scenario.is_timed and each.world > 1 and each.trouble is None]
+            if each.scenario.shows_costs and each.world > 1 and each.trouble is None]
 
 
-def _cost(outcome: Outcome) -> Cost:
+def _cost(outcome: Outcome) -> SyncCost:
     sent = [[each.sent for each in step.traffic] for step in outcome.steps]
-    return Cost(outcome.world, _gradient_bytes(outcome.scenario), int(median(map(max, sent))),
-                int(median(map(sum, sent))),
-                min(max(seen.seconds for seen in step.seen) for step in outcome.steps)
-                / max(INSTANT, min(max(each.our_seconds for each in step.settled)
-                                   for step in outcome.steps)))
+    return SyncCost(outcome.world, _gradient_bytes(outcome.scenario), int(median(map(max, sent))),
+                int(median(map(sum, sent))))
 
 
 def least_bytes(outcome: Outcome) -> int:
@@ -66,7 +59,7 @@ def _gradient_bytes(scenario: Scenario) -> int:
     return 8 * sum(prod(shape) for name, shape in scenario.shapes if name not in scenario.unused)
 
 
-def too_many_bytes(every: Sequence[Cost], bound: str) -> list[Finding]:
+def too_many_bytes(every: Sequence[SyncCost], bound: str) -> list[Finding]:
     """A finding for the smallest number of ranks that sends more than `bound` allows, or none."""
     return [Finding("too-many-bytes", "more bytes are sent than the task allows: with "
                     f"{cost.world} ranks the busiest sends {cost.busiest:,} bytes in a step "

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from common.settings.user_code import Place
-from studies.grading.costs import SLACK, Cost, costs, too_many_bytes
+from studies.grading.costs import SLACK, SyncCost, costs, too_many_bytes
 from studies.grading.finding import CHEATS, HEADLINES, Finding
 from studies.grading.findings import findings
-from studies.grading.mistakes import Check, mistakes
+from studies.grading.mistakes import ScenarioCheck, mistakes
 from studies.grading.scenarios import BASIC, PLAN, Scenario
 from studies.grading.session import Outcome, outcomes
 from studies.grading.supervision import Trouble
@@ -31,8 +31,8 @@ class Grade(NamedTuple):
 
     place: Place
     mistakes: Sequence[Finding]
-    checks: Sequence[Check]
-    costs: Sequence[Cost]
+    checks: Sequence[ScenarioCheck]
+    costs: Sequence[SyncCost]
     bound: str
     tolerance: float
     seconds: float
@@ -95,7 +95,7 @@ def grade_of(place: Place, bound: str = "none", seconds: float = 60, plan: Plan 
     return Grade(place, wrong, checks, sent, bound, counted, time.monotonic() - start)
 
 
-def checks_of(run: Sequence[Outcome], plan: Plan = PLAN) -> list[Check]:
+def checks_of(run: Sequence[Outcome], plan: Plan = PLAN) -> list[ScenarioCheck]:
     """A check for every planned scenario, run or not."""
     by_key = {(each.world, each.scenario.name): each for each in run}
     planned = [_check(world, scenario, by_key.get((world, scenario.name)))
@@ -106,6 +106,7 @@ def checks_of(run: Sequence[Outcome], plan: Plan = PLAN) -> list[Check]:
             for check in planned]
 
 
-def _check(world: int, scenario: Scenario, outcome: Outcome | None) -> Check:
+def _check(world: int, scenario: Scenario, outcome: Outcome | None) -> ScenarioCheck:
     with np.errstate(all="ignore"):  # a strategy may leave any numbers
-        return Check(world, scenario, outcome is not None, findings(outcome) if outcome else [])
+        return ScenarioCheck(world, scenario, outcome is not None,
+                             findings(outcome) if outcome else [])

@@ -13,7 +13,7 @@ SIGNS = {"gradients that are not contiguous": "not-contiguous",
 GRAVITY = {id: place for place, id in enumerate(HEADLINES)}
 
 
-class Check(NamedTuple):
+class ScenarioCheck(NamedTuple):
     """A scenario on a number of ranks; without `findings` it was passed, if it was run."""
 
     world: int
@@ -26,7 +26,7 @@ class Check(NamedTuple):
         return self.was_run and not self.findings
 
 
-def mistakes(checks: Sequence[Check]) -> list[Finding]:
+def mistakes(checks: Sequence[ScenarioCheck]) -> list[Finding]:
     """The mistakes, each as the first check shows it, on several ranks if there is one.
 
     A mistake in plain training is graver than one in a special scenario only.
@@ -49,14 +49,14 @@ def mistakes(checks: Sequence[Check]) -> list[Finding]:
         each[1].id not in CHEATS, each[0], GRAVITY[each[1].id]))]
 
 
-def _is_a_sign(check: Check, checks: Sequence[Check]) -> bool:
+def _is_a_sign(check: ScenarioCheck, checks: Sequence[ScenarioCheck]) -> bool:
     """True if it fails because of its special feature: plain training works on as many ranks."""
     return (bool(check.findings) and check.scenario.name in SIGNS
             and any(each.is_passed and each.scenario is BASIC and each.world == check.world
                     for each in checks))
 
 
-def _news(check: Check, checks: Sequence[Check]) -> Iterator[Finding]:
+def _news(check: ScenarioCheck, checks: Sequence[ScenarioCheck]) -> Iterator[Finding]:
     """The check's findings, without wrong numbers that plain training already has."""
     basic = [each.id for other in checks for each in other.findings
              if other.scenario is BASIC and other.world == check.world]
@@ -66,8 +66,8 @@ def _news(check: Check, checks: Sequence[Check]) -> Iterator[Finding]:
             yield each
 
 
-def _explained(finding: Finding, check: Check, checks: Sequence[Check],
-               common: Sequence[Check]) -> Finding:
+def _explained(finding: Finding, check: ScenarioCheck, checks: Sequence[ScenarioCheck],
+               common: Sequence[ScenarioCheck]) -> Finding:
     """The mistake that a finding is a sign of, if it fails only in some cases; else itself."""
     if finding.id in (*CHEATS, "time-limit"):
         return finding

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from studies.grading.costs import Cost
+from studies.grading.costs import SyncCost
 from studies.grading.finding import Finding
 from studies.grading.grading import HANG_WEIGHT, Grade
-from studies.grading.mistakes import Check
+from studies.grading.mistakes import ScenarioCheck
 from studies.grading.session import ranks_in_words
 
 POINTS = 100.0
@@ -25,8 +25,8 @@ def as_text(grade: Grade) -> str:
     lines.append(f"  {'correct':12}{passed(grade)} scenarios"
                  + (f", within the tolerance it declares ({grade.tolerance:g})"
                     if grade.tolerance else ""))
-    lines += [f"  {ranks_in_words(cost.world):12}{_sent(cost, grade.bound)}; "
-              f"{cost.slowdown:.2f} times the seconds of our all-reduce" for cost in grade.costs]
+    lines += [f"  {ranks_in_words(cost.world):12}{_sent(cost, grade.bound)}"
+              for cost in grade.costs]
     lines.append(f"  {'points':12}{points(grade):.1f} of {POINTS:.0f}")
     return "\n".join(lines)
 
@@ -36,7 +36,7 @@ def _trace(found: Finding | None) -> list[str]:
     return [f"  | {line}" for line in found.trace.rstrip().splitlines()] if found else []
 
 
-def _sent(cost: Cost, bound: str) -> str:
+def _sent(cost: SyncCost, bound: str) -> str:
     limit = "" if bound == "none" else f", {cost.share(bound):.2f} times the bound ({bound})"
     return f"{cost.busiest:,} bytes a step from the busiest rank{limit}"
 
@@ -62,7 +62,7 @@ def passed(grade: Grade) -> str:
 
 
 def points(grade: Grade) -> float:
-    """Points for correctness, and for bytes if there is a bound; seconds do not count."""
+    """Points for correctness, and for bytes if there is a bound."""
     for_bytes = _points_for_bytes(grade)
     return round((POINTS - for_bytes) * grade.correctness + for_bytes * grade.bytes_mark, 1)
 
@@ -111,7 +111,7 @@ def _rows(grade: Grade, strategies: int) -> list[tuple[str, float, float, str]]:
     return rows
 
 
-def _told(check: Check, weight: float) -> str:
+def _told(check: ScenarioCheck, weight: float) -> str:
     if check.findings:
         return "\n".join(each.sentence for each in check.findings)
     return RIGHT[weight] if check.is_passed else NOT_RUN

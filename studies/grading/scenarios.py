@@ -48,7 +48,7 @@ class Scenario:
     is_one_late: bool = False
     has_nan: bool = False
     loses_a_peer: bool = False
-    is_timed: bool = False
+    shows_costs: bool = False
     is_zero_on_one: bool = False
     uses_all_on_first: bool = False
 
@@ -135,7 +135,7 @@ EVERYWHERE = (
     Scenario("uneven shards and a short last batch", EQUAL, UNEVEN),
     Scenario("odd sizes", ODD, UNEVEN),
     Scenario("gradients that are not contiguous", EQUAL, is_strided=True),
-    Scenario("large tensors", LARGE, ((2, 2, 2, 2),) * 5, is_timed=True),
+    Scenario("large tensors", LARGE, ((2, 2, 2, 2),) * 5, shows_costs=True),
 )
 UNUSED = Scenario("a parameter without gradient", EQUAL, unused=("second.weight",))
 PARTLY = Scenario("a parameter with a gradient on rank 0 only", EQUAL, unused=("second.weight",),

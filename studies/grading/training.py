@@ -6,14 +6,12 @@ from collections.abc import Iterable
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from common.core.failures import UsageError
 from common.settings.user_code import Place
-from common.step.gradient_sync import GradientSync
 from PartTwo.own_strategy import OwnStrategy, own_strategy
-from studies.grading.messages import Arrays, Seen, Settled
+from studies.grading.messages import Arrays, Seen
 from studies.grading.scenarios import LATE_SECONDS, Scenario, backward
 from studies.grading.under_way import Sums
 
@@ -48,27 +46,24 @@ class Training:
     def step(self, step: int, inputs: Tensor, weight: float) -> Seen:
         """Forward, backward, average, update: as common/training.py does."""
         self._begin(step)
-        self._shard = inputs, weight
         before = _arrays(self._weights) if step else self._before_prepare
         buffers = _copies(self._model.buffers())
-        self._start_together()
-        start = time.monotonic()
-        backward(self._model, *self._shard)
+        backward(self._model, inputs, weight)
         self._complete()
         passed = [each.grad for each in self._weights if each.grad is not None]
         given = list(passed)
         returned = self._average(given)
-        seconds = time.monotonic() - start
         _require_shapes(self._model)
-        gradients = self._gradients()
+        gradients = self.gradients()
         after = _arrays(self._weights)
         buffers_changed = not all(map(torch.equal, buffers, self._model.buffers()))
         self._optimizer.step()
         return Seen(gradients, _described(returned), [*map(id, given)] != [*map(id, passed)],
-                    (before, after, _arrays(self._weights)), buffers_changed, seconds,
+                    (before, after, _arrays(self._weights)), buffers_changed,
                     self._sums.first_changed(self._model))
 
-    def _gradients(self) -> list[np.ndarray | None]:
+    def gradients(self) -> list[np.ndarray | None]:
+        """The gradients as they are now, by parameter; None for one without."""
         return [None if each.grad is None else each.grad.detach().clone().numpy()
                 for each in self._weights]
 
@@ -89,24 +84,6 @@ class Training:
         if scenario.is_one_late and self._rank == step % self._world:
             time.sleep(LATE_SECONDS)
         self._optimizer.zero_grad()
-
-    def _start_together(self) -> None:
-        """Waits for all ranks: a rank that starts later would count as the strategy's time."""
-        if self._scenario.is_timed:
-            dist.barrier()
-
-    def settle(self, ours: GradientSync) -> Settled:
-        """Looks again at the step, and times our all-reduce on the same gradients."""
-        return Settled(self._gradients(),
-                       self._seconds_of(ours) if self._scenario.is_timed else 0.0)
-
-    def _seconds_of(self, ours: GradientSync) -> float:
-        model = self._scenario.model(self._rank)
-        self._start_together()
-        start = time.monotonic()
-        backward(model, *self._shard)
-        ours.average([each.grad for each in model.parameters() if each.grad is not None])
-        return time.monotonic() - start
 
 
 def _copies(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -10,7 +10,7 @@ from statistics import median
 from typing import NamedTuple
 
 from common.core.failures import UsageError
-from studies.prediction.forms import Link, payload_rate
+from studies.prediction.forms import LinkCost, payload_rate
 from studies.prediction.grid import COMPUTE_ONLY, Cell
 from studies.prediction.model import STRATEGIES, Compute, Cost, Gradient, Machine, exposed_seconds
 
@@ -70,11 +70,11 @@ class Calibration:
         """The same nodes, each with processors of its own."""
         return replace(self, machine=replace(self.machine, machines=None))
 
-    def link(self, bytes_per_second: float) -> Link:
+    def link(self, bytes_per_second: float) -> LinkCost:
         """The links of a rate, with the calibrated latency."""
-        return Link(1 / bytes_per_second, self.latency)
+        return LinkCost(1 / bytes_per_second, self.latency)
 
-    def seconds(self, name: str, ranks: int, link: Link) -> float:
+    def seconds(self, name: str, ranks: int, link: LinkCost) -> float:
         """Seconds of a step with the strategy `name`. Raises UsageError if it was not measured."""
         compute = self.compute(ranks)
         if name == COMPUTE_ONLY:

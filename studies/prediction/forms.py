@@ -1,6 +1,6 @@
 """Communication costs of each way to average, in closed form: the alpha-beta model.
 
-    python3 -c "from studies.prediction.forms import *; print(ring(36.9e6, 4, Link(8e-9, 5e-5)))"
+    python3 -c "from studies.prediction.forms import *; print(ring(36.9e6, 4, LinkCost(8e-9)))"
 
 A message of m bytes takes alpha + beta*m seconds (Hockney, 1994); links carry both ways at once. G
 is the gradient's bytes, N the number of ranks. All ranks begin together, and processors cost
@@ -19,7 +19,7 @@ PAYLOAD_FRACTION = 1448 / 1514
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
-class Link(NamedTuple):
+class LinkCost(NamedTuple):
     """The cost of a message: beta, seconds a byte of payload, and alpha, seconds a message."""
 
     seconds_per_byte: float
@@ -33,7 +33,7 @@ class Level(NamedTuple):
     """
 
     size: int
-    link: Link
+    link: LinkCost
 
 
 def payload_rate(rate: str | float) -> float:
@@ -51,24 +51,24 @@ def payload_rate(rate: str | float) -> float:
     return float(match[1]) * UNITS[match[2]] * PAYLOAD_FRACTION / 8
 
 
-def gather_scatter(size: float, ranks: int, link: Link) -> float:
+def gather_scatter(size: float, ranks: int, link: LinkCost) -> float:
     """Everything into the root, then everything out of it: 2 (alpha + (N-1) G beta)."""
     return 2 * (link.latency + (ranks - 1) * size * link.seconds_per_byte) if ranks > 1 else 0.0
 
 
-def pipelined(size: float, ranks: int, link: Link, chunk: float) -> float:
+def pipelined(size: float, ranks: int, link: LinkCost, chunk: float) -> float:
     """The root's link both ways at once: one chunk more than (N-1) G one way."""
     if ranks == 1:
         return 0.0
     return 2 * link.latency + (ranks - 1) * (size + min(chunk, size)) * link.seconds_per_byte
 
 
-def ring(size: float, ranks: int, link: Link) -> float:
+def ring(size: float, ranks: int, link: LinkCost) -> float:
     """2 (N-1) messages of G/N bytes (Patarasuk and Yuan, 2009), each after the one before."""
     return 2 * (ranks - 1) * (link.latency + size / ranks * link.seconds_per_byte)
 
 
-def reduce_scatter(size: float, ranks: int, link: Link) -> float:
+def reduce_scatter(size: float, ranks: int, link: LinkCost) -> float:
     """Slices straight to their roots (one latency), and the means around a ring."""
     if ranks == 1:
         return 0.0

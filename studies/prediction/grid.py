@@ -1,4 +1,4 @@
-"""One cell of the grid, nodes x rate, out of what its ranks measured; and the file that keeps them.
+"""One cell of the grid, nodes x rate, out of its ranks' turns; and the file that keeps them.
 
     {"made_on": {...}, "cells": [{"nodes": 4, "rate": "1gbit", "gradient_bytes": [...],
      "ready": [...], "variants": {"all-reduce": {"steps": [...], "phases": {...}, ...}}}]}
@@ -7,6 +7,7 @@ Seconds and bytes throughout. Imports no torch: what reads the file need not hav
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -18,31 +19,31 @@ COMPUTE_ONLY, DDP_DEFAULT, PART_THREE = "compute only", "DDP, torch's defaults",
 PHASES = ("forward", "backward", "sync", "update")
 BYTES = ("counted", "wire", "payload_sent", "payload_received")
 Cell = dict[str, Any]
+TurnRecord = dict[str, Any]
+"""A rank's turn, or one step of a run: {"step": seconds, "phases": {"data": ...}}, and more."""
 
 
-def cell(nodes: int, rate: str, ranks: list[dict]) -> Cell:
-    """The record of a cell; `ranks` are the records that its ranks wrote."""
-    taken = [step for rank in ranks for turn in rank["rounds"][COMPUTE_ONLY]
-             for step in turn["steps"]]
-    rounds = [rank["rounds"] for rank in ranks]
-    return {"nodes": nodes, "rate": rate, "gradient_bytes": ranks[0]["gradient_bytes"],
-            "ready": [median(each) for each in zip(*(step["ready"] for step in taken),
-                                                   strict=True)],
-            "variants": {name: _variant([rank[name] for rank in rounds]) for name in rounds[0]}}
+def cell(nodes: int, rate: str | float, gradient_bytes: Sequence[float], ready: list[float],
+         variants: dict[str, Any]) -> Cell:
+    """The record of a cell; `ready` are the seconds of backward until each gradient is ready."""
+    return {"nodes": nodes, "rate": rate, "gradient_bytes": gradient_bytes, "ready": ready,
+            "variants": variants}
 
 
-def _variant(ranks: list[list[dict]]) -> dict[str, Any]:
-    """A variant's record: `steps` of the slowest rank; phases are medians, means over ranks."""
-    by_rank = [[step for turn in rounds for step in turn["steps"]] for rounds in ranks]
-    return {
-        "steps": [max(step["step"] for step in steps) for steps in zip(*by_rank, strict=True)],
-        "phases": {phase: fmean(median(step[phase] for step in steps) for steps in by_rank)
-                   for phase in PHASES},
-        "processor": fmean(median(step["user"] + step["system"] for step in steps)
-                           for steps in by_rank),
-        "bytes": [{name: median(turn[name] for turn in rounds) for name in BYTES}
-                  for rounds in ranks],
-    }
+def variant(rounds: Sequence[Sequence[TurnRecord]]) -> dict[str, Any]:
+    """A variant's record; each of `rounds` has the turns of its ranks.
+
+    `steps` are the slowest rank's; phases are medians of the means over ranks.
+    """
+    phases = [[_phases(turn["phases"]) for turn in turns] for turns in rounds]
+    return {"steps": [max(turn["step"] for turn in turns) for turns in rounds],
+            "phases": {phase: median(fmean(each[phase] for each in turns) for turns in phases)
+                       for phase in PHASES}}
+
+
+def _phases(seconds: dict[str, float]) -> dict[str, float]:
+    """The phases of a cell: loading data counts as forward."""
+    return {**seconds, "forward": seconds["data"] + seconds["forward"]}
 
 
 def exposed(record: Cell, name: str) -> float:

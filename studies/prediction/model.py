@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from PartTwo.lanes import CHUNK_BYTES, first_of_express
 from studies.prediction import forms
-from studies.prediction.forms import Link
+from studies.prediction.forms import LinkCost
 from studies.prediction.grid import DDP_DEFAULT, PART_THREE
 
 MEBIBYTE = 1 << 20
@@ -83,7 +83,7 @@ class Compute(NamedTuple):
         return sum(self)
 
 
-Wire = Callable[[Gradient, int, Link], float]
+Wire = Callable[[Gradient, int, LinkCost], float]
 Load = Callable[[int, float], float]
 
 
@@ -116,7 +116,7 @@ class Cost:
     overlapped: float = 0.0
     slowdown: float = 1.0
 
-    def slowed(self, link: Link) -> Link:
+    def slowed(self, link: LinkCost) -> LinkCost:
         """The link, slowed down to the strategy's pace."""
         return link._replace(seconds_per_byte=self.slowdown * link.seconds_per_byte)
 
@@ -141,11 +141,11 @@ def _copy_load(ranks: int, oversubscription: float) -> float:
     return oversubscription
 
 
-def _whole(form: Callable[[float, int, Link], float]) -> Wire:
+def _whole(form: Callable[[float, int, LinkCost], float]) -> Wire:
     return lambda gradient, ranks, link: form(gradient.size, ranks, link)
 
 
-def _by_tensor(form: Callable[[float, int, Link], float]) -> Wire:
+def _by_tensor(form: Callable[[float, int, LinkCost], float]) -> Wire:
     return lambda gradient, ranks, link: sum(form(size, ranks, link) for size in gradient.sizes)
 
 
@@ -173,7 +173,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 
 
 def link_seconds(strategy: Strategy, gradient: Gradient, compute: Compute, ranks: int,
-                 link: Link) -> float:
+                 link: LinkCost) -> float:
     """Seconds that the links add to a step: all they take, or only those that exceed backward."""
     if not strategy.limits:
         return strategy.wire(gradient, ranks, link)
@@ -200,7 +200,7 @@ def _kept_waiting(compute: Compute, ready: Sequence[float], through: Sequence[fl
 
 
 def exposed_seconds(name: str, cost: Cost, gradient: Gradient, compute: Compute, ranks: int,
-                    link: Link, machine: Machine) -> float:
+                    link: LinkCost, machine: Machine) -> float:
     """The communication overhead of a step of `compute`."""
     if ranks == 1:
         return 0.0

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from studies.prediction.calibration import Calibration
-from studies.prediction.forms import Level, Link
+from studies.prediction.forms import Level, LinkCost
 from studies.prediction.grid import PART_THREE
 from studies.prediction.model import STRATEGIES
 
@@ -85,7 +85,7 @@ class Cluster:
         return prod(level.size for level in self.levels)
 
     @property
-    def slowest(self) -> Link:
+    def slowest(self) -> LinkCost:
         """The slowest link, which limits a ring over all ranks: some of its messages take it."""
         return max((level.link for level in self.levels if level.size > 1),
                    key=lambda link: link.seconds_per_byte, default=self.levels[0].link)

@@ -5,15 +5,23 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, median
-from typing import Any, NamedTuple
+from statistics import median
+from typing import NamedTuple
 
 from common.core.failures import DataError, UsageError
 from common.core.files import read_json
 from common.core.progress import PHASES
 from common.reporting.recorded_run import RecordedRun, find_runs
 from studies.prediction.forms import sent
-from studies.prediction.grid import COMPUTE_ONLY, PART_THREE, Cell, load_grid
+from studies.prediction.grid import (
+    COMPUTE_ONLY,
+    PART_THREE,
+    Cell,
+    TurnRecord,
+    cell,
+    load_grid,
+    variant,
+)
 from studies.prediction.model import STRATEGIES, Machine
 
 PROFILE = Path(__file__).resolve().parents[2] / "docs" / "results" / "sync_grid.json"
@@ -100,20 +108,17 @@ def _cell(runs: Sequence[RecordedRun], links: Links) -> Cell:
     # What the busiest rank sent says how large the gradient is.
     sizes, ready = _profile(max(max(run.bytes_sent.values()) / sent(run.name.rpartition("/")[2],
                                                                     run.ranks) for run in alone))
-    phases = {phase: fmean(rank[phase] for run in alone for rank in run.phases.values())
-              for phase in PHASES}
-    computing = {"steps": [step for run in alone for step in _computing(run)], "phases": {
-        **phases, "forward": phases["forward"] + phases["data"]}}
-    return {"nodes": runs[0].ranks, "rate": links.bytes_per_second, "gradient_bytes": sizes,
-            "ready": [phases["backward"] * at for at in ready],
-            "variants": {COMPUTE_ONLY: computing,
-                         **{_strategy(run): {"steps": run.durations} for run in runs}}}
+    computing = variant([[_own_work(step["seconds"]) for step in ranks.values()]
+                         for run in alone for ranks in list(run.steps.values())[1:]])
+    return cell(runs[0].ranks, links.bytes_per_second, sizes,
+                [computing["phases"]["backward"] * at for at in ready],
+                {COMPUTE_ONLY: computing, **{_strategy(run): {"steps": run.durations}
+                                             for run in runs}})
 
 
-def _computing(run: RecordedRun) -> list[float]:
-    """Seconds of the slowest rank's own work, each iteration after the first."""
-    return [max(sum(step["seconds"][phase] for phase in OWN) for step in ranks.values())
-            for ranks in list(run.steps.values())[1:]]
+def _own_work(seconds: dict[str, float]) -> TurnRecord:
+    """A rank's step without averaging."""
+    return {"step": sum(seconds[phase] for phase in OWN), "phases": seconds}
 
 
 def _strategy(run: RecordedRun) -> str:
@@ -125,7 +130,7 @@ def _strategy(run: RecordedRun) -> str:
 
 def _profile(size: float) -> tuple[list[float], list[float]]:
     """VGG-11's tensors, `size` bytes in all, and when backward has each, 0 to 1 of it."""
-    cell: dict[str, Any] = load_grid(PROFILE)["cells"][0]
-    scale = size / sum(cell["gradient_bytes"])
-    return ([scale * each for each in cell["gradient_bytes"]],
-            [at / max(cell["ready"]) for at in cell["ready"]])
+    vgg: Cell = load_grid(PROFILE)["cells"][0]
+    scale = size / sum(vgg["gradient_bytes"])
+    return ([scale * each for each in vgg["gradient_bytes"]],
+            [at / max(vgg["ready"]) for at in vgg["ready"]])

@@ -24,14 +24,14 @@ from studies.proof.trajectory import Problem, trajectory
 QUANTITIES = ("weights", "statistics", "optimizer", "loss")
 HEAD = ("| ranks | gradients averaged by | weights | buffers | optimizer | losses | digest | "
         "verdict |\n|--:|---|--:|--:|--:|--:|---|---|")
-Place = tuple[int, int]  # a step, counted from 1, and a parameter's place in the optimizer
+UpdatePlace = tuple[int, int]  # a step, counted from 1, and a parameter's place in the optimizer
 
 
 class Hashes:
     """A look that hashes every weight after every step: by (step, place)."""
 
     def __init__(self) -> None:
-        self.found: dict[Place, str] = {}
+        self.found: dict[UpdatePlace, str] = {}
 
     def __call__(self, step: int, place: int, weight: Tensor) -> None:
         self.found[step, place] = digest([weight])
@@ -40,7 +40,7 @@ class Hashes:
 class Wanted:
     """A look that keeps one weight after one step."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: UpdatePlace) -> None:
         self._place = place
         self.weight: Tensor | None = None
 
@@ -77,7 +77,7 @@ def first_element(mine: Tensor, other: Tensor) -> str:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BitDifferences:
     """One rank's comparison: differing bits by quantity, and the first tensor of each that does.
 
     `begins` is the first step and place whose weight differs, if any.
@@ -85,11 +85,11 @@ class Outcome:
 
     bits: Mapping[str, int]
     firsts: Mapping[str, tuple[int, str]]
-    begins: Place | None
+    begins: UpdatePlace | None
     digest: str
 
 
-class Case(NamedTuple):
+class BitCase(NamedTuple):
     """One training against one rank's; `why` says what differs first, "" for nothing."""
 
     name: str
@@ -100,14 +100,14 @@ class Case(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reference:
+class BitReference:
     """The results of one rank that computed all virtual nodes, in a file."""
 
     problem: Problem
     path: Path
 
     @classmethod
-    def create(cls, problem: Problem, path: Path) -> "Reference":
+    def create(cls, problem: Problem, path: Path) -> "BitReference":
         """Trains on one rank and writes `path`. Raises what training raises, as a Verdict."""
         run_ranks(1, _save, problem, path, threads=problem.settings.threads)
         return cls(problem, path)
@@ -122,7 +122,7 @@ class Reference:
         return {name: sum(8 * each.numel() * each.element_size() for each in learned[name])
                 for name in QUANTITIES}
 
-    def compare(self, name: str, strategy: Strategy, ranks: int) -> Case:
+    def compare(self, name: str, strategy: Strategy, ranks: int) -> BitCase:
         """Trains on `ranks` ranks, all of which must have the very same weights as one has."""
         outcomes = run_ranks(ranks, _compared_here, self.problem, strategy, self.path,
                              threads=self.problem.settings.threads)
@@ -130,10 +130,10 @@ class Reference:
         for rank, outcome in enumerate(outcomes):
             if any(outcome.bits.values()):
                 why = self._explain(rank, outcome, strategy, ranks)
-                return Case(name, ranks, bits, outcome.digest, why)
-        return Case(name, ranks, bits, outcomes[0].digest)
+                return BitCase(name, ranks, bits, outcome.digest, why)
+        return BitCase(name, ranks, bits, outcomes[0].digest)
 
-    def _explain(self, rank: int, outcome: Outcome, strategy: Strategy, ranks: int) -> str:
+    def _explain(self, rank: int, outcome: BitDifferences, strategy: Strategy, ranks: int) -> str:
         weights, buffers = _names(self.problem)
         if outcome.begins is None:
             quantity, (place, element) = next(iter(outcome.firsts.items()))
@@ -150,15 +150,15 @@ class Reference:
                 f"{first_element(both[0][0], both[1][rank])}")
 
 
-def compared(reference: Reference, strategies: Mapping[str, Strategy],
-             sizes: Iterable[int]) -> Iterator[Case]:
+def compared(reference: BitReference, strategies: Mapping[str, Strategy],
+             sizes: Iterable[int]) -> Iterator[BitCase]:
     """Compares every strategy on every number of ranks."""
     for size in sizes:
         for name, strategy in strategies.items():
             yield reference.compare(name, strategy, size)
 
 
-def title(reference: Reference) -> str:
+def title(reference: BitReference) -> str:
     """The heading of one precision's table, and the table's."""
     settings, sizes = reference.problem.settings, reference.sizes()
     of = " | ".join(f"of {sizes[name]:,}" for name in QUANTITIES)
@@ -169,7 +169,7 @@ def title(reference: Reference) -> str:
             f"| 1 | one rank alone, the reference | {of} | {reference.digest} | |")
 
 
-def row(case: Case) -> str:
+def row(case: BitCase) -> str:
     """One line of the table."""
     cells = " | ".join(f"{case.bits[name]:,}" for name in QUANTITIES)
     verdict = f"FAILED: {case.why}" if case.why else "same bits"
@@ -182,7 +182,7 @@ def _save(problem: Problem, path: Path) -> None:
     torch.save({**{name: learned[name] for name in QUANTITIES}, "hashes": hashes.found}, path)
 
 
-def _compared_here(problem: Problem, strategy: Strategy, path: Path) -> Outcome:
+def _compared_here(problem: Problem, strategy: Strategy, path: Path) -> BitDifferences:
     hashes, reference = Hashes(), _load(path)
     learned = trajectory(problem, strategy, hashes)
     if torch.distributed.get_rank():  # the leader's buffers count
@@ -198,10 +198,10 @@ def _compared_here(problem: Problem, strategy: Strategy, path: Path) -> Outcome:
                 firsts.setdefault(name, (place, first_element(*pair)))
     begins = min((place for place, mine in hashes.found.items()
                   if reference["hashes"].get(place) != mine), default=None)
-    return Outcome(bits, firsts, begins, _whole(learned))
+    return BitDifferences(bits, firsts, begins, _whole(learned))
 
 
-def _weight_after(problem: Problem, strategy: Strategy, place: Place) -> Tensor:
+def _weight_after(problem: Problem, strategy: Strategy, place: UpdatePlace) -> Tensor:
     wanted = Wanted(place)
     trajectory(problem, strategy, wanted)
     assert wanted.weight is not None

@@ -10,6 +10,8 @@ from typing import Any
 
 from common.core.markdown import markdown_table
 from common.core.provenance import code_digest, processor, versions
+from common.model.dropout import torchs_dropout
+from common.options.workloads import workload_of
 from studies.proof.by_step import looked_after
 from studies.proof.comparison import QUANTITIES, Gap, Gaps
 from studies.proof.experiment import Case, Reference
@@ -59,6 +61,16 @@ def conclusion(cases: Sequence[Case]) -> str:
     others = sum(case.verdict == "not equivalent" for case in cases)
     return "all cases agree with one rank" + (
         f", but for {others} of other algorithms, which are not equivalent" if others else "")
+
+
+def advice(problem: Problem) -> str:
+    """What the model itself makes differ between numbers of ranks, and the way out; or ""."""
+    classes = problem.load().class_names
+    model = workload_of(problem.settings).build(classes)
+    if not (names := torchs_dropout(model)):
+        return ""
+    return (f"{', '.join(names)}: torch's dropout drops other units on another number of ranks; "
+            "common.model.dropout.SampleDropout drops the same")
 
 
 def write_report(output: Path, tables: Sequence[tuple[Reference, list[Case]]],

@@ -92,7 +92,7 @@ class Reversed:
         for batch in self.loader.batches(epoch, first_iteration):
             indices = None if batch.indices is None else batch.indices[::-1]
             yield Batch(batch.inputs.flip(0), batch.targets.flip(0), batch.weight, indices,
-                        batch.share)
+                        batch.shards)
 
 
 def batches_reversed(model: nn.Module, loader: Loader) -> Wiring:

@@ -138,8 +138,8 @@ def trajectory(problem: Problem, strategy: Strategy, look: Look = look_away) -> 
     with tempfile.TemporaryDirectory() as folder:
         settings = replace(settings, output_dir=Path(folder), check_every=0,
                            checkpoint_every=Interval())
-        with open_run("proof", "", settings, node, loader, model, optimizer, seam) as run:
-            run.checkpoints = NoCheckpoints(run.checkpoints.folder, node, run.log)
+        with open_run("proof", "", settings, node, loader, model, optimizer, seam,
+                      NoCheckpoints) as run:
             train(wiring.model, criterion, optimizer, wiring.loader, seam, run)
         losses = global_losses(run.log.metrics_path)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

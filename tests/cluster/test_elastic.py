@@ -19,6 +19,7 @@ import torch
 from common.core.events import read_events
 from common.run import checkpoint_file
 from tests.cluster.box import MASTER, Box, box, enter, needs_namespaces, wait_until, with_hosts
+from tests.faults.compared_runs import RESUMED
 from tests.ranks import ROOT, Program, program, run_programs, started
 from tests.workload import SMALL, plant
 
@@ -109,7 +110,7 @@ def test_a_host_is_killed_and_comes_back_and_no_bit_is_different(part, tmp_path)
                 (tmp_path / "go").touch()
         outcomes = [each.outcome() for each in [*four[:3], back]]
     assert [outcome.code for outcome in outcomes] == [0] * 4, outcomes
-    assert "resumed at" in (run / "logs_rank0.txt").read_text()
+    assert RESUMED in (run / "logs_rank0.txt").read_text()
     assert end_of(run) == end_of(undisturbed(part, tmp_path / "alone"))
 
 

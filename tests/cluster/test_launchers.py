@@ -7,6 +7,7 @@ OpenMPI's row from MPI_VARIABLES.
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.box import wait_until
+from tests.facts import says
 from tests.ranks import ROOT, cluster, free_port, run_programs
 
 LOCAL = ROOT / "scripts" / "local_cluster.sh"
@@ -29,7 +31,7 @@ def test_torchrun_with_two_processes_a_node(tmp_path):
          str(free_port()), "PartThree/main.py", *FLAGS, "--output-dir", str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 ranks (launched by: torchrun)" in done.stdout
+    assert says(done.stdout, "2 ranks", "torchrun")
     assert (tmp_path / "PartThree" / "metrics_rank1.jsonl").exists()
 
 
@@ -40,7 +42,7 @@ def test_mpirun_starts_the_ranks_of_one_run(tmp_path):
          "PartTwo/main.py", *FLAGS, "--sync", "all-reduce", "--master-port", str(free_port()),
          "--output-dir", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 ranks (launched by: mpirun)" in done.stdout
+    assert says(done.stdout, "2 ranks", "mpirun")
     assert (tmp_path / "PartTwo/all-reduce/metrics_rank1.jsonl").exists()
 
 
@@ -65,7 +67,7 @@ def test_the_local_cluster_ends_with_the_first_failure(tmp_path):
     process = local("print('rank', rank)\ntime.sleep(1 - int(rank) / 2)\nsys.exit(int(rank) + 3)",
                     tmp_path)
     said, errors = process.communicate(timeout=60)
-    assert process.returncode == 5 and said == "rank 0\n" and "exit code 5" in errors
+    assert process.returncode == 5 and said == "rank 0\n" and says(errors, 5)
     assert (tmp_path / "rank1.out").read_text() == "rank 1\n"
 
 
@@ -74,10 +76,9 @@ def test_the_local_cluster_says_which_signal_ended_a_rank(tmp_path):
     process = local("os.kill(os.getpid(), 9) if rank == '1' else time.sleep(1)", tmp_path)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 137
-    assert "rank 1 was ended by SIGKILL (by hand, by the kernel for want of memory" in errors
+    assert re.findall(r"\brank (\d)\b.*\bSIGKILL\b", errors) == ["1"]
     pid = (tmp_path / "pid1").read_text()  # by which the other ranks find it
     assert (tmp_path / "exit_codes" / pid).read_text() == "137\n"
-    assert "rank 0 was ended" not in errors and "rank 2 was ended" not in errors
 
 
 def test_a_signal_reaches_every_local_rank_and_none_is_left(tmp_path):

@@ -24,6 +24,7 @@ from tests.cluster.box import (
     with_hosts,
 )
 from tests.cluster.test_preflight import debian_hosts
+from tests.facts import says
 from tests.faults.test_start_up import check
 from tests.ranks import ROOT, cluster, run_programs, started
 
@@ -45,7 +46,8 @@ def test_the_assignments_commands_on_four_hosts_learn_what_four_local_ranks_lear
          "PartTwo/main.py", "--master-ip", "{master}", "--num-nodes", "{nodes}", "--rank", "{rank}",
          *flags, str(hosts)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "rank 3: node3 pid" in done.stdout and "10.77.0.4 on eth0" in done.stdout
+    assert any(says(line, "rank 3", "node3") for line in done.stdout.splitlines())
+    assert any(says(line, "10.77.0.4", "eth0") for line in done.stdout.splitlines())
     with box(4) as four:
         all_well(run_programs(four.cluster("PartThree", 4, [*flags, str(hosts)], tmp_path)))
     for part in ("PartTwo", "PartThree"):
@@ -77,8 +79,8 @@ def test_a_host_that_is_cut_off_is_named_and_ends_too(tmp_path):
             wait_until(lambda: len(list(read_events(metrics, "step"))) >= 2)
             hosts.run_outside("ip link set link2 down")
         outcomes = [each.outcome() for each in programs]
-    check(outcomes[:2] + outcomes[3:], 75, "rank 2 (node2, pid")
-    check(outcomes[2:3], 75, "rank 0 (node0, pid")
+    check(outcomes[:2] + outcomes[3:], 75, "rank 2", "node2")
+    check(outcomes[2:3], 75, "rank 0", "node0")
 
 
 @needs_firewall
@@ -93,8 +95,7 @@ def test_a_lost_link_between_two_hosts_that_both_reach_the_leader_is_named(tmp_p
             hosts.run(1, "iptables -A INPUT -s 10.77.0.3 -j DROP")
             hosts.run(1, "iptables -A OUTPUT -d 10.77.0.3 -j DROP")
         outcomes = [each.outcome() for each in programs]
-    check(outcomes, 75, "no longer acknowledges what", "rank 1 on node1", "rank 2 on node2",
-          "10.77.0.2", "10.77.0.3")
+    check(outcomes, 75, "rank 1 on node1", "rank 2 on node2", "10.77.0.2", "10.77.0.3")
 
 
 def test_hosts_that_call_themselves_127_0_1_1_train(tmp_path):
@@ -103,7 +104,7 @@ def test_hosts_that_call_themselves_127_0_1_1_train(tmp_path):
             "PartThree", 2, [*FLAGS, "--max-iterations", "1", "--output-dir",
                              str(tmp_path / "out")], tmp_path, before=debian_hosts()))
     all_well(outcomes)
-    assert "10.77.0.2 on eth0" in outcomes[0].output
+    assert any(says(line, "10.77.0.2", "eth0") for line in outcomes[0].output.splitlines())
 
 
 def test_each_host_has_its_own_name_address_loopback_and_rate(tmp_path):
@@ -145,13 +146,13 @@ def test_two_clusters_run_side_by_side(tmp_path):
         second.run(1, "true")
 
 
-@pytest.mark.parametrize("arguments, words", [
-    ([], "no command given"), (["-n", "0", "true"], "-n 0"), (["-p", "exit 7", "true"], "prepared"),
-    (["-r", "fast", "true"], "could not be built")])
-def test_mistakes_are_reported_in_a_sentence(arguments, words):
+@pytest.mark.parametrize("arguments, fact", [
+    ([], "usage: "), (["-n", "0", "true"], "-n 0"), (["-p", "exit 7", "true"], "-p"),
+    (["-r", "fast", "true"], "network")])
+def test_mistakes_are_reported_in_a_sentence(arguments, fact):
     done = subprocess.run([SCRIPT, *arguments], capture_output=True, text=True)
     assert done.returncode == 2
-    assert any(line.startswith("error: ") and words in line for line in done.stderr.splitlines())
+    assert any(line.startswith("error: ") and fact in line for line in done.stderr.splitlines())
 
 
 def test_hosts_file_helper_changes_only_its_own_process(tmp_path):

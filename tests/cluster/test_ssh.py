@@ -18,6 +18,7 @@ import pytest
 
 from tests.cluster.box import wait_until
 from tests.cluster.ssh_server import needs_sshd, ssh_server
+from tests.facts import says
 from tests.ranks import ROOT, free_port
 
 pytestmark = needs_sshd
@@ -82,7 +83,7 @@ def test_the_folder_of_logs_may_lie_among_the_results(ssh, tmp_path):
     logs, before = copy / "outputs/eight", connections(ssh)
     launcher = launch_copy(ssh, copy, tmp_path, LOG_DIR=str(logs))
     _, errors = launcher.communicate(timeout=60)
-    assert launcher.returncode == 0 and f"every node's output is in {logs}" in errors
+    assert launcher.returncode == 0 and says(errors, logs)
     for rank in range(2):
         assert (logs / f"node{rank}/PartTwo/rank0").read_text() == "done"
         assert [path.name for path in (logs / f"node{rank}").iterdir()] == ["PartTwo"]
@@ -97,14 +98,16 @@ def connections(ssh: str) -> int:
 def test_a_node_without_an_interpreter_is_named(ssh, tmp_path):
     launcher = launch(ssh, tmp_path, "PartTwo", PYTHON="no/python")
     _, errors = launcher.communicate(timeout=60)
-    assert launcher.returncode == 2 and f"rank 0: 127.0.0.1:{ROOT} has no no/python" in errors
+    assert launcher.returncode == 2
+    assert says(errors, "rank 0", f"127.0.0.1:{ROOT}", "no/python")
 
 
 def test_other_code_on_a_node_is_refused(ssh, tmp_path):
     (tmp_path / "there" / "common").mkdir(parents=True)
     launcher = launch(ssh, tmp_path, "PartTwo", REMOTE_DIR=str(tmp_path / "there"))
     _, errors = launcher.communicate(timeout=60)
-    assert launcher.returncode == 3 and "rank 0: 127.0.0.1:" in errors and "other code" in errors
+    assert launcher.returncode == 3
+    assert says(errors, "rank 0", f"127.0.0.1:{tmp_path / 'there'}", "code")
 
 
 def test_one_byte_more_in_a_source_that_is_not_python_is_refused(ssh, tmp_path):
@@ -114,13 +117,13 @@ def test_one_byte_more_in_a_source_that_is_not_python_is_refused(ssh, tmp_path):
         file.write(" ")
     launcher = launch(ssh, tmp_path, "PartTwo", REMOTE_DIR=str(tmp_path / "there"))
     _, errors = launcher.communicate(timeout=60)
-    assert launcher.returncode == 3 and "holds other code" in errors and "(none)" not in errors
+    assert launcher.returncode == 3 and says(errors, "code") and "(none)" not in errors
 
 
 def test_a_node_that_does_not_answer(ssh, tmp_path):
     launcher = launch(f"{ssh} -p {free_port()}", tmp_path, "PartTwo")
     _, errors = launcher.communicate(timeout=60)
-    assert launcher.returncode == 75 and "127.0.0.1 does not answer ssh" in errors
+    assert launcher.returncode == 75 and says(errors, "127.0.0.1", "ssh")
 
 
 def test_all_are_stopped_when_one_fails(ssh, tmp_path):
@@ -130,7 +133,8 @@ def test_all_are_stopped_when_one_fails(ssh, tmp_path):
     launcher = launch_copy(ssh, copy, tmp_path)
     said, errors = launcher.communicate(timeout=60)
     assert launcher.returncode == 5 and said == "hello 0\n"
-    assert "rank 1 on localhost ended with exit code 5\nhello 1\n" in errors
+    assert any(says(line, "rank 1", "localhost", 5) for line in errors.splitlines())
+    assert "\nhello 1\n" in errors
     assert (tmp_path / "logs" / "node1.out").read_text() == "hello 1\n"
     assert not any(is_running(tmp_path / f"pid{rank}") for rank in range(2))
 
@@ -156,21 +160,21 @@ def test_a_rank_that_vanishes_without_an_exit_code(ssh, tmp_path):
                       "    os.killpg(0, 9)\n")
     launcher = launch_copy(ssh, copy, tmp_path)
     _, errors = launcher.communicate(timeout=60)
-    assert launcher.returncode == 75 and "rank 1 on localhost ended with exit code 75" in errors
+    assert launcher.returncode == 75
+    assert any(says(line, "rank 1", "localhost", 75) for line in errors.splitlines())
 
 
 def is_running(path: Path) -> bool:
     return Path(f"/proc/{path.read_text()}").exists()
 
 
-@pytest.mark.parametrize("hosts, part, words", [
-    ("-oProxyCommand=touch${IFS}pwned", "PartTwo", "which is not an address"),
-    ("me@-oProxyCommand=x", "PartTwo", "which is not an address"),
-    ("a --resume", "PartTwo", "which is not an address"), ("", "PartTwo", "names no host"),
-    ("a", "PartSeven", "no program PartSeven")])
-def test_mistakes_are_reported_in_a_sentence(tmp_path, hosts, part, words):
+@pytest.mark.parametrize("hosts, part, fact", [
+    ("-oProxyCommand=touch${IFS}pwned", "PartTwo", "-oProxyCommand=touch"),
+    ("me@-oProxyCommand=x", "PartTwo", "-oProxyCommand=x"), ("a --resume", "PartTwo", "--resume"),
+    ("", "PartTwo", "hosts.txt"), ("a", "PartSeven", "PartSeven")])
+def test_mistakes_are_reported_in_a_sentence(tmp_path, hosts, part, fact):
     (tmp_path / "hosts.txt").write_text(hosts)
     done = subprocess.run([ROOT / "scripts" / "ssh_cluster.sh", tmp_path / "hosts.txt", part],
                           capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 2 and words in done.stderr
+    assert done.returncode == 2 and fact in done.stderr
     assert not (tmp_path / "pwned").exists()

@@ -19,6 +19,7 @@ from common.run import checkpoint_file
 
 DURATION = re.compile(r"Duration: \d+\.\d+ seconds")
 TOLD_AGAIN = ("start", "note")
+RESUMED = "bit-exact: "  # in the line on where a run goes on
 LEFT_OUT = ("failed", "memory")  # a failure belongs to a disturbed run alone
 Entries = dict[str, Any]
 
@@ -82,7 +83,7 @@ def _metrics(path: Path) -> Iterator[tuple[str, Any]]:
     events: dict[str, list[Entries]] = {}
     for event in _events(path):
         kind = event.pop("event")
-        if kind in LEFT_OUT or event.get("text", "").startswith("resumed at"):
+        if kind in LEFT_OUT or RESUMED in event.get("text", ""):
             continue
         if kind == "start":
             event.pop("position")
@@ -98,7 +99,7 @@ def _metrics(path: Path) -> Iterator[tuple[str, Any]]:
 def _lines(text: str) -> list[str]:
     """Each line once, without durations."""
     lines = (DURATION.sub("", line) for line in text.splitlines())
-    return list(dict.fromkeys(line for line in lines if not line.startswith("resumed at")))
+    return list(dict.fromkeys(line for line in lines if RESUMED not in line))
 
 
 def _short(value: Any) -> str:

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple
 from benchmarks.records import write_record
 from common.core.markdown import markdown_table
 from common.core.provenance import code_digest
-from tests.faults.compared_runs import differences
+from tests.faults.compared_runs import RESUMED, differences
 from tests.ranks import TIME_LIMIT, Outcome, Program, cluster, error_lines, started
 from tests.workload import SMALL, plant
 
@@ -139,7 +140,8 @@ def tried(kill: Kill, folder: Path) -> dict[str, Any] | None:
     found += [f"resumed, rank {rank} ended with {each.code}: {each.output[-500:]}"
               for rank, each in enumerate(resumed) if each.code != FINISHED]
     log = (kill.cell.results(run) / "logs_rank0.txt").read_text()
-    place = [line.split(" from ")[0] for line in log.splitlines() if "resumed at" in line]
+    place = [found[0] for line in log.splitlines() if RESUMED in line
+             and (found := re.search(r"epoch \d+ iteration \d+", line))]
     found += differences(reference, kill.cell.results(run))
     if found:
         shutil.copytree(run, folder / f"kill-{kill.number}", dirs_exist_ok=True)

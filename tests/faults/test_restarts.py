@@ -23,6 +23,8 @@ import pytest
 from common.cluster.master_port import serve_store
 from common.cluster.rendezvous import open_store
 from common.core.world import World
+from tests.facts import says
+from tests.faults.compared_runs import RESUMED
 from tests.faults.disturbed import PAUSE
 from tests.ranks import ROOT, free_port
 from tests.runs import RUNS, Case, end_of, same_bits
@@ -77,7 +79,7 @@ def test_torchrun_restarts_a_killed_rank(case, more, tmp_path, undisturbed):
         finally:
             launcher.terminate()
             launcher.wait(60)
-    assert "resumed at" in (tmp_path / RUNS[case.run] / "logs_rank0.txt").read_text()
+    assert RESUMED in (tmp_path / RUNS[case.run] / "logs_rank0.txt").read_text()
     assert same_bits(end_of(case, tmp_path), undisturbed(case))
 
 
@@ -101,8 +103,8 @@ def test_the_supervising_script_restarts_without_torchrun(tmp_path, undisturbed)
         for each in scripts:
             each.terminate()
             each.wait(30)
-    assert "exit code 75: restart 1 of 2" in outputs[0].read_text()
-    assert "exit code 137: restart 1 of 2" in outputs[1].read_text()
+    for output, code in zip(outputs, (75, 137), strict=True):
+        assert any(says(line, code, "1 of 2") for line in output.read_text().splitlines())
     assert same_bits(end_of(case, tmp_path), undisturbed(case))
 
 
@@ -116,8 +118,8 @@ def supervise(*arguments: str) -> subprocess.CompletedProcess:
 def test_what_is_restarted_and_what_is_not(code, runs):
     ended = supervise("2", "bash", "-c", f"echo ran; exit {code}", "name")
     assert ended.returncode == code and ended.stdout.count("ran") == runs
-    assert ("used up" in ended.stderr) == (runs == 3)
-    assert ("the command was ended by SIGKILL (by hand, " in ended.stderr) == (code == 137)
+    assert (f"error: exit code {code}" in ended.stderr) == (runs == 3)
+    assert ("SIGKILL" in ended.stderr) == (code == 137)
 
 
 @pytest.mark.parametrize("name", ["USR1", "HUP"])

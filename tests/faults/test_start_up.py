@@ -19,6 +19,7 @@ from common import start
 from common.cluster import rank_info
 from common.core import provenance
 from common.run import kept_arithmetic
+from tests.facts import says
 from tests.ranks import ROOT, cluster, error_lines, free_port, program, run_programs
 from tests.unit.test_addresses import needs_ipv6
 from tests.workload import SMALL, plant
@@ -31,20 +32,17 @@ def flags_in(tmp_path) -> list[str]:
     return [*FLAGS, "--output-dir", str(tmp_path / "out")]
 
 
-def check(outcomes, code: int, *words: str) -> None:
-    """Every rank ended with `code` and said one sentence that holds all the words."""
+def check(outcomes, code: int, *facts: object) -> None:
+    """Every rank ended with `code` and said one sentence that states all the facts."""
     for outcome in outcomes:
         errors = error_lines(outcome.output)
         assert outcome.code == code and len(errors) == 1, outcome.output
-        assert "Traceback" not in outcome.output
-        for word in words:
-            assert word in errors[0]
+        assert says(errors[0], *facts), errors[0]
 
 
 def test_unresolvable_master(tmp_path):
     command = ["-M", "no-such-host.invalid", "-N", "2", "-R", "0", *flags_in(tmp_path)]
-    check(run_programs([program("PartTwo", command, tmp_path, "a")]), 2, "no-such-host.invalid",
-          "cannot be resolved")
+    check(run_programs([program("PartTwo", command, tmp_path, "a")]), 2, "no-such-host.invalid")
 
 
 def a_host_named_as_debian_does() -> None:
@@ -60,9 +58,10 @@ def test_a_master_name_that_means_loopback_is_reported_while_ranks_are_missing(t
                "--timeout", "2", *flags_in(tmp_path)]
     outcome, = run_programs([program("PartTwo", command, tmp_path, "a",
                                      before=a_host_named_as_debian_does)])
-    hint = "node0 means 127.0.1.1 here"
-    check([outcome], 75, "waiting for rank 1", hint, "give --master-ip as")
-    assert outcome.output.count(hint) == 2  # the first time after three seconds
+    hint = ("node0", "127.0.1.1", "--master-ip")
+    check([outcome], 75, "rank 1", *hint)
+    hints = [line for line in outcome.output.splitlines() if says(line, *hint)]
+    assert len(hints) == 2  # the first time after three seconds
 
 
 @pytest.mark.parametrize("master", ["node0", pytest.param("[::1]", marks=needs_ipv6)])
@@ -89,25 +88,27 @@ def test_a_node_launched_without_others_warns(part, flags, environment, is_warne
     outcome, = run_programs([program(part, command, tmp_path, "a", {**environment, **port},
                                      before=plant)])
     assert outcome.code == 0, outcome.output
-    said = [line for line in outcome.output.splitlines() if "four separate models" in line]
+    said = [line for line in outcome.output.splitlines() if "--num-nodes 1" in line]
     assert len(said) == is_warned
-    assert all(line.startswith("warning: ") and "--num-nodes 1" in line for line in said)
+    assert all(line.startswith("warning: ") for line in said)
 
 
 def test_unreachable_master(tmp_path):
-    command = ["-M", "127.0.0.1", "-N", "2", "-R", "1", "--master-port", str(free_port()),
+    port = free_port()
+    command = ["-M", "127.0.0.1", "-N", "2", "-R", "1", "--master-port", str(port),
                "--timeout", "1", *flags_in(tmp_path)]
     check(run_programs([program("PartThree", command, tmp_path, "a")]), 75, "rank 1", "rank 0",
-          "cannot reach")
+          f"127.0.0.1:{port}")
 
 
 def test_port_in_use(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        command = ["-M", "127.0.0.1", "-N", "2", "-R", "0", "--master-port",
-                   str(taken.getsockname()[1]), *flags_in(tmp_path)]
-        check(run_programs([program("PartTwo", command, tmp_path, "a")]), 2, "in use",
+        port = str(taken.getsockname()[1])
+        command = ["-M", "127.0.0.1", "-N", "2", "-R", "0", "--master-port", port,
+                   *flags_in(tmp_path)]
+        check(run_programs([program("PartTwo", command, tmp_path, "a")]), 2, port,
               "--master-port")
 
 
@@ -121,32 +122,32 @@ def test_the_leader_is_not_on_the_masters_machine(tmp_path):
 def test_a_rank_that_never_joins_is_named_while_waiting_and_at_the_end(tmp_path):
     programs = cluster("PartTwo", 3, [*flags_in(tmp_path), "--timeout", "2.5"], tmp_path)
     outcomes = run_programs(programs[:2])
-    check(outcomes, 75, "2 of 3 joined, waiting for rank 2")
-    assert "\n2 of 3 joined, waiting for rank 2\n" in "\n" + outcomes[0].output
+    check(outcomes, 75, "2 of 3", "rank 2")
+    assert any(says(line, "2 of 3", "rank 2") for line in outcomes[0].output.splitlines()
+               if "error: " not in line)
 
 
 def test_two_processes_claim_one_rank(tmp_path):
     programs = cluster("PartTwo", 3, flags_in(tmp_path), tmp_path,
                        by_rank={2: ["--rank", "1"]})
-    check(run_programs(programs), 3, "two processes claim rank 1")
+    check(run_programs(programs), 3, "rank 1", "--rank")
 
 
 def test_world_sizes_differ(tmp_path):
     programs = cluster("PartTwo", 3, flags_in(tmp_path), tmp_path,
                        by_rank={1: ["--num-nodes", "2"]})
-    check(run_programs(programs), 3, "was started for", "give every node the same --num-nodes")
+    check(run_programs(programs), 3, 2, 3, "--num-nodes")
 
 
-@pytest.mark.parametrize("flag, one, other, words", [
-    ("--learning-rate", "0.1", "0.2", ["learning_rate is 0.2", "0.1 on rank 0"]),
-    ("--seed", "1", "2", ["seed is 2 there and 1"]),
-    ("--sync", "all-reduce", "gather-scatter", ["sync", "gather-scatter"]),
+@pytest.mark.parametrize("flag, one, other, name", [
+    ("--learning-rate", "0.1", "0.2", "learning_rate"), ("--seed", "1", "2", "seed"),
+    ("--sync", "all-reduce", "gather-scatter", "sync"),
 ])
-def test_settings_differ(tmp_path, flag, one, other, words):
+def test_settings_differ(tmp_path, flag, one, other, name):
     programs = cluster("PartTwo", 3, flags_in(tmp_path), tmp_path,
                        by_rank={0: [flag, one], 1: [flag, one], 2: [flag, other]})
     outcomes = run_programs(programs)
-    check(outcomes, 3, "rank 2", *words)
+    check(outcomes, 3, "rank 2", name, one, other, "rank 0")
     for rank, outcome in enumerate(outcomes):  # three ranks may share a terminal
         mark = f"[rank {rank} {socket.gethostname()}] " if rank else ""
         assert f"\n{mark}error: " in f"\n{outcome.output}"
@@ -163,7 +164,7 @@ def test_nodes_may_differ_in_disk_and_threads(tmp_path):
 
 def test_code_differs(tmp_path):
     programs = cluster("PartTwo", 2, flags_in(tmp_path), tmp_path, before={1: other_code})
-    check(run_programs(programs), 3, "rank 1", "other code", "same commit")
+    check(run_programs(programs), 3, "rank 1", "code", "commit")
 
 
 def other_code() -> None:
@@ -184,8 +185,7 @@ def test_nodes_run_different_programs(tmp_path):
     two, three = (cluster(part, 2, [*flags_in(tmp_path), "--master-port", port], tmp_path)
                   for part, port in zip(("PartTwo", "PartThree"), [str(free_port())] * 2,
                                         strict=True))
-    check(run_programs([two[0], three[1]]), 3, "runs PartThree/main.py", "PartTwo/main.py",
-          "start one program")
+    check(run_programs([two[0], three[1]]), 3, "PartThree/main.py", "PartTwo/main.py")
 
 
 def write_images(folder, shade: int) -> None:
@@ -208,14 +208,14 @@ def test_data_differ(tmp_path):
     write_images(tmp_path / "one", 10)
     write_images(tmp_path / "other", 20)
     folders = [tmp_path / "one", tmp_path / "one", tmp_path / "other"]
-    check(run_programs(with_data(tmp_path, folders)), 3, "rank 2", "other data")
+    check(run_programs(with_data(tmp_path, folders)), 3, "rank 2", "data")
 
 
 def test_data_missing_on_one_rank(tmp_path):
     write_images(tmp_path / "one", 10)
     (tmp_path / "empty" / "train").mkdir(parents=True)
     outcomes = run_programs(with_data(tmp_path, [tmp_path / "one", tmp_path / "empty"]))
-    check(outcomes, 4, f"error: rank 1 on {socket.gethostname()}: ", "empty/train holds no images")
+    check(outcomes, 4, f"rank 1 on {socket.gethostname()}", "empty/train")
 
 
 def test_a_broken_image_on_one_rank(tmp_path):
@@ -223,13 +223,13 @@ def test_a_broken_image_on_one_rank(tmp_path):
         write_images(tmp_path / name, 10)
     (tmp_path / "other" / "test" / "b" / "3.png").write_bytes(b"not an image")
     outcomes = run_programs(with_data(tmp_path, [tmp_path / "one", tmp_path / "other"]))
-    check(outcomes, 4, "b/3.png is not a readable image")
+    check(outcomes, 4, "b/3.png")
 
 
 def test_initial_weights_differ(tmp_path):
     programs = cluster("PartTwo", 2, flags_in(tmp_path), tmp_path,
                        before={1: other_initial_weights})
-    check(run_programs(programs), 3, "rank 1", "other initial weights")
+    check(run_programs(programs), 3, "rank 1", "weights")
 
 
 def other_initial_weights() -> None:
@@ -248,14 +248,14 @@ def other_initial_weights() -> None:
 def test_output_cannot_be_written(tmp_path):
     (tmp_path / "out").write_text("a file, not a folder")
     outcomes = run_programs(cluster("PartTwo", 2, flags_in(tmp_path), tmp_path))
-    check(outcomes, 2, "output folder", "cannot be written")
+    check(outcomes, 2, tmp_path / "out")
 
 
 def test_a_second_run_into_the_same_folder_is_refused(tmp_path):
     for code in (0, 2):
         outcomes = run_programs(cluster("PartThree", 2, flags_in(tmp_path), tmp_path))
         assert [outcome.code for outcome in outcomes] == [code] * 2, outcomes
-    check(outcomes, 2, "already holds a run", "--resume auto", "--resume replace")
+    check(outcomes, 2, tmp_path / "out/PartThree", "--resume auto", "--resume replace")
 
 
 @pytest.mark.parametrize("part, name", [("PartOne", "PartOne"), ("PartThree", "PartThree"),
@@ -273,7 +273,7 @@ def test_a_process_alone_refuses_before_torch_is_imported(part, name, tmp_path):
     ended = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
     assert ended.returncode == 2, ended.stderr
     line, = error_lines(ended.stderr)
-    assert line.startswith(f"error: {folder} already holds a run: continue it with --resume auto")
+    assert says(line, folder, "--resume auto")
 
 
 def test_one_ranks_old_logs_end_all_ranks_before_data_is_loaded(tmp_path):
@@ -283,7 +283,7 @@ def test_one_ranks_old_logs_end_all_ranks_before_data_is_loaded(tmp_path):
     flags = ["--data-dir", str(tmp_path / "no-such-folder")]
     outcomes = run_programs(cluster("PartTwo", 3, flags, tmp_path, by_rank={
         rank: ["--output-dir", str(tmp_path / str(rank))] for rank in range(3)}))
-    check(outcomes, 2, f"{folder} already holds a run", "--resume auto", "--resume replace")
+    check(outcomes, 2, folder, "--resume auto", "--resume replace")
 
 
 def too_early() -> None:
@@ -297,14 +297,13 @@ def test_of_two_runs_started_together_one_is_refused_when_it_opens_its_folder(tm
     (tmp_path / "out" / "PartOne" / "logs_rank0.txt").touch()
     flags = [*SMALL, "--output-dir", str(tmp_path / "out")]
     check(run_programs([program("PartOne", flags, tmp_path, "a", before=too_early)]), 2,
-          "already holds a run")
+          tmp_path / "out/PartOne", "--resume auto")
 
 
 def test_an_unreadable_checkpoint(tmp_path):
     (tmp_path / "junk.pt").write_bytes(b"junk")
     command = [*flags_in(tmp_path), "--resume", str(tmp_path / "junk.pt")]
-    check(run_programs(cluster("PartTwo", 2, command, tmp_path)), 4, "junk.pt",
-          "is not a checkpoint")
+    check(run_programs(cluster("PartTwo", 2, command, tmp_path)), 4, "junk.pt")
 
 
 @pytest.mark.parametrize("part", ["PartOne", "PartTwo", "PartThree"])
@@ -316,5 +315,5 @@ def test_a_dry_run_takes_one_step_and_leaves_nothing(part, tmp_path):
     for outcome in outcomes:
         assert outcome.code == 0, outcome.output
         assert outcome.output.count("Epoch: 1, ") == 1 + (part == "PartTwo")
-    assert "a real run would train 2 epochs of 9 iterations" in outcomes[0].output
+    assert says(outcomes[0].output, "2 epochs", "9 iterations")
     assert not (tmp_path / "out").exists()

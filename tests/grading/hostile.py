@@ -59,9 +59,9 @@ class Harm:
         return os.system, ("touch " + str(HERE / "owned"),)
 
 def forged(kind, body=b""):
-    header = json.dumps({{"message": kind, "order": [0, {step}], "our_seconds": 1,
+    header = json.dumps({{"message": kind, "order": [0, {step}],
                          "given": [True] * 5, "returned": "", "replaced": False,
-                         "buffers_changed": False, "seconds": 1, "under_way": "",
+                         "buffers_changed": False, "under_way": "",
                          "tolerance": 0.1, "process": 1, "sentence": "no", "trace": "", "when": 0,
                          "is_broken": False, "kind": "raises"}}).encode()
     return struct.pack("<IQ", len(header), len(body)) + header + body
@@ -180,9 +180,7 @@ CHEATS = {
     "            one += each.grad / world\n"
     "    for one, each in zip(sums, gradients):\n        each.copy_(one)\n",
     "patches the grader's classes": "import studies.grading.training as training\n"
-    "from studies.grading.messages import Settled, Seen\n"
-    "training.Training.settle = lambda self, ours: Settled([], 1.0)\n"
-    "training.Training._gradients = lambda self: []\ndef mine(gradients): pass\n",
+    "training.Training.gradients = lambda self: []\ndef mine(gradients): pass\n",
     "patches what judges": "import studies.grading.findings as findings, studies.grading.costs\n"
     "import studies.grading.cells as cells, studies.grading.grading as grading\n"
     "findings.findings = grading.findings = lambda outcome: []\n"
@@ -198,7 +196,7 @@ CHEATS = {
     "patches torch.distributed": "dist.all_reduce = lambda each, *a, **k: each.mul_({many})\n"
     "def mine(gradients): right(gradients)\n",
     "patches sockets": "import studies.grading.rank_under_test as rank\nold = rank.frame\n"
-    "def new(header, body=b''):\n    return old({{**header, 'seconds': {code}, 'late': []}},"
+    "def new(header, body=b''):\n    return old({{**header, 'when': {code}, 'late': []}},"
     " bytes(len(body)))\nrank.frame = new\ndef mine(gradients): pass\n",
     "patches os.write and time": "os.write = lambda *a: 1\ntime.sleep = lambda *a: None\n"
     "time.monotonic = lambda: {code}e9\ntime.time = time.monotonic\ndef mine(gradients): pass\n",

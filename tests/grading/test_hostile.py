@@ -18,6 +18,7 @@ from studies.grading import isolation, report, supervision
 from studies.grading.descendants import descendants, end_descendants, own_number
 from studies.grading.grading import Grade, grade_of
 from studies.grading.scenarios import BASIC, EVERYWHERE
+from tests.facts import says
 from tests.grading import hostile
 
 TWO = {2: [BASIC, EVERYWHERE[-1]]}
@@ -80,8 +81,7 @@ def test_who_cheats_gets_nothing(name, tmp_path):
 def test_who_ends_the_process_is_told_the_line_and_the_step(tmp_path):
     grade = graded(AVERAGE.replace("{act}", "sys.exit('bye')"), tmp_path)
     told = grade.diagnosis and grade.diagnosis.sentence
-    assert told is not None and "hostile0.py, line " in told and "step 2)" in told
-    assert "SystemExit: bye" in told and grade.exit_code == 2
+    assert says(told, "hostile0.py", "line", "step 2", "SystemExit: bye") and grade.exit_code == 2
 
 
 def test_an_exit_that_no_line_of_the_user_has_raised_is_told_too(tmp_path):

@@ -14,13 +14,14 @@ import torch
 
 from studies.grading import grading, rounding
 from studies.grading.cells import Truth, truth
-from studies.grading.finding import Finding
+from studies.grading.finding import HEADLINES, Finding
 from studies.grading.findings import findings
 from studies.grading.messages import Seen, Settled
 from studies.grading.scenarios import EVERYWHERE, NAN, Scenario, backward
 from studies.grading.session import Outcome, SeenStep
 from studies.grading.socket_bytes import Traffic
 from studies.grading.training import RATE
+from tests.facts import says
 
 EQUAL, UNEVEN, ODD = EVERYWHERE[:3]
 ENOUGH, SECRET = 1 << 30, 7
@@ -36,7 +37,7 @@ def simulated(result: Result, scenario: Scenario = EQUAL, world: int = 3, sent: 
     for step in range(scenario.steps):
         looks = [seen([result(facts, step, rank, tensor) for tensor in range(len(facts.names))])
                  for rank in range(world)]
-        steps.append(SeenStep(looks, [Settled(each.gradients, 0.0) for each in looks],
+        steps.append(SeenStep(looks, [Settled(each.gradients) for each in looks],
                           [Traffic(sent, ENOUGH)] * world))
     return Outcome(scenario, world, steps, tolerance, SECRET)
 
@@ -49,7 +50,7 @@ def finding(outcome: Outcome) -> Finding | None:
 def seen(gradients: list[np.ndarray]) -> Seen:
     zeros = [np.zeros_like(each) for each in gradients]
     return Seen(list(gradients), "", False, (zeros, zeros, [-RATE * each for each in gradients]),
-                False, 0.0)
+                False)
 
 
 def mean(facts, step, rank, tensor):
@@ -149,9 +150,9 @@ def test_the_mean_is_right(scenario):
 def test_a_sentence_says_what_and_where():
     found = finding(simulated(only([1], on([2], local))))
     assert found is not None and (found.tensor, found.rank) == ("first.bias", 2)
-    assert found.sentence == (
-        "only some ranks get the mean: tensor 'first.bias' (2 of 5) on rank 2 still holds that "
-        "rank's own gradient, while rank 0 has the mean (3 ranks, equal shards, step 1)")
+    assert found.id == "some-ranks-only"
+    assert says(found.sentence, HEADLINES[found.id], "'first.bias'", "2 of 5", "rank 2", "rank 0",
+                "3 ranks", "step 1")
 
 
 @pytest.mark.parametrize("sent, id", [(5000, "not-in-place"), (100, "nothing-averaged")])

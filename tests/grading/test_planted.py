@@ -14,6 +14,7 @@ import pytest
 
 import tests.ranks  # noqa: F401  (what the forkserver has loaded)
 from studies.grading.scenarios import BASIC, EVERYWHERE, LOST, NAN, PARTLY, PLAN, UNUSED, ZERO
+from tests.facts import says
 from tests.grading.table import RIGHT, WRONG, expected, graded, planted
 
 UNEVEN, STRIDED, LARGE = EVERYWHERE[1], EVERYWHERE[3], EVERYWHERE[4]
@@ -57,8 +58,7 @@ def test_a_mistake_is_told_from_the_others(name):
     found, grade = graded(WRONG, name, plan=QUICK[name])
     assert found == expected(WRONG, name), grade.diagnosis
     assert [each.id for each in grade.mistakes] == [found]
-    assert ("alone has the mean, as after dist.reduce" in grade.mistakes[0].sentence) == (
-        name.startswith("some_ranks_only"))
+    assert says(grade.mistakes[0].sentence, "dist.reduce") == name.startswith("some_ranks_only")
     assert grade.exit_code == 1 and grade.correctness < 1 or "too_many" in name
     assert not multiprocessing.active_children()
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from common.data.epoch_plan import share_of
+from common.data.epoch_plan import shard_range
 from common.step.gradient_sync import GradientSync
 from PartThree.ddp import OWN_BUFFERS, AveragedInBackward, AveragedOnVirtualNodes, buckets
 from PartTwo.strategies import SyncOptions, create_strategy
@@ -134,8 +134,8 @@ def turns_of(case: Case, rank: int, virtual: bool) -> list[tuple[int, int]]:
     """(whose, turn) of each pass of a rank: the shards of a virtual run are ranks of their own."""
     if not virtual:
         return [(rank, turn) for turn in range(case.passes)]
-    share = share_of(rank, case.ranks, case.shards)
-    return [(shard, 0) for shard in range(share.first, share.end)]
+    shards = shard_range(rank, case.ranks, case.shards)
+    return [(shard, 0) for shard in range(shards.first, shards.end)]
 
 
 def coefficients(case: Case, whose: int, step: int, turn: int) -> list[Tensor]:

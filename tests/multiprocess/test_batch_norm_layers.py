@@ -107,17 +107,16 @@ def test_a_group_of_its_own_bounds_the_exchange():
 def normalize_vectors(sizes: list[int]) -> str:
     try:
         SynchronizedBatchNorm1d(2)(torch.ones(sizes[dist.get_rank()], 2))
-    except ValueError as error:
-        return str(error)
+    except ValueError:
+        return "refused"
     return "normalised"
 
 
 def test_one_value_per_channel_over_all_ranks_is_refused_on_every_rank():
-    with pytest.raises(ValueError, match="Expected more than 1 value per channel when training"):
+    with pytest.raises(ValueError):
         nn.BatchNorm1d(2)(torch.ones(1, 2))
     for sizes in ([1, 0], [0, 0]):
-        for told in run_ranks(2, normalize_vectors, sizes):
-            assert told.startswith("Expected more than 1 value per channel when training")
+        assert run_ranks(2, normalize_vectors, sizes) == ["refused"] * 2
     assert run_ranks(2, normalize_vectors, [1, 1]) == ["normalised"] * 2
 
 

@@ -22,6 +22,7 @@ from common.core.progress import PHASES, Progress
 from common.step import phase_timer
 from common.step.phase_timer import PhaseTimer
 from PartTwo.strategies import SyncOptions, create_strategy
+from tests.facts import says
 from tests.multiprocess.test_parity import SMALL_BUCKETS, trained
 from tests.ranks import run_ranks
 from tests.runs import Case, end_of, launch, same_bits
@@ -211,8 +212,7 @@ def borrowed_weight(options: SyncOptions) -> str:
 @pytest.mark.parametrize("options", [A_PARAMETER_EACH, SyncOptions()], ids=["two", "one"])
 def test_a_weight_that_is_used_before_its_update_is_an_error_in_any_bucket(options):
     for said in run_ranks(2, borrowed_weight, options):
-        assert said == ("lent.weight was used before its update, without its layer being called: "
-                        "choose --sync overlapped-all-reduce for this model")
+        assert says(said, "lent.weight", "--sync overlapped-all-reduce")
 
 
 def lanes_and_waiting() -> tuple[list[int], list[str]]:

@@ -1,6 +1,7 @@
 """The course's documented functions: exactly its keywords, on one rank and on several."""
 
 import inspect
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -14,13 +15,14 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import common
 from common.core.events import read_events
-from common.core.failures import Failure, UsageError
+from common.core.failures import Failure, NonFiniteLoss, UsageError
 from common.model.replica import unwrapped
 from common.reporting.merged_steps import by_place, logs_of_runs
 from common.reporting.page import Page
 from common.reporting.recorded_run import find_runs
 from common.reporting.run_state import describe
 from common.witnessing.script_run import metrics_path
+from tests.facts import says
 from tests.ranks import run_ranks
 from tests.small import small_model
 
@@ -108,8 +110,9 @@ def test_every_combination_of_flags_trains_what_one_node_trains(flags, world_siz
 
 
 def test_without_the_flags_the_ranks_would_drift_and_are_refused():
-    with pytest.raises(Failure, match="process group of 2 ranks and nobody averages"):
+    with pytest.raises(Failure) as refused:
         run_ranks(2, course, False, "")
+    assert says(refused.value, 2, "task_flag", "distribute_flag=True")
 
 
 def without_rank(folder: Path) -> None:
@@ -130,7 +133,7 @@ def test_the_scripts_find_a_run_of_a_users_own(tmp_path):
     assert (run.name, run.ranks, sorted(run.hosts), len(run.merged)) == ("part2", 2, [0, 1], 6)
     assert run.settings["batch_size"] == 8 and run.settings["momentum"] == 0.9
     text, code = describe(run, time.time())
-    assert "part2 on 2 ranks: finished" in text and "epoch 2 of 2" in text and code == 0
+    assert says(text, "part2", "2 ranks", "finished", "epoch 2") and code == 0
     (_, paths), = logs_of_runs([tmp_path / "logs" / "part2"])
     assert len(by_place(paths)) == 6  # what merge_logs.py shows
     assert Page.of([run], []).first_sentences()
@@ -139,11 +142,11 @@ def test_the_scripts_find_a_run_of_a_users_own(tmp_path):
 def test_the_log_tells_why_a_run_failed(tmp_path):
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), float("inf"))
-    with pytest.raises(Failure, match="not a number"):
+    with pytest.raises(NonFiniteLoss):
         common.train_model(model, "cpu", nn.CrossEntropyLoss(), optimizer, 1, 2,
                            DataLoader(data(), 8), tmp_path / "logs_rank0.txt", tmp_path, False)
     text, code = describe(find_runs([tmp_path])[0], time.time())
-    assert "failed (exit code 5): the loss became infinite" in text and code == 5
+    assert says(text, "loss") and code == 5
 
 
 def test_training_continues_from_a_checkpoint(tmp_path):
@@ -162,18 +165,17 @@ def test_training_continues_from_a_checkpoint(tmp_path):
 
 
 def test_flags_that_mean_nothing_are_refused():
-    with pytest.raises(UsageError, match="distribute_flag=True with task_flag='PartTwo'"):
+    with pytest.raises(UsageError) as refused:
         common.train_model(small_model(), "cpu", nn.CrossEntropyLoss(),
                            torch.optim.SGD(small_model().parameters(), 0.1), 1, 1, [], "log", "c",
                            True, "PartTwo")
+    assert says(refused.value, "distribute_flag=True", "task_flag='PartTwo'")
 
 
-@pytest.mark.parametrize("loader, sentence", [
-    ([], "the loader is empty: it has no batch"),
-    ((batch for batch in []), "the loader has no length, as a generator has none")])
-def test_a_loader_without_batches_or_length_gets_a_sentence(loader, sentence, tmp_path):
+@pytest.mark.parametrize("loader", [[], (batch for batch in [])], ids=["empty", "generator"])
+def test_a_loader_without_batches_or_length_gets_a_sentence(loader, tmp_path):
     model = small_model()
-    with pytest.raises(UsageError, match=sentence):
+    with pytest.raises(UsageError, match="loader"):
         common.train_model(model, "cpu", nn.CrossEntropyLoss(),
                            torch.optim.SGD(model.parameters(), 0.1), 1, 1, loader,
                            tmp_path / "log.txt", tmp_path, False)
@@ -182,13 +184,14 @@ def test_a_loader_without_batches_or_length_gets_a_sentence(loader, sentence, tm
 def test_a_missing_process_group_gets_a_sentence(tmp_path, monkeypatch):
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with pytest.raises(UsageError, match="distribute_flag=True needs a process group"):
+    group = re.escape("torch.distributed.init_process_group()")
+    with pytest.raises(UsageError, match=f"distribute_flag=True.*{group}"):
         common.prepare_model_for_training(model, "cpu", 0.1, 0.9, 0.0, False, "", True)
-    with pytest.raises(UsageError, match="task_flag='PartTwo' needs a process group"):
+    with pytest.raises(UsageError, match=f"task_flag='PartTwo'.*{group}"):
         common.train_model(model, "cpu", nn.CrossEntropyLoss(), optimizer, 1, 1,
                            DataLoader(data(), 8), tmp_path / "log.txt", tmp_path, False, "PartTwo")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="WORLD_SIZE is 2, but there is no process group"):
+    with pytest.raises(UsageError, match=rf"WORLD_SIZE\b.*\b2\b.*{group}"):
         with common.witness(model, optimizer, [1]):
             pass
 
@@ -196,7 +199,7 @@ def test_a_missing_process_group_gets_a_sentence(tmp_path, monkeypatch):
 def test_preparing_tells_the_number_of_parameters(capsys):
     common.prepare_model_for_training(small_model(), "cpu", 0.1, 0.9, 0.0, False)
     number = common.get_model_parameters(small_model())
-    assert capsys.readouterr().out == f"the model has {number:,} trainable parameters\n"
+    assert says(capsys.readouterr().out, f"{number:,}")
 
 
 def test_a_star_import_and_dir_show_the_functions():

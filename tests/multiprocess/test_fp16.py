@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from common.core.events import read_events
 from common.run import checkpoint_file
+from tests.facts import says
 from tests.faults.test_bad_numbers import BAD_AT, plant_bad_number
 from tests.ranks import run_programs
 from tests.runs import FOLDERS, Case, end_of, programs_of, same_bits
@@ -52,11 +54,11 @@ def test_a_step_that_overflows_on_one_rank_is_skipped_on_all(run, size, more, tm
     """The replicas are compared after every step."""
     case = Case(run, size, "memory", BAD_AT, 0)
     launch(case, tmp_path, *more, "--max-iterations", str(BAD_AT + 1))
-    skipped = [[line for line in (tmp_path / FOLDERS[run] / f"logs_rank{rank}.txt").read_text()
-                .splitlines() if "skipped the update" in line] for rank in range(size)]
-    assert f"of epoch 1 iteration {BAD_AT}: a gradient overflowed in fp16" in skipped[0][-1]
-    assert [[line[line.index("skipped"):] for line in each] for each in skipped] == [
-        [line[line.index("skipped"):] for line in skipped[0]]] * size
+    logs = [tmp_path / FOLDERS[run] / f"metrics_rank{rank}.jsonl" for rank in range(size)]
+    skipped = [[event["text"] for event in read_events(log, "note") if says(event["text"], "fp16")]
+               for log in logs]
+    assert says(skipped[0][-1], "epoch 1", f"iteration {BAD_AT}")
+    assert skipped == [skipped[0]] * size
     before, after = (saved(case, tmp_path, f"Epoch_1_Iteration_{number}.pt")
                      for number in (BAD_AT, BAD_AT + 1))
     assert before["loss_scale"]["scale"] == 2 * after["loss_scale"]["scale"]

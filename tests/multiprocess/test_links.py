@@ -5,9 +5,11 @@ links of one address; compare with the maximum instead of the median; use algori
 bus; drop the reply's deadline in _answer; leave the published verdict out of Board.share.
 """
 
+import re
 import socket
 import threading
 import time
+from collections import Counter
 
 import pytest
 import torch
@@ -22,7 +24,8 @@ from common.options.command_line import parse_command_line
 from common.preflight import examine
 from common.preflight.findings import Findings, broken_link, slow_link
 from common.preflight.links import Link, LinkServer, pairings, probe
-from common.preflight.node_facts import NodeFacts, gateway, memory
+from common.preflight.node_facts import NodeFacts, memory
+from tests.facts import says
 from tests.ranks import free_port, run_ranks
 
 
@@ -69,7 +72,7 @@ def findings(rates: list[list[float]], addresses: list[str] | None = None) -> Fi
     ranks = [RankInfo(rank, f"node{rank}", 1,
                       addresses[rank] if addresses else f"10.0.0.{rank}", "eth0")
              for rank in range(len(rates))]
-    facts = [NodeFacts.of_this_node(5, settings.output_dir, "lo", "127.0.0.1")] * len(rates)
+    facts = [NodeFacts.of_this_node(5, settings.output_dir, "lo")] * len(rates)
     links = [[Link(1e-4, rate * 1e6 / 8) for rate in row] for row in rates]
     return Findings(world, settings, ranks, facts, links=links)
 
@@ -80,15 +83,15 @@ def matrix(size: int, **slow: float) -> list[list[float]]:
                  slow.get(f"pair{a}{b}", 1000)) for b in range(size)] for a in range(size)]
 
 
-@pytest.mark.parametrize("rates, words", [
-    (matrix(4, from3=100, to3=100), "rank 3 on node3 is slow"),
-    (matrix(4, from1=94), "rank 1 on node1 is slow: it sends at 94 Mbit/s at best"),
-    (matrix(4, to2=94), "rank 2 on node2 is slow: it receives at 94 Mbit/s at best, the median"),
-    (matrix(4, pair13=94), "path from rank 1 on node1 to rank 3 on node3 is slow: 94 Mbit/s"),
-    (matrix(2, pair01=94), "rank 0 on node0 is slow"),
+@pytest.mark.parametrize("rates, ranks, rate, direction", [
+    (matrix(4, from3=100, to3=100), [3], 100, ""), (matrix(4, from1=94), [1], 94, "send"),
+    (matrix(4, to2=94), [2], 94, "receiv"), (matrix(4, pair13=94), [1, 3], 94, ""),
+    (matrix(2, pair01=94), [0], 94, ""),
 ])
-def test_the_slow_link_is_named(rates, words):
-    assert words in str(slow_link(findings(rates)))
+def test_the_slow_link_is_named(rates, ranks, rate, direction):
+    told = str(slow_link(findings(rates)))
+    assert re.findall(r"\bnode(\d)\b", told) == [str(rank) for rank in ranks]
+    assert says(told, *(f"rank {rank}" for rank in ranks), f"{rate} Mbit/s") and direction in told
 
 
 def test_links_that_differ_a_little_are_not_slow():
@@ -110,9 +113,10 @@ def test_ranks_that_share_a_machine_do_not_make_the_cable_slow():
 def test_broken_links_are_named_and_counted():
     found = findings(matrix(3))
     found.links[1][2] = Link(error="timed out")
+    one = str(broken_link(found))
+    assert re.findall(r"\brank (\d) on node(\d)", one) == [("1", "1"), ("2", "2")]
     found.links[2][0] = Link(error="refused")
-    assert str(broken_link(found)).startswith("rank 1 on node1 cannot connect to rank 2 on node2")
-    assert "1 more" in str(broken_link(found))
+    assert "1" in Counter(str(broken_link(found)).split()) - Counter(one.split())
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests():
@@ -140,7 +144,7 @@ def test_the_board_shares_by_rank_and_names_who_is_missing():
     assert boards[0].share("topic", 0) == [0, 10, 20]
     for post in posts:
         post.join()
-    with pytest.raises(PeerLost, match="1 of 3 done with other, waiting for ranks 0, 1"):
+    with pytest.raises(PeerLost, match=r"\b1 of 3\b.*\bother\b.*\branks 0, 1\b"):
         boards[2].share("other", 1)
 
 
@@ -155,7 +159,6 @@ def test_the_first_failure_ends_every_wait():
 def test_facts_of_this_machine():
     total, available = memory()
     assert total > available > 0
-    assert gateway("127.0.0.1") is None
 
 
 @pytest.mark.parametrize("found, expected", [

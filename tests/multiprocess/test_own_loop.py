@@ -24,7 +24,7 @@ def loss_of(strategy: str, ranks: int) -> float:
          "--master-port", str(free_port()), EXAMPLE, strategy],
         cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    found = re.search(rf"{strategy} on {ranks} ranks: loss (\S+) after 40 steps, (\S+) bytes",
+    found = re.search(rf"{strategy}\b.*\b{ranks} ranks\b.*loss (\S+)\b.*\b40\b.*\b(\d\S*) bytes",
                       done.stdout)
     assert found and (ranks == 1 or found[2] != "0"), done.stdout
     return float(found[1])
@@ -61,7 +61,7 @@ def test_a_script_of_the_documented_functions(tmp_path):
         done = subprocess.run([sys.executable, *launcher, SCRIPT, part, str(tmp_path)],
                               capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
-        said[part] = float(re.search(r"ranks: (\S+) % of 297 digits are right", done.stdout)[1])
+        said[part] = float(re.search(r"(\S+) % .*\b297\b", done.stdout)[1])
     assert said["alone"] > 90 and said["PartTwo"] == pytest.approx(said["alone"], abs=1)
     assert [(run.name, run.ranks) for run in find_runs([tmp_path])] == [("alone", 1),
                                                                        ("PartTwo", 2)]

@@ -7,13 +7,15 @@ leave the clock out of finish_step.
 
 import json
 import math
+import re
 import subprocess
 import sys
 
 import pytest
 
 from common.core.events import read_events
-from tests.ranks import ROOT, cluster, program, run_programs
+from tests.facts import says
+from tests.ranks import ROOT, cluster, error_lines, program, run_programs
 from tests.workload import SMALL, plant
 
 PARTS = {"PartOne": ["PartOne"], "PartTwo": ["PartTwo/gather-scatter", "PartTwo/all-reduce"],
@@ -58,8 +60,7 @@ def test_a_run_leaves_what_the_readme_says(part, precision, tmp_path):
                                           for kind, suffix in ((".lock_rank", ""),
                                                                ("logs_rank", ".txt"),
                                                                ("metrics_rank", ".jsonl")))}
-    assert "global batch 10 = " + " + ".join([str(10 // len(outcomes))] * len(outcomes)) in (
-        outcomes[0].output)
+    assert "10 = " + " + ".join([str(10 // len(outcomes))] * len(outcomes)) in outcomes[0].output
     assert all("[rank 1 " in line for line in outcomes[-1].output.splitlines()
                if "Batch Idx" in line) or part == "PartOne"
 
@@ -79,9 +80,9 @@ def test_part_two_compares_its_tasks(tmp_path):
     outcomes = launch("PartTwo", tmp_path, "--precision", "float64", "--batch-norm",
                       "synchronised")
     for rank, outcome in enumerate(outcomes):
-        assert ("gather-scatter against all-reduce, from the same weights, by rank "
-                f"{rank}'s log" in outcome.output)
-        assert f"rank {rank}'s losses " in outcome.output and "FAULT" not in outcome.output
+        assert any(says(line, "gather-scatter", "all-reduce", f"rank {rank}")
+                   for line in outcome.output.splitlines()) and "FAULT" not in outcome.output
+        assert re.search(rf"\brank {rank}\b.*\bloss(es)?\b", outcome.output)
 
 
 def test_the_comparison_of_real_runs(tmp_path):
@@ -92,7 +93,7 @@ def test_the_comparison_of_real_runs(tmp_path):
                           capture_output=True, text=True, timeout=60)
     lines = done.stdout.splitlines()
     names = [name for part in PARTS.values() for name in part]
-    assert "normalises by the batch statistics of its own shard" in " ".join(lines)
+    assert "batch statistics" in " ".join(lines)
     rows = lines[next(at for at, line in enumerate(lines) if line.startswith("run ")) + 1:][:4]
     assert [line.split()[0] for line in rows] == names, done.stderr
     assert all(" 17 " in line for line in rows)
@@ -114,7 +115,7 @@ def test_part_two_looks_at_all_its_folders_before_it_trains(tmp_path):
     launch("PartTwo", tmp_path, "--sync", "all-reduce")
     outcomes = launch("PartTwo", tmp_path)
     assert {outcome.code for outcome in outcomes} == {2}, outcomes
-    assert "all-reduce already holds a run" in outcomes[0].output
+    assert says(error_lines(outcomes[0].output)[0], "all-reduce", "--resume auto")
     assert "Batch Idx" not in outcomes[0].output
 
 
@@ -133,22 +134,22 @@ def test_replace_deletes_a_runs_files_and_nothing_else(tmp_path):
 def test_a_launcher_that_starts_several_part_ones_is_told(tmp_path):
     environment = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     outcome, = launch("PartOne", tmp_path, environment=environment)
-    assert outcome.code == 2 and "torchrun started 2 processes" in outcome.output
+    assert outcome.code == 2 and says(error_lines(outcome.output)[0], "torchrun", 2)
 
 
 def test_debug_adds_the_traceback_and_keeps_the_exit_code(tmp_path):
     outcome, = launch("PartOne", tmp_path, "--resume", str(tmp_path / "none.pt"), "--debug")
     assert outcome.code == 4 and "Traceback" in outcome.output
-    assert "error: the checkpoint" in outcome.output
+    assert re.search("error: .*/none.pt", outcome.output)
 
 
-@pytest.mark.parametrize("arguments, words", [
-    (["PartTwo", "node-0", "4", "9", "--epochs", "1"], "rank 9 is outside the world"),
-    (["PartTwo", "--epochs", "1"], "MASTER_IP is not set"),
+@pytest.mark.parametrize("arguments, fact", [
+    (["PartTwo", "node-0", "4", "9", "--epochs", "1"], "rank 9"),
+    (["PartTwo", "--epochs", "1"], "MASTER_IP"),
 ])
-def test_the_per_node_script(arguments, words, monkeypatch):
+def test_the_per_node_script(arguments, fact, monkeypatch):
     for name in ("MASTER_IP", "NUM_NODES", "RANK"):
         monkeypatch.delenv(name, raising=False)
     ended = subprocess.run([str(ROOT / "scripts/run_node.sh"), *arguments], capture_output=True,
                            text=True, timeout=120)
-    assert ended.returncode == 2 and words in ended.stderr
+    assert ended.returncode == 2 and says(ended.stderr, fact)

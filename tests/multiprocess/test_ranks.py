@@ -36,8 +36,8 @@ def test_results_come_in_rank_order():
 
 
 @pytest.mark.parametrize(("function", "told"), [
-    (fail_on_rank_one, "rank 1 failed: rank one is out of paper"),
-    (hang_on_rank_one, r"no result of ranks \[0, 1\] in time")])
+    (fail_on_rank_one, r"\brank 1\b.*: rank one is out of paper"),
+    (hang_on_rank_one, r"\branks \[0, 1\]")])
 def test_a_failing_or_hanging_rank_is_reported_and_ended(function, told):
     with pytest.raises(PeerLost, match=told):
         run_ranks(2, function, seconds=5)
@@ -48,5 +48,5 @@ def test_of_failures_that_come_together_the_first_is_raised():
     pipes = [multiprocessing.Pipe(duplex=False) for _ in range(2)]
     for (_, sender), when in zip(pipes, (2.0, 1.0), strict=True):
         sender.send_bytes(pickle.dumps((None, (when, f"at {when}", None, ""))))
-    with pytest.raises(PeerLost, match="rank 1 failed: at 1.0"):
+    with pytest.raises(PeerLost, match=r"\brank 1\b.*: at 1.0"):
         ranks._results([receiver for receiver, _ in pipes], float("inf"))

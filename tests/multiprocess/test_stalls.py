@@ -9,7 +9,6 @@ Standstill._place; `is_stall = False` in `standstill`; have Standstill._judge fi
 import contextlib
 import itertools
 import random
-import re
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -17,6 +16,7 @@ from functools import partial
 import pytest
 
 from tests.cluster.box import MASTER, Box, box, enter, needs_firewall, needs_namespaces, wait_until
+from tests.facts import says
 from tests.multiprocess.stalled_loops import (
     FAULTS,
     LINK_FAULTS,
@@ -49,7 +49,7 @@ def programs_of(case: Case, folder, hosts: Box | None = None) -> list[Program]:
 
 
 def check(case: Case, outcomes: list[Outcome]) -> None:
-    sentence, code = {**FAULTS, **LINK_FAULTS}.get(case.kind, ("", 0))
+    facts, code = {**FAULTS, **LINK_FAULTS}.get(case.kind, ((), 0))
     for rank, outcome in enumerate(outcomes):
         assert "waitForInput" not in outcome.output, outcome.output
         if rank == case.culprit and case.kind in ("killed", "raises"):
@@ -58,7 +58,7 @@ def check(case: Case, outcomes: list[Outcome]) -> None:
         assert outcome.code == code, (case, rank, outcome)
         told = error_lines(outcome.output)
         assert len(told) == bool(code), (case, outcome.output)
-        assert all(re.search(sentence.format(case.culprit), each) for each in told), (case, told)
+        assert all(says(each, f"rank {case.culprit}", *facts) for each in told), (case, told)
 
 
 @pytest.mark.parametrize("case", [

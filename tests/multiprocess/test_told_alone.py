@@ -6,6 +6,7 @@ what this rank has raised.
 """
 
 import os
+import re
 import subprocess
 import sys
 
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import common
 from common.core.failures import Failure, RanksDisagree, UsageError
+from tests.facts import says
 from tests.ranks import ROOT, free_port, run_ranks
 
 SCRIPT = f"""
@@ -53,7 +55,7 @@ def run(folder, *words: str) -> subprocess.CompletedProcess:
 def test_a_wrong_call_shows_the_scripts_own_lines_and_the_sentence(tmp_path):
     done = run(tmp_path, "0.1", "0", "no")
     *own, sentence = done.stderr.splitlines()
-    assert sentence.startswith("error: the loader is empty: it has no batch to train on.")
+    assert re.match("error: .*loader", sentence)
     assert done.returncode == 2 and any(CALL in line for line in own)
     assert {line.split('"')[1] for line in own if "File" in line} == {str(tmp_path / "own.py")}
     assert len(own) <= 6 and "caught UsageError True" in done.stdout
@@ -62,7 +64,7 @@ def test_a_wrong_call_shows_the_scripts_own_lines_and_the_sentence(tmp_path):
 def test_any_other_failure_is_its_sentence_alone(tmp_path):
     done = run(tmp_path, "inf", "3", "no")
     sentence, = done.stderr.splitlines()
-    assert sentence.startswith("error: the loss became infinite or not a number on rank 0")
+    assert sentence.startswith("error: ") and says(sentence, "loss", "rank 0")
     assert done.returncode == 5 and "caught NonFiniteLoss True" in done.stdout
 
 
@@ -97,7 +99,7 @@ def test_on_several_ranks_each_is_told_once(tmp_path):
     for rank in ranks:
         lines = [line for line in rank.communicate(timeout=100)[1].splitlines()
                  if not line.startswith("[W")]
-        assert "error: the loader of rank 0 is empty" in lines[-1], lines
+        assert re.search("error: .*loader.*rank 0", lines[-1]), lines
         assert len(lines) <= 4 and rank.returncode == 2
 
 

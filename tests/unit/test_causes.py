@@ -135,7 +135,7 @@ def test_models_without_batch_norm_have_no_statistics():
 @pytest.mark.parametrize("name, settings, flag", [
     ("local-sgd", {}, "--sync all-reduce"), ("PartTwo/diloco", {}, "--sync all-reduce"),
     ("all-reduce", {"wire": "bf16"}, "--wire float32"),
-    ("DDP", {"wire": "powersgd"}, "--wire float32"),
+    ("DDP", {"wire": "bf16"}, "--wire float32"),
     ("DDP", {"accumulate": 2}, "--accumulate 1")])
 def test_another_algorithm_is_named(name, settings, flag):
     one, other = learned(seed=2), learned(name, 4, at(5, 0.3), **settings)

@@ -155,3 +155,10 @@ def test_a_change_of_the_lesson_gets_the_printed_answer(task, newcomer):
 def test_links_lead_to_files(path):
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text())
     assert all((path.parent / link).exists() for link in links), links
+
+
+def test_the_sample_of_the_preflights_page_has_every_section():
+    source = (ROOT / "common/preflight/page.py").read_text()
+    sections = re.findall(r'\("([a-z -]+)", (?:_|speeds|\[)', source)
+    sample = (ROOT / "docs/preflight.md").read_text()
+    assert len(sections) == 7 and [name for name in sections if f"\n{name}\n" not in sample] == []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.data.epoch_plan import EpochPlan, mix, shard_bounds, share_of
+from common.data.epoch_plan import EpochPlan, mix, shard_bounds, shard_range
 
 plans = st.builds(EpochPlan, samples=st.integers(1, 500), batch_size=st.integers(1, 64),
                   seed=st.integers(-5, 2**40),
@@ -20,7 +20,7 @@ worlds = st.integers(1, 9)
 def seen(plan: EpochPlan, world_size: int, start: int = 0) -> list[list[int]]:
     """Per iteration from `start`, the shards of all ranks joined in rank order."""
     return [[int(i) for rank in range(world_size)
-             for i in plan.samples_of(iteration, share_of(rank, world_size))]
+             for i in plan.samples_of(iteration, shard_range(rank, world_size))]
             for iteration in range(start, plan.iterations)]
 
 
@@ -46,7 +46,7 @@ def test_a_resumed_epoch_is_the_suffix_of_the_whole_one(plan, world_size, data):
 @given(plans, worlds)
 def test_shards_differ_by_one_at_most_and_the_leaders_is_largest(plan, world_size):
     for iteration in range(plan.iterations):
-        sizes = [len(plan.samples_of(iteration, share_of(rank, world_size)))
+        sizes = [len(plan.samples_of(iteration, shard_range(rank, world_size)))
                  for rank in range(world_size)]
         assert max(sizes) - min(sizes) <= 1
         assert sizes[0] == max(sizes)

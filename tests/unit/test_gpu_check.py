@@ -1,113 +1,65 @@
-"""scripts/gpu_check.sh runs every row of its table, whatever becomes of one of them.
+"""scripts/gpu_check.sh takes every step, whatever becomes of one of them, with flags that exist.
 
-Mutations that turn this red: raise where a command fails; wait without a limit; leave out the
-deadline; count skipped tests as passed; kill the row's first process alone; run rows that need what
-is not here; misspell a flag in any row's command.
+Mutations that turn this red: end with the first step that fails; exit code 0 after one; leave the
+step out of the results; misspell a flag in any step.
 """
 
-import errno
-import json
 import os
-import re
 import subprocess
-import sys
-import time
-from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.gpu_check import check
-from benchmarks.gpu_checks.report import write
-from benchmarks.gpu_checks.rows import Machine, Row, rows
-from benchmarks.gpu_checks.running import CUT_OFF, NOT_HERE, PASSED, SKIPPED, Outcome
+import pytest
+
+from benchmarks import peers
 from common.options.command_line import parse_command_line
 from scripts import prove
-from tests.facts import says
+from tests.clone import fresh_clone
 from tests.ranks import ROOT
 
-
-def python(name: str, code: str, seconds: float = 60) -> Row:
-    return Row(name, (sys.executable, "-c", code), seconds)
-
-
-TABLE = [python("fails", "print('this went wrong'); raise SystemExit(3)"),
-         Row("is no program", ("no-such-program",), 60),
-         python("hangs", "import subprocess, sys; print('on the way', flush=True);"
-                "subprocess.run(['sleep', '7654'])", 1),
-         replace(python("cannot be", "raise SystemExit(4)"), lacking="no GPU"),
-         python("works", "print('well')"),
-         python("skips", "print('SKIPPED [14] test_x.py: no GPU\\n14 skipped in 0.05s')"),
-         python("skips some", "print('13 passed, 1 skipped in 9.05s')")]
+# Stands for .venv's Python: names a GPU, and keeps what it was to run.
+PYTHON = """#!/bin/sh
+[ "$1" = -c ] && { echo "Pretended GPU 1"; exit; }
+echo "$@" >> "$COMMANDS"
+echo "$1 has run"
+case "$*" in *--bits*) exit 3 ;; esac
+"""
 
 
-def test_a_failure_and_a_time_out_are_written_down_and_the_rest_runs(tmp_path):
-    outcomes = check(TABLE, minutes=10)
-    for outcome, fact in zip(outcomes, (3, os.strerror(errno.ENOENT), "1 s", NOT_HERE, PASSED,
-                                        SKIPPED, PASSED), strict=True):
-        assert says(outcome.how, fact)
-    assert [each.last for each in outcomes] == [
-        "this went wrong", "", "on the way", "no GPU", "well", "14 skipped in 0.05s",
-        "13 passed, 1 skipped in 9.05s"]
-    assert [each.is_fault for each in outcomes] == [True, True, True, False, False, True, False]
-    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")
-                if path.exists()]
-    assert b"sleep\x007654\x00" not in commands
-    text = write(outcomes, tmp_path / "gpu_x", {"gpus": "none"})
-    assert f"| fails | {outcomes[0].how} | this went wrong |" in text
-    assert len(json.loads((tmp_path / "gpu_x.json").read_text())["steps"]) == len(TABLE)
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory) -> tuple[Path, int]:
+    folder = tmp_path_factory.mktemp("gpu")
+    python = folder / "environment/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    (folder / "images").mkdir()
+    clone = fresh_clone(folder / "clone")
+    done = subprocess.run([clone / "scripts/gpu_check.sh"], capture_output=True, env={
+        **os.environ, "VIRTUAL_ENV": str(folder / "environment"), "DATA": str(folder / "images"),
+        "COMMANDS": str(folder / "commands.txt")})
+    return folder, done.returncode
 
 
-def test_the_fastest_of_each_precision_are_compared(tmp_path):
-    speeds = {"course-float32": 9000, "project-float32": 200, "project_compiled-float32": 300,
-              "lightning-float32": 250, "resident_compiled-float32": 400, "project-bf16": 500,
-              "lightning-tf32": 800}
-    found = {name: {"images_per_second": speed, "settings": "eager"}
-             for name, speed in speeds.items()}
-    found["lightning-bf16"] = {"failed": "no memory"}
-    text = write([Outcome(replace(TABLE[-1], name="speed"), PASSED, 1, "", found)],
-                 tmp_path / "gpu_x", {})
-    assert "| float32 | 1.20 | 0.75 |" in text
-    assert "| tf32 |  |  |" in text and "| bf16 |  |  |" in text
+def test_a_step_that_fails_does_not_end_the_rest(checked):
+    folder, code = checked
+    text = (folder / "clone/docs/results/gpu_Pretended-GPU-1.md").read_text()
+    how = [line.partition(": ")[2].rpartition(",")[0] for line in text.splitlines()
+           if line.startswith("## ")]
+    assert code == 1 and how == ["passed", "passed", "passed", "failed (3)", "passed"]
+    assert text.count("has run") == 5
 
 
-def test_no_row_begins_past_the_deadline():
-    begun = time.monotonic()
-    outcomes = check([python("sleeps", "import time; time.sleep(60)", 6000), *TABLE[-1:]], 0.01)
-    assert says(outcomes[0].how, "1 s") and outcomes[1].how == CUT_OFF
-    assert time.monotonic() - begun < 30
+def test_the_flags_of_every_step_are_the_programs(checked):
+    commands = [line.split() for line in (checked[0] / "commands.txt").read_text().splitlines()]
+    taken = {"benchmarks/peers.py": peers.parse, "scripts/prove.py": prove.parse,
+             "benchmarks/time_to_accuracy.py": lambda words: parse_command_line(
+                 "PartOne", words[words.index("--") + 1:])}
+    for program, *words in commands[1:]:
+        taken.pop(program, prove.parse)(words)
+    assert not taken and commands[0][-1] == "tests/cuda" and (ROOT / "tests/cuda").is_dir()
 
 
-def test_pretended_every_row_runs_to_its_end():
-    done = subprocess.run([ROOT / "scripts/gpu_check.sh", "--pretend"], capture_output=True,
-                          text=True)
-    path = Path(re.search(r"\S+/gpu_\S+\.json", done.stderr)[0])
-    steps = json.loads(path.read_text())["steps"]
-    assert ROOT not in path.parents
-    assert [step["name"] for step in steps] == [
-        row.name for row in rows(Machine(0, Path(), is_pretended=True))]
-    assert done.returncode == 0 and {step["how"] for step in steps} <= {PASSED, NOT_HERE}, (
-        done.stdout)
-    assert sum(step["how"] == NOT_HERE for step in steps) <= 4  # tests, NCCL twice, Lightning
-    turns = {name: turn for step in steps if step["name"].startswith("speed")
-             for name, turn in step["found"].items()}
-    assert {"course-float32", "project_graphed-float32", "resident_nchw-float32"} <= turns.keys()
-    assert any("test_accuracy" in run for step in steps for run in step["found"].values())
-
-
-def test_the_flags_of_a_gpus_rows_are_the_programs(tmp_path):
-    """Pretended rows have other flags, so a run on a CPU does not try these."""
-    parsed = []
-    for row in rows(Machine(2, tmp_path)):
-        words = [word.replace("{folder}", str(tmp_path)) for word in row.command]
-        for number, word in enumerate(words):
-            part, rest = word.removesuffix("/main.py"), words[number + 1:]
-            if part in ("PartOne", "PartTwo", "PartThree"):
-                world = ["--master-ip", "10.0.0.1", "--num-nodes", "2", "--rank", "0"]
-                parse_command_line(part, rest + world * (part != "PartOne"))
-                parsed.append(row.name)
-            if word == "benchmarks/gpu_checks/resume.py":
-                parse_command_line("PartOne", words[number + 2:])
-                parsed.append(row.name)
-            if word == "scripts/prove.py":
-                prove.parse(rest)
-                parsed.append(row.name)
-    assert len(parsed) == 9, parsed
+def test_without_a_gpu_it_is_refused():
+    done = subprocess.run([ROOT / "scripts/gpu_check.sh"], capture_output=True, text=True,
+                          env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 2 and "no GPU" in done.stderr

@@ -24,6 +24,6 @@ def test_the_page_says_where_each_path_was_run_and_that_nothing_was_measured():
     rows = [line for line in PAGE.splitlines() if line.startswith("| ") and ".py`" in line]
     said = re.compile(r"\| (never run|run on [^|]+) \|$")
     assert len(rows) > 20 and all(said.search(row) for row in rows)
-    if not list((ROOT / "docs/results").glob("gpu_*.json")):
+    if not list((ROOT / "docs/results").glob("gpu_*.md")):
         assert says(PAGE.split("\n\n")[1], "measured", "GPU", "no")
         assert all(row.endswith("| never run |") for row in rows)

@@ -23,9 +23,11 @@ from common.core.world import World
 from common.data.datasets import load_cifar10, load_image_folder
 from common.data.images import FOLDER, HIDDEN, OUTSIDE, UNREADABLE
 from common.settings.settings import Settings
-from common.settings.types import LoaderChoice
+from common.settings.types import LoaderChoice, Validation
 from common.setup import create_loader, load_datasets
 from tests.facts import says
+
+NODE = Node(World(), torch.device("cpu"), threads=1)
 
 SIZE = 32
 RAMP = np.arange(SIZE * SIZE).reshape(SIZE, SIZE) // 4  # 0 to 255, darkest in the first row
@@ -136,7 +138,7 @@ def test_a_class_without_an_image_in_one_of_both_sets_is_named(mixed):
         Image.new("RGB", (SIZE, SIZE)).save(mixed / split / name / "0.png")
     settings = Settings(workload="image-folder", data_dir=mixed)
     with pytest.raises(DataError) as raised:
-        load_datasets(settings, Node(World(), torch.device("cpu"), threads=1))
+        load_datasets(settings, NODE)
     trained, tested = str(raised.value).split("; ")
     assert says(trained, mixed, "bee", "test") and says(tested, "cat", "training")
     assert not says(trained, "cat") and not says(tested, "test")
@@ -153,8 +155,43 @@ def test_other_programs_find_the_classes_and_nothing_of_ours(tmp_path):
 def test_images_are_skipped_in_folders_of_images_alone(workload, error, fact, tmp_path):
     settings = Settings(workload=workload, data_dir=tmp_path / "missing", skip_unreadable=True)
     with pytest.raises(error) as raised:
-        load_datasets(settings, Node(World(), torch.device("cpu"), threads=1))
+        load_datasets(settings, NODE)
     assert says(raised.value, fact)
+
+
+@pytest.mark.parametrize("has, given, hint", [
+    (["all/train/ant", "all/test/ant"], "", "give --data-dir {}/all"),
+    (["all/ant", "all/bee"], "", "give --data-dir {}/all"),
+    (["ant"], "ant", "give --data-dir {}"), (["Train/ant", "Test/ant"], "", "rename T"),
+    (["train/ant", "Test/ant"], "", "rename Test to test"),
+    (["train/ant", "odd/ant"], "", "give --data-dir {}/train, of which a fifth")])
+def test_the_folder_that_was_meant_is_named(has, given, hint, tmp_path):
+    for name in has:
+        (tmp_path / name).mkdir(parents=True)
+        Image.new("RGB", (SIZE, SIZE)).save(tmp_path / name / "0.png")
+    with pytest.raises(DataError, match=hint.format(re.escape(str(tmp_path.resolve())))):
+        for split in ("train", "test"):
+            load_image_folder(split, tmp_path / given)
+
+
+def test_a_runs_folder_is_not_that_of_images(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "metrics_rank0.jsonl").touch()
+    with pytest.raises(DataError, match="holds no folders of images; it is a run's folder"):
+        load_image_folder("train", tmp_path)
+
+
+def test_the_size_of_the_data_is_said(tmp_path, capsys):
+    for name in ("ant", "bee"):
+        (tmp_path / name).mkdir()
+        for number in range(10):
+            Image.new("RGB", (SIZE, SIZE), (number,) * 3).save(tmp_path / name / f"{number}.png")
+    load_datasets(Settings(workload="image-folder", data_dir=tmp_path, dry_run=True,
+                           validation=Validation(0.25)), NODE)
+    load_datasets(Settings(workload="digits-vgg11"), NODE)
+    assert capsys.readouterr().out.splitlines() == [
+        "  12 training, 4 validation and 4 test samples of 2 classes",
+        "  1,438 training and 359 test samples of 10 classes"]
 
 
 @pytest.mark.parametrize("rank, lines", [(0, 1), (1, 0)])
@@ -162,7 +199,10 @@ def test_the_leader_tells_it_in_one_line(rank, lines, mixed, capsys):
     settings = Settings(workload="image-folder", data_dir=mixed)
     load_datasets(settings, Node(World(rank, 2), torch.device("cpu"), threads=1))
     told = capsys.readouterr().out.splitlines()
-    assert len(told) == lines and all(says(line, "train", 6) for line in told)
+    assert len(told) == 3 * lines
+    assert not told or says(told[0], 2, "training", "test", 1)
+    assert all(says(line, "train", 6) for line in told[1:2])
+    assert all(says(line, "ant") for line in told[2:])
 
 
 @pytest.mark.parametrize("loader", ["memory", "workers:0"])
@@ -170,7 +210,7 @@ def test_both_loaders_have_the_same_images(loader, mixed):
     write(mixed, "2.png", Image.fromarray(np.full((SIZE, SIZE), 30000, np.uint16)))
     settings = Settings(workload="image-folder", data_dir=mixed, batch_size=3, crop_padding=0,
                         loader=LoaderChoice.parse(loader))
-    node = Node(World(), torch.device("cpu"), threads=1)
+    node = NODE
     batch, = create_loader(settings, load_image_folder("train", mixed), node).batches(1)
     assert batch.inputs[:, 0, 0, 0].sort().values.tolist() == pytest.approx(
         [(grey - 125.3) / 63 for grey in (0, 0, 116)], abs=1e-5)

@@ -17,7 +17,7 @@ from common.core.failures import UsageError
 from common.core.world import World
 from common.data.augment import Augment
 from common.data.dataset import ArrayDataset
-from common.data.epoch_plan import share_of
+from common.data.epoch_plan import shard_range
 from common.data.loaders import InMemoryLoader, PlainLoader, WorkerLoader
 from common.options.command_line import parse_command_line
 from common.settings.settings import Settings
@@ -56,7 +56,7 @@ def test_batches_are_what_the_plan_says(cutout):
     loader = with_cutout(small_loader(rank=1, world_size=3), cutout)
     plan = loader.plan
     for iteration, batch in enumerate(loader.batches(epoch=1)):
-        indices = plan.samples_of(iteration, share_of(1, 3))
+        indices = plan.samples_of(iteration, shard_range(1, 3))
         how = plan.augmentation(indices, padding=1)
         expected = [reference(loader.dataset.inputs[i], *(part[n] for part in how), padding=1,
                               cutout=cutout)

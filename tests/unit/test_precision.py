@@ -74,8 +74,8 @@ def test_nor_is_that_of_an_evaluation(name):
 
 def test_nor_are_the_probabilities_of_a_picture(tmp_path, monkeypatch):
     form = {"shape": [8, 8, 3], "dtype": "uint8", "classes": ["a", "b"]}
-    monkeypatch.setattr("common.saved_model.read_picture",
-                        lambda *_: torch.arange(192, dtype=torch.uint8).view(8, 8, 3).numpy())
+    monkeypatch.setattr("common.saved_model.read_pictures",
+                        lambda *_: torch.arange(192, dtype=torch.uint8).view(1, 8, 8, 3).numpy())
     saved = SavedModel(tmp_path, Settings(precision="bf16"),
                        Node(World(), torch.device("cpu"), threads=1),
                        nn.Sequential(nn.Flatten(), nn.Linear(192, 2)), form)

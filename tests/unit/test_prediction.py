@@ -28,7 +28,7 @@ from PartTwo.lanes import first_of_express
 from studies.prediction import fitting, forms
 from studies.prediction.calibration import checks
 from studies.prediction.fitting import calibrate
-from studies.prediction.forms import Link, payload_rate
+from studies.prediction.forms import LinkCost, payload_rate
 from studies.prediction.grid import COMPUTE_ONLY
 from studies.prediction.model import (
     STRATEGIES,
@@ -52,7 +52,7 @@ from tests.facts import says
 from tests.grid import CELLS, MACHINE, PLANTED, READY, SIZES, cell
 from tests.ranks import ROOT
 
-LINK = Link(seconds_per_byte=1e-8, latency=1e-3)
+LINK = LinkCost(seconds_per_byte=1e-8, latency=1e-3)
 GRADIENT = Gradient((1e6, 3e6), (0.5, 1.0))
 COMPUTE = Compute(0.1, 0.2, 0.05)
 
@@ -95,7 +95,7 @@ def test_ranks_oversubscribe_a_machine_only_when_they_outnumber_its_cores():
 
 def test_overlapped_averaging_sticks_out_by_what_backward_does_not_hide():
     # Two ranks pass G around: 1 MB, ready at 0.1 s, takes 10 ms; 3 MB take 30 ms from 0.2 s on.
-    link = Link(1e-8)
+    link = LinkCost(1e-8)
     name = "overlapped-all-reduce"
     assert exposed_seconds(name, Cost(0.0), GRADIENT, COMPUTE, 2, link, MACHINE) == pytest.approx(
         0.03)
@@ -116,7 +116,7 @@ def test_two_lanes_share_the_link_while_both_have_something_to_carry():
 def test_across_steps_forward_waits_only_for_what_it_needs():
     # 30 MB, ready at 0.08 s, take 0.3 s; from 0.2 to 0.22 s they share the link with the last 1 MB.
     # So forward begins 0.02 s late, and after 0.6 of it, at 0.28 s, waits until 0.39 s.
-    gradient, link = Gradient((30e6, 1e6), (0.4, 1.0)), Link(1e-8)
+    gradient, link = Gradient((30e6, 1e6), (0.4, 1.0)), LinkCost(1e-8)
     for name, seconds in (("cross-step-all-reduce", 0.13), ("overlapped-all-reduce", 0.19)):
         assert exposed_seconds(name, Cost(0.0), gradient, COMPUTE, 2, link,
                                MACHINE) == pytest.approx(seconds)
@@ -130,7 +130,7 @@ def test_an_eighth_of_the_bytes_is_on_the_express_lane(sizes, first):
 
 def test_processors_cost_twice():
     cost = Cost(serial=0.1, overlapped=0.2)
-    fast, slow = Link(0.0), Link(1e-6)  # 4 s for the ring of two
+    fast, slow = LinkCost(0.0), LinkCost(1e-6)  # 4 s for the ring of two
     for link, seconds in ((fast, 0.3), (slow, 4.1)):
         assert exposed_seconds("all-reduce", cost, GRADIENT, COMPUTE, 2, link,
                                MACHINE) == pytest.approx(seconds)

@@ -1,29 +1,26 @@
-"""A proof's first sentence and its curve: what the JSON says, failures too.
+"""A proof's first sentence: what the JSON says, failures too.
 
 Mutations that turn this red: `max` to `min` in claim; measured cases counted as judged; a failure
-passed over; the first table instead of the one in float64; zeros drawn; curves of one rank drawn;
-the reference for its problem.
+passed over; the first table instead of the one in float64; the reference for its problem.
 """
 
 import copy
 
 import pytest
 
-from common.reporting.figure_style import svg
-from common.reporting.proof_findings import best_table, by_step, claim
+from common.reporting.proof_findings import best_table, claim
 from studies.proof.experiment import Reference
 from tests.facts import says
 from tests.multiprocess import show_mistakes
 
 
 def case(name, ranks, verdict, *gaps):
-    return {"name": name, "ranks": ranks, "verdict": verdict, "by_step": list(gaps),
+    return {"name": name, "ranks": ranks, "verdict": verdict,
             "gaps": {quantity: {"absolute": gaps[-1], "relative": gaps[-1]}
                      for quantity in ("loss", "weights")}}
 
 
 TABLE = {"settings": {"workload": "digits-vgg11", "precision": "float64"}, "steps": 3,
-         "looked_after": [1, 2, 3],
          "bounds": {name: {"absolute": 7e-13, "relative": 7e-13} for name in ("loss", "weights")},
          "cases": [case("one rank, batches reversed", 1, "measured", 0.0, 1e-16, 9e-15),
                    case("gather-scatter", 1, "agrees", 0.0, 0.0, 0.0),
@@ -71,32 +68,6 @@ def test_float64_is_shown_first():
     single = changed()
     single["settings"] = {**TABLE["settings"], "precision": "float32"}
     assert best_table([single, TABLE]) is TABLE and best_table([single]) is single
-
-
-def curves(figure, *facts: object) -> list[list[float]]:
-    """The values of the curves whose labels say `facts`."""
-    return [list(line.get_ydata()) for line in figure.axes[0].lines
-            if says(line.get_label(), *facts)]
-
-
-def test_the_curves_are_the_judged_on_most_ranks_and_the_contrasts():
-    figure = by_step(TABLE)
-    axes, = figure.axes
-    assert axes.get_yscale() == "log"
-    assert curves(figure, "gather/scatter", "four", "float64") == [[1e-16, 1e-15, 1.6e-14]]
-    assert curves(figure, "one", "float32") == [[1e-8, 1e-7, 1e-6]]
-    assert len(curves(figure)) == 6
-    assert says(figure.get_suptitle(), 3, "2e-14", "float64", 0.3, "2e-06", "float32")
-    assert svg(figure) == svg(by_step(TABLE))
-
-
-def test_zeros_leave_gaps_and_old_proofs_have_no_curve():
-    table = changed(by_step=[0.0, 1e-15, 1e-14])
-    (first, *_), = curves(by_step(table), "DDP", "four", "float64")
-    assert first != first  # NaN
-    for each in table["cases"]:
-        del each["by_step"]
-    assert by_step(table) is None
 
 
 def test_the_table_of_planted_mistakes_is_printed(monkeypatch, capsys):

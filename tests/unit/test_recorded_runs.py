@@ -128,21 +128,45 @@ def test_a_straggler_is_named(tmp_path):
 
 
 def planted(name: str, ranks: int, seconds: list[float], work: list[list[float]] | None = None,
-            accuracy: float = 0.5, cores: int = 2) -> RecordedRun:
+            accuracy: float = 0.5, cores: int = 2, threads: int = 1, hosts: str = "aaaa",
+            device: str = "cpu") -> RecordedRun:
     """A run whose iterations took these seconds, after a first; `work` of each by rank."""
     steps = {(1, at): {rank: {
         "loss": 1.0, "accuracy": 0.5, "samples": 4, "duration": whole, "bytes_sent": 10**6,
         "seconds": {**dict.fromkeys(PHASES, 0.0), "sync": whole / 2,
                     "forward": work[at][rank] if work else whole / 2}}
         for rank in range(ranks)} for at, whole in enumerate([seconds[0], *seconds])}
-    start = {"event": "start", "settings": {}, "world_size": ranks, "cores": cores}
+    start = {"event": "start", "settings": {"batch_size": 4}, "world_size": ranks, "cores": cores,
+             "ran_on": {"threads": threads, "device": device}}
     tested = {"event": "evaluation", "test_accuracy": accuracy}
-    return RecordedRun(name, Path(name), [start, tested], steps, dict.fromkeys(range(ranks), "a"))
+    return RecordedRun(name, Path(name), [start, tested], steps,
+                       dict(enumerate(hosts[:ranks])))
 
 
 def test_ranks_that_share_cores_and_are_faster_are_told_no_reason_why_they_are_not():
     said = speed_up([planted("PartOne", 1, [1.21] * 9), planted("PartThree", 4, [1.0] * 9)])
     assert says(said, "DDP") and sorted(re.findall(r"[\d.]+", said)) == ["1.21", "2", "4", "4"]
+
+
+@pytest.mark.parametrize("cores, alone, device, hosts, says, is_overhead", [
+    (2, 2, "cpu", "aaaa", "the 4 share one machine's 2 cores", True),
+    (8, 4, "cpu", "aaaa", "the 4 share one machine's 8 cores", True),
+    (8, 1, "cpu", "aaaa", "the 4 share one machine's 8 cores", False),
+    (2, 2, "cuda", "aaaa", "the 4 share one machine's 2 cores", False),
+    (2, 2, "cpu", "aabb", "the 4 share 2 machines", False), (2, 2, "cpu", "abcd", "", False)])
+def test_ranks_that_share_a_machine_are_said_to(cores, alone, device, hosts, says, is_overhead):
+    said = speed_up([planted("PartOne", 1, [2.0] * 9, threads=alone), planted(
+        "PartThree", 4, [1.0] * 9, cores=cores, hosts=hosts, device=device)])
+    assert "2.00 times" in said and says in said and ("share" in said) is bool(says)
+    assert ("communication overhead, not speed-up" in said) is is_overhead
+
+
+def test_a_speed_whose_spread_holds_one_is_an_interval():
+    runs = [planted("PartOne", 1, [1.0, 1.5, 1.0, 1.5]),
+            planted("PartTwo/all-reduce", 2, [0.8, 0.9, 0.8, 0.9]),
+            planted("PartTwo/gather-scatter", 2, [0.5] * 4), planted("PartThree", 2, [0.5, 3.0])]
+    speeds = [row[6] for row in tables.timing(runs).rows]
+    assert speeds == ["1.00", "0.92 to 2.05", "2.50", "unknown"]
 
 
 @pytest.mark.parametrize("ratio", [1.004, 1 / 1.004])

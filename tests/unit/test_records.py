@@ -166,6 +166,17 @@ def test_the_timer_adds_up_and_tells_where_it_is():
     assert timer.take()[1] == dict.fromkeys(PHASES, 0.0)
 
 
+@pytest.mark.parametrize("start, said", [
+    ((2, 3, 8), True), ((2, 0, 5), False), ((1, 3, 3), False)])
+def test_the_duration_of_an_epoch_that_was_resumed_is_said_to_be_a_part(start, said, tmp_path):
+    with log_in(tmp_path, start=Position(*start)) as log:
+        log.step(step(2, 3))
+        log.epoch(2, Totals(4, 3, 4))
+    last = (tmp_path / "logs_rank0.txt").read_text().splitlines()[-1]
+    assert last.endswith(" since the resume at iteration 3") is said
+    assert "Epoch Duration: 0.500 seconds" in last
+
+
 def test_the_report(tmp_path):
     generate_eval_report([0, 1, 1, 2], [0, 1, 2, 2], 0.12345, tmp_path / "r" / "report.txt",
                          "Epoch_3.pt", class_names=["ant", "bee", "cat"])
@@ -176,6 +187,12 @@ def test_the_report(tmp_path):
     assert "[[1 0 0]\n [0 1 1]\n [0 0 1]]" in text
     data = json.loads((tmp_path / "r" / "report.json").read_text())
     assert data["test_accuracy"] == 0.75 and data["confusion_matrix"][1] == [0, 1, 1]
+
+
+def test_a_report_on_one_class_warns_of_nothing(tmp_path, recwarn):
+    generate_eval_report([0, 0], [0, 0], 0.1, tmp_path / "report.txt", "Epoch_1.pt",
+                         class_names=["ant"])
+    assert "[[2]]" in (tmp_path / "report.txt").read_text() and not list(recwarn)
 
 
 def test_the_confusion_matrix_is_scikit_learns():

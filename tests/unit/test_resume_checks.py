@@ -7,12 +7,20 @@ of a batch that is larger than the data.
 
 import pytest
 import torch
+from torch import nn
 
 from common.cluster.node import Node
 from common.core.failures import UsageError
 from common.core.world import World
 from common.data.epoch_plan import EpochPlan
-from common.run.opening import _check_settings, _exactness, _ran_on, _remarks_on, _restore_ranks
+from common.run.opening import (
+    _change_of_data,
+    _check_settings,
+    _exactness,
+    _ran_on,
+    _remarks_on,
+    _restore_ranks,
+)
 from common.settings.resume import Resume
 from common.settings.settings import Settings
 from tests.facts import says
@@ -29,11 +37,22 @@ def test_other_data_is_refused_unless_changes_are_accepted(resume):
     assert _check_settings({**before, "data": "new"}, settings, now) == []
     if settings.resume.accepts_changes:
         remark, = _check_settings(before, settings, now)
-        assert says(remark, "data", "old", "new")
+        assert says(remark, "data")
     else:
         with pytest.raises(UsageError) as refused:
             _check_settings(before, settings, now)
-        assert says(refused.value, "data", "old", "new", "--resume auto:changed")
+        assert says(refused.value, "data", "--resume auto:changed")
+
+
+@pytest.mark.parametrize("before, now, facts", [
+    ((["ant"], 9), (["ant"], 12), ["9 training samples", "12"]),
+    ((["ant", "bee"], 9), (["ant", "cat"], 9), ["class bee is gone", "class cat is new"]),
+    ((["ant"], 9), (["ant"], 9), ["contents of the data"])])
+def test_it_is_said_what_has_changed_in_data(before, now, facts):
+    said = _change_of_data(*({"classes": names, "count": count} for names, count in (before, now)))
+    assert all(fact in said for fact in facts)
+    assert ("contents" in said) is ("contents" in facts[0])
+    assert "contents" in _change_of_data({}, {"classes": [], "count": 3})
 
 
 @pytest.mark.parametrize("virtual_nodes", [0, 4])
@@ -81,5 +100,16 @@ def test_a_strategys_state_of_the_same_form_is_this_ranks():
 @pytest.mark.parametrize("batch, remarks", [
     (20, []), (40, []), (35, [(5, 8)]), (41, [("--batch-size", 41, 40)])])
 def test_what_becomes_of_the_last_batch_is_said(batch, remarks):
-    for said, facts in zip(_remarks_on(EpochPlan(40, batch)), remarks, strict=True):
-        assert says(said, *facts)
+    said = _remarks_on(EpochPlan(40, batch), Settings(epochs=50), nn.BatchNorm2d(1))
+    for each, facts in zip(said, remarks, strict=True):
+        assert says(each, *facts)
+
+
+@pytest.mark.parametrize("epochs, most, steps", [
+    (1, None, 2), (24, None, 48), (25, None, None), (1, 1, None)])
+def test_few_steps_in_all_are_said_with_the_flags_that_make_them_more(epochs, most, steps):
+    settings = Settings(epochs=epochs, max_iterations=most)
+    said = " ".join(_remarks_on(EpochPlan(40, 20), settings, nn.BatchNorm2d(1)))
+    assert _remarks_on(EpochPlan(40, 20), settings, nn.Linear(1, 1)) == []
+    assert said.startswith(f"{steps} steps in all") if steps else not said
+    assert not steps or "--batch-size than 20" in said and f"--epochs than {epochs}" in said

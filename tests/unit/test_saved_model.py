@@ -65,6 +65,24 @@ def test_the_checkpoints_own_settings_hold_unless_flags_say_otherwise(small, tmp
     assert next(saved.model.parameters()).dtype == torch.float32
 
 
+def test_all_unreadable_pictures_are_listed(small, tmp_path):
+    saved = load_saved_model(save(tmp_path / "Epoch_1.pt", trained()), {}, NODE)
+    for name in ("0.png", "1.png"):
+        (tmp_path / name).write_text("no image")
+    with pytest.raises(DataError, match="2 files cannot be read: .*0.png .*1.png") as caught:
+        saved.probabilities([tmp_path / name for name in ("0.png", "1.png")])
+    assert "--skip-unreadable" not in str(caught.value)  # evaluate.py does not have it
+
+
+@pytest.mark.parametrize("name", ["", "checkpoints", "checkpoints/Epoch_3.pt"])
+def test_where_no_checkpoint_is_the_newest_beside_is_named(name, tmp_path):
+    for epoch in (1, 2):
+        (tmp_path / "checkpoints").mkdir(exist_ok=True)
+        (tmp_path / f"checkpoints/Epoch_{epoch}.pt").touch()
+    with pytest.raises(CheckpointError, match="there is .*/checkpoints/Epoch_2.pt$"):
+        load_saved_model(tmp_path / name, {}, NODE)
+
+
 def test_pictures_need_no_data_set(small, tmp_path, monkeypatch):
     model = trained()
     path = save(tmp_path / "Epoch_1.pt", model)

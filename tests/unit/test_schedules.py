@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
+from common.settings.types import ScheduleChoice
 from common.step.schedules import Schedule
 
 EPOCHS, ITERATIONS, PEAK = 6, 7, 0.4
@@ -28,7 +29,8 @@ def optimizer(*rates: float) -> torch.optim.Optimizer:
 
 
 def schedule(name: str, warmup_epochs: float = 0.0) -> Schedule:
-    return Schedule(name, PEAK, EPOCHS, ITERATIONS, warmup_epochs, step_epochs=2, gamma=0.7)
+    return Schedule(ScheduleChoice(name, warmup_epochs, epochs=2, factor=0.7), PEAK, EPOCHS,
+                    ITERATIONS)
 
 
 @pytest.mark.parametrize("name", TORCHS)

@@ -177,9 +177,15 @@ def speed_up(case: Case, found: re.Match) -> None:
         fmean(each.durations) for each in case.runs if each.ranks > 1 and len(each.durations) > 1)
     times = times_as_fast(base.durations, run.durations)
     assert close(found["times"], times) if found["times"] else times is None
+    machines = len(set(run.hosts.values()))
+    assert bool(found["shared"]) == (len(run.hosts) == run.ranks > machines)
+    if found["machines"]:
+        assert int(found["machines"]) == machines > 1
+    if found["shared"]:
+        assert int(found["shared"]) == run.ranks
     if found["cores"]:
-        assert int(found["shared"]) == run.ranks and int(found["cores"]) == run.cores <= run.ranks
-        assert len(set(run.hosts.values())) == 1 and len(run.hosts) == run.ranks
+        assert int(found["cores"]) == run.cores and len(set(run.hosts.values())) == 1
+        assert bool(found["overhead"]) == (run.cores == 1)  # each run computes on one thread
         assert found["noun"] == ("core" if run.cores == 1 else "cores")
 
 
@@ -413,7 +419,9 @@ KINDS: dict[str, Callable[[Case, re.Match], None]] = {
     r"| in its only iteration)?": course_of_the_loss,
     r"(?P<ranks>\d) ranks \((?P<name>\S+)\) (?:are (?P<times>[\d.]+) times as fast as one|and one "
     r"do not differ in speed beyond the spread of their iterations)(?:; the (?P<shared>\d) share "
-    r"one machine's (?P<cores>\d) (?P<noun>cores?))?": speed_up,
+    r"(?:(?P<machines>\d) machines|one machine's (?P<cores>\d) (?P<noun>cores?)"
+    r"(?P<overhead>, and one uses as many: that is communication overhead, not speed-up)?))?"
+    : speed_up,
     r"on (?P<ranks>\d) rank(?P<s>s?), against (?P<name>\S+): (?P<told>.+)": strategies,
     r"(?P<phase>\w+) takes (?P<share>\d+) % of the time(?: in (?P<name>\S+))?": slowest_phase,
     r"(?:(?P<name>\S+) spends (?P<share>\d+) % of its time averaging(?:; averaging takes less than "

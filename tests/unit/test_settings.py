@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from common.arithmetic.choice import POOLED_LAST
 from common.banner import announce
 from common.cluster.node import Node
 from common.cluster.rank_info import RankInfo, require_one_run
@@ -95,6 +96,14 @@ def test_the_banner_says_it_where_it_is_not_the_default(told, capsys):
     assert "  darkened by 3 percent\n" in capsys.readouterr().out
     announce("PartOne", replace(told, darkness=0), NODE)
     assert "darkened" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("convolutions, words", [
+    ("fused winograd-4 winograd-4 toeplitz", ": 1 fused, 2 winograd-4, 1 toeplitz\n"),
+    ("library", ": library\n"), (POOLED_LAST, f": {POOLED_LAST}\n")])
+def test_the_banner_counts_the_convolutions_of_a_checkpoint(convolutions, words, capsys):
+    announce("PartOne", Settings(), NODE, convolutions)
+    assert f"3x3 convolutions{words}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("text", "numbers"), [

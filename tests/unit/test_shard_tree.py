@@ -1,8 +1,8 @@
 """The order in which shards are added, whoever computes them.
 
-Mutations that turn this red: equal parts (`place * (shards // places)`) in share_of; in `put` add
-to what stands last instead of the left neighbour, or never; `mine.first < here.first` in subtrees;
-_check_settings without ran_on; no `part.shard` in the seed, or in what keeps buffers.
+Mutations that turn this red: equal parts (`place * (shards // places)`) in shard_range; in `put`
+add to what stands last instead of the left neighbour, or never; `mine.first < here.first` in
+subtrees; _check_settings without ran_on; no `part.shard` in the seed, or in what keeps buffers.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from torch import nn
 
 from common.core.failures import UsageError
 from common.core.progress import Position
-from common.data.epoch_plan import EpochPlan, share_of
+from common.data.epoch_plan import EpochPlan, shard_range
 from common.options.command_line import parse_command_line
 from common.run.opening import _check_settings
 from common.settings.settings import Settings
@@ -42,8 +42,8 @@ def added_up(shards: int, ranks: int) -> str:
     """The sum as `ranks` ranks form it, in words."""
     tree, sent = ShardTree(shards, ranks), []
     for rank in range(ranks):
-        share, sums = share_of(rank, ranks, shards), {}
-        for shard in range(share.first, share.end):
+        own, sums = shard_range(rank, ranks, shards), {}
+        for shard in range(own.first, own.end):
             tree.put(sums, tree.leaf(shard), Words(str(shard)))
         assert list(sums) == tree.subtrees(rank)
         sent += sums.values()
@@ -61,12 +61,12 @@ def test_the_order_is_a_tree():
 
 
 @pytest.mark.parametrize("shards", range(1, MOST + 1))
-def test_shares_are_even_and_have_no_gap(shards):
+def test_ranges_are_even_and_have_no_gap(shards):
     for ranks in range(1, shards + 1):
-        shares = [share_of(rank, ranks, shards) for rank in range(ranks)]
-        assert [each.first for each in shares] == [0, *(each.end for each in shares[:-1])]
-        assert shares[-1].end == shards
-        assert max(each.size for each in shares) - min(each.size for each in shares) <= 1
+        ranges = [shard_range(rank, ranks, shards) for rank in range(ranks)]
+        assert [each.first for each in ranges] == [0, *(each.end for each in ranges[:-1])]
+        assert ranges[-1].end == shards
+        assert max(each.size for each in ranges) - min(each.size for each in ranges) <= 1
 
 
 @pytest.mark.parametrize("shards", range(1, MOST + 1))
@@ -77,17 +77,17 @@ def test_what_a_rank_sends_is_one_sum_on_powers_of_two_and_few_elsewhere(shards)
 
 
 def test_a_subtree_covers_its_shards_and_the_root_all():
-    assert ShardTree(6).within(ROOT) == share_of(0, 1, 6)
+    assert ShardTree(6).within(ROOT) == shard_range(0, 1, 6)
     assert ShardTree(6, 3).all_subtrees() == [(2, 0), (2, 1), (3, 4), (3, 5), (2, 3)]
 
 
 def test_ranks_have_the_samples_of_their_shards():
     plan = EpochPlan(100, 33, seed=5)
-    whole = [plan.samples_of(0, share_of(shard, 7)).tolist() for shard in range(7)]
+    whole = [plan.samples_of(0, shard_range(shard, 7)).tolist() for shard in range(7)]
     for ranks in (1, 2, 3, 4):
         for rank in range(ranks):
-            share = share_of(rank, ranks, 7)
-            assert plan.samples_of(0, share).tolist() == sum(whole[share.first:share.end], [])
+            own = shard_range(rank, ranks, 7)
+            assert plan.samples_of(0, own).tolist() == sum(whole[own.first:own.end], [])
 
 
 TWO = ["-M", "10.0.0.1", "-N", "2", "-R", "0", "--virtual-nodes"]

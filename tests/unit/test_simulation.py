@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from studies.prediction import forms
-from studies.prediction.forms import Level, Link
+from studies.prediction.forms import Level, LinkCost
 from studies.prediction.simulation import (
     AVERAGING,
     Cluster,
@@ -22,8 +22,8 @@ from studies.prediction.simulation import (
     step_seconds,
 )
 
-FAST, SLOW = Link(1e-10, 1e-6), Link(1e-9, 5e-5)
-CLUSTER = Cluster((Level(4, FAST), Level(3, SLOW), Level(2, Link(4e-9, 1e-4))))
+FAST, SLOW = LinkCost(1e-10, 1e-6), LinkCost(1e-9, 5e-5)
+CLUSTER = Cluster((Level(4, FAST), Level(3, SLOW), Level(2, LinkCost(4e-9, 1e-4))))
 WORK = Work(ready=(0.3, 0.5, 1.0), sizes=(1e8, 2e7, 1e6))
 SIZE = sum(WORK.sizes)
 
@@ -65,7 +65,7 @@ def test_without_stragglers_it_is_the_closed_form(name, seconds):
 
 def test_every_strategy_has_its_closed_form_above():
     assert len(AVERAGING) == 5
-    assert CLUSTER.slowest == Link(4e-9, 1e-4)  # the pace of a flat ring
+    assert CLUSTER.slowest == LinkCost(4e-9, 1e-4)  # the pace of a flat ring
 
 
 @pytest.mark.parametrize("ranks", [128, 4096])

@@ -12,7 +12,7 @@ from statistics import stdev
 
 import pytest
 
-from common.core.spread import differ, half_interval, student, times_as_fast
+from common.core.spread import differ, half_interval, speed_in_words, student, times_as_fast
 from common.report import compare_seconds
 from tests.facts import says
 
@@ -42,6 +42,24 @@ def test_neighbours_that_resemble_each_other_do_not_make_it_narrow():
     ([1.004] * 5, [1.0] * 5, None), ([1.0] * 5, [1.01] * 5, 1 / 1.01), ([2.0], [1.0], None)])
 def test_a_ratio_within_the_spread_is_none(base, other, times):
     assert times_as_fast(base, other) == (times and pytest.approx(times))
+
+
+@pytest.mark.parametrize("base, other, said", [
+    ([2.0, 2.1, 1.9], [1.0, 1.1, 0.9], "2.00"), ([1.0] * 5, [1.0] * 5, "1.00"),
+    ([2.0], [1.0], "unknown"), ([1.0, 1.1], [0.5, 2.0], "unknown"),
+    ([1.0, 3.0], [1.0, 1.01], "0.00 to 14.67")])
+def test_a_speed_says_its_interval_where_it_may_be_one(base, other, said):
+    assert speed_in_words(base, other) == said
+
+
+def test_the_interval_holds_one_exactly_where_the_means_do_not_differ():
+    draw = random.Random(2)
+    for _ in range(300):
+        base, other = ([draw.gauss(at, 0.2) for _ in range(8)] for at in (1.0, 1.2))
+        said = speed_in_words(base, other)
+        assert (" to " in said) is not differ(base, other), said
+        low, high = (map(float, said.split(" to ")) if " to " in said else (1, 1))
+        assert low <= 1 <= high
 
 
 def test_both_spreads_count():

@@ -25,7 +25,7 @@ from common.witnessing import standstill as module
 from common.witnessing.standstill import (
     CONFIRMED,
     QUIET_SECONDS,
-    Place,
+    RankProgress,
     Standstill,
     is_running,
     standstill,
@@ -38,8 +38,8 @@ WAITS = Mark(rounds=8, batches=4, steps=3, waiting="backward")
 BEHIND = Mark(rounds=6, batches=3, steps=3)
 
 
-def place(mark: Mark, has_ended: bool = False, length: int | None = None) -> Place:
-    return Place(9, True, has_ended, list(mark), length)
+def place(mark: Mark, has_ended: bool = False, length: int | None = None) -> RankProgress:
+    return RankProgress(9, True, has_ended, list(mark), length)
 
 
 @pytest.mark.parametrize("one, other, clauses", [

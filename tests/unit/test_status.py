@@ -1,11 +1,14 @@
 """The status of a run, from its logs: where it is, how fast, and whether it lives.
 
 Mutations that turn this red: all steps instead of the recent ones; the mean for the median; the
-first start's events for the last's; 0 for a failed run's exit code; no patience for slow steps.
+first start's events for the last's; 0 for a failed run's exit code; no patience for slow steps;
+no look at the host, the process's number or the lock of the folder.
 """
 
 import json
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,9 +17,12 @@ import pytest
 
 from common.reporting.recorded_run import find_runs
 from common.reporting.run_state import describe, duration, state_of, tally
+from common.run.folder_lock import FolderLock
 from tests.facts import says
 from tests.ranks import ROOT
 from tests.recorded import write_run
+
+FORK = multiprocessing.get_context("fork")
 
 
 def append(folder, **event) -> None:
@@ -77,6 +83,33 @@ def test_silence_is_judged_by_how_long_a_step_takes(tmp_path, own, after, code):
     folder = write_run(tmp_path / "PartOne", own=own, ended=False, epochs=3)
     text, said = state(folder, after)
     assert said == code and says(text, "silent") == (code == 75)
+
+
+def hold(folder, ready) -> None:
+    FolderLock(folder, 0, "").take()
+    ready.set()
+    signal.pause()
+
+
+def test_a_killed_run_of_this_machine_is_known_at_once(tmp_path, monkeypatch):
+    folder = write_run(tmp_path / "PartOne", ended=False, epochs=3)
+    ready = FORK.Event()
+    process = FORK.Process(target=hold, args=(folder, ready), daemon=True)
+    process.start()
+    assert ready.wait(30) and state(folder)[1] == 0
+    lock = folder / ".lock_rank0"
+    noted, here = lock.read_text().split()
+    lock.write_text(f"{2**22 + 1} {here}")  # as in a container, which counts its own processes
+    assert state(folder)[1] == 0 and "running" in state(folder)[0]
+    lock.write_text(f"{noted} {here}")
+    process.kill()
+    process.join()
+    assert state(folder)[1] == 75 and ": killed" in state(folder)[0]
+    assert state_of(*find_runs([folder]), time.time()).condition == "killed"
+    lock.write_text(f"{os.getpid()} {here}")  # it is about to say why it ends
+    assert state(folder)[1] == 0
+    lock.write_text(f"{noted} elsewhere")
+    assert state(folder)[1] == 0
 
 
 def test_the_command(tmp_path):

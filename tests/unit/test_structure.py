@@ -1,7 +1,8 @@
 """The house rules: rooms in one direction, one loop, one seam, mains that differ by the lesson.
 
 Mutations: `from common.run.run_log import read_events` in common/reporting/recorded_run.py turns
-the order and the log readers red; a `loss.backward()` in PartTwo turns "one training loop" red.
+the order and the log readers red; a `loss.backward()` in PartTwo turns "one training loop" red; a
+`run.tracer = run.tracer` in common/run/opening.py turns "given all it needs" red.
 """
 
 import ast
@@ -91,6 +92,15 @@ def test_every_room_has_its_place_in_the_order():
     rooms = {path.name for path in (ROOT / "common").iterdir()
              if path.is_dir() and not path.name.startswith(("_", "."))}
     assert rooms == set(ROOMS[:ROOMS.index("")])
+
+
+def test_a_run_is_given_all_it_needs_when_it_is_made():
+    targets = [(name_of(path), target) for path in SOURCES
+               for node in ast.walk(ast.parse(path.read_text()))
+               for target in getattr(node, "targets", [getattr(node, "target", None)])]
+    assert not [(name, target.attr) for name, target in targets
+                if isinstance(target, ast.Attribute)
+                and isinstance(target.value, ast.Name) and target.value.id == "run"]
 
 
 @pytest.mark.parametrize("room", ROOMS[:ROOMS.index("")])

@@ -2,7 +2,8 @@
 
 Mutations that turn this red: the fastest rank's step for the slowest's; count loopback; take
 headers for payload; go on with a grid made in another way; skip a cell of another rate; leave out
-what the training loop asks of a run (`metric`) in the worker's stand-in for one.
+what the training loop asks of a run (`metric`) in a Turn; loading data no part of forward; a turn
+of the first rank alone in `measure`.
 """
 
 import json
@@ -17,11 +18,11 @@ from benchmarks.sync_tables import bound, bytes_table, cell_table, largest_gap
 from common.cluster.node import Node
 from common.core.failures import DataError, UsageError
 from common.options.command_line import parse_command_line
-from studies.choosing import worker
 from studies.choosing.counters import Counters, read_counters
+from studies.choosing.measuring import Contestant, measure, measured_cell
+from studies.choosing.worker import random_images
 from studies.prediction.grid import (
     COMPUTE_ONLY,
-    cell,
     exposed,
     load_grid,
     open_grid,
@@ -38,30 +39,36 @@ DEVICES = """Inter-|   Receive                                                | 
 """
 
 
-def step(seconds: float, **more) -> dict:
-    return {"forward": 0.25 * seconds, "backward": 0.5 * seconds, "sync": 0.0, "update": 0.1,
-            "step": seconds, "user": seconds, "system": 0.5, **more}
+class Unmeasured:
+    """A contestant that is not needed to measure."""
+
+    gradient_bytes = [4, 8]
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
 
-def rank(seconds: float, sent: int) -> dict:
-    moved = {"counted": sent, "wire": 1.1 * sent, "payload_sent": sent, "payload_received": sent}
-    return {"gradient_bytes": [4, 8], "rounds": {
-        COMPUTE_ONLY: [{"steps": [step(seconds, ready=[0.5, 0.1])], **moved},
-                       {"steps": [step(seconds + 1, ready=[0.7, 0.3])], **moved}],
-        "all-reduce": [{"steps": [step(2 * seconds)], **moved},
-                       {"steps": [step(2 * seconds)], **moved}]}}
+def turn(seconds: float, sent: int, ready=()) -> dict:
+    return {"step": seconds, "ready": list(ready), "processor": 1.5 * seconds,
+            "phases": {"data": 0.05 * seconds, "forward": 0.2 * seconds, "sync": 0.0,
+                       "backward": 0.5 * seconds, "update": 0.1},
+            "bytes": {"counted": sent, "wire": 1.1 * sent, "payload_sent": sent,
+                      "payload_received": sent}}
 
 
 def test_a_step_is_as_long_as_its_slowest_rank_takes():
-    found = cell(2, "1gbit", [rank(1.0, 100), rank(3.0, 300)])
+    found = measured_cell(2, [Unmeasured(COMPUTE_ONLY), Unmeasured("all-reduce")], [
+        [[turn(1.0, 0, (0.5, 0.1)), turn(3.0, 0, (0.5, 0.1))],
+         [turn(2.0, 0, (0.7, 0.3)), turn(4.0, 0, (0.7, 0.3))]],
+        [[turn(2.0, 100), turn(6.0, 300)]] * 2])
     assert found["variants"][COMPUTE_ONLY]["steps"] == [3.0, 4.0]
     assert exposed(found, "all-reduce") == 6.0 - 3.5
-    assert found["ready"] == [0.6, 0.2] and found["gradient_bytes"] == [4, 8]
+    assert found["ready"] == pytest.approx([0.6, 0.2]) and found["gradient_bytes"] == [4, 8]
     row = found["variants"]["all-reduce"]
-    assert row["processor"] == 4.5
-    assert row["phases"]["backward"] == 2.0
+    assert row["processor"] == 6.0
+    assert row["phases"] == {"forward": 1.0, "backward": 2.0, "sync": 0.0, "update": 0.1}
     assert [each["counted"] for each in row["bytes"]] == [100, 300]
-    assert "| all-reduce | 6.000 | 6.000 to 6.000 | 2.500 |" in cell_table(found)
+    assert "| all-reduce | 6.000 | 6.000 to 6.000 | 2.500 |" in cell_table(found | {"rate": "none"})
 
 
 def test_the_kernels_counters_without_loopback_and_headers(tmp_path):
@@ -141,12 +148,18 @@ def test_a_second_call_measures_what_is_missing(tmp_path, monkeypatch, capsys):
                for line in capsys.readouterr().out.splitlines()) == 2
 
 
-def test_a_turn_is_trained_by_the_loop_that_trains_everything(monkeypatch):
-    monkeypatch.setattr(worker, "GLOBAL_BATCH", 4)
-    settings, world = parse_command_line("PartTwo", ["--num-nodes", "1"])
-    contestant = worker.Contestant(COMPUTE_ONLY, Node(world, torch.device("cpu"), 1), settings)
+def test_turns_are_trained_by_the_loop_that_trains_everything():
+    settings, world = parse_command_line("PartTwo", ["--num-nodes", "1", "--batch-size", "4"])
+    node = Node(world, torch.device("cpu"), 1)
+    contestant = Contestant(COMPUTE_ONLY, settings, random_images(4), node)
     before = next(contestant._model.parameters()).detach().clone()
-    taken = contestant.turn(2)
+    rounds, absent = measure([contestant, None], [2, 1], 3, node)
     assert (next(contestant._model.parameters()) != before).any()
-    assert set(taken) >= {"data", "forward", "backward", "sync", "update", "step"}
-    assert len(taken["ready"]) == len(contestant.gradient_bytes)
+    assert absent == [[], [], []] and [len(turns) for turns in rounds] == [1, 1, 1]
+    found = measured_cell(1, [contestant], [rounds])
+    alone = found["variants"][COMPUTE_ONLY]
+    assert len(alone["steps"]) == 3 and alone["processor"] > 0
+    assert alone["phases"]["backward"] > alone["phases"]["sync"]
+    assert len(found["ready"]) == len(found["gradient_bytes"]) == len(contestant._trained)
+    assert min(found["ready"]) > 0
+    assert alone["bytes"][0]["counted"] == 0
