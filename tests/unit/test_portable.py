@@ -6,8 +6,10 @@ sum over a whole tensor, sigmoid or log_softmax left to torch; blocks of positio
 times two; `note_what_is_left` without fork_rng, or without the buffers' return.
 """
 
+import ctypes
 import json
 import os
+import random
 import subprocess
 import sys
 from functools import cache
@@ -18,6 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from common.arithmetic import portable, products
+from common.arithmetic.compiled import compiled
 from common.core.provenance import ROOT, processor_flags
 from tests.portable_cases import IMAGES, MODELS, attention, convolutions
 
@@ -85,6 +88,87 @@ def test_values_and_gradients_are_torchs_in_float64(kernel):
         if one is not None:
             assert one.dtype == torch.float32
             assert (one - other).norm() <= 3e-6 * other.norm()
+
+
+# A convolution's definition: a sum over the window's rows, columns and channels; the weight's
+# gradient, over samples and positions; the maps', over outputs, then the kernel's positions.
+REFERENCE = """
+struct Sizes { long n, c, h, w, k, kh, kw, step, edge, apart, oh, ow; };
+extern "C" void reference(const float* maps, const float* weight, const float* bias,
+                          const float* gradient, float* out, float* of_maps, float* of_weight,
+                          Sizes s) {
+    auto at = [&](long n, long y, long x, long c) -> long {  // -1 in the border of zeros
+        y -= s.edge; x -= s.edge;
+        return y < 0 || y >= s.h || x < 0 || x >= s.w ? -1 : ((n * s.c + c) * s.h + y) * s.w + x;
+    };
+    auto tap = [&](long k, long y, long x, long c) {
+        return ((k * s.c + c) * s.kh + y) * s.kw + x;
+    };
+    for (long n = 0; n < s.n; ++n)
+        for (long y = 0; y < s.oh; ++y)
+            for (long x = 0; x < s.ow; ++x)
+                for (long k = 0; k < s.k; ++k) {
+                    const long to = ((n * s.k + k) * s.oh + y) * s.ow + x;
+                    float sum = 0;
+                    for (long i = 0; i < s.kh; ++i)
+                        for (long j = 0; j < s.kw; ++j)
+                            for (long c = 0; c < s.c; ++c) {
+                                const long from = at(n, y * s.step + i * s.apart,
+                                                     x * s.step + j * s.apart, c);
+                                const float value = from < 0 ? 0.0f : maps[from];
+                                sum = __builtin_fmaf(value, weight[tap(k, i, j, c)], sum);
+                                float& slope = of_weight[tap(k, i, j, c)];
+                                slope = __builtin_fmaf(gradient[to], value, slope);
+                            }
+                    out[to] = sum + bias[k];
+                }
+    for (long i = 0; i < s.kh; ++i)
+        for (long j = 0; j < s.kw; ++j)
+            for (long n = 0; n < s.n; ++n)
+                for (long y = 0; y < s.oh; ++y)
+                    for (long x = 0; x < s.ow; ++x)
+                        for (long c = 0; c < s.c; ++c) {
+                            const long to = at(n, y * s.step + i * s.apart,
+                                               x * s.step + j * s.apart, c);
+                            float sum = 0;
+                            for (long k = 0; k < s.k; ++k) {
+                                const long from = ((n * s.k + k) * s.oh + y) * s.ow + x;
+                                sum = __builtin_fmaf(gradient[from], weight[tap(k, i, j, c)], sum);
+                            }
+                            if (to >= 0) of_maps[to] += sum;
+                        }
+}
+"""
+
+
+class Sizes(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_long) for name in "n c h w k kh kw step edge apart oh ow".split()]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_convolutions_are_their_definition_to_the_bit(seed):
+    chance = random.Random(seed)
+    n, c, k, h, w = (chance.randint(1, most) for most in (5, 7, 40, 11, 11))
+    kh, kw, step, edge, apart = (chance.randint(1, most) for most in (3, 3, 2, 2, 2))
+    oh, ow = ((side + 2 * edge - apart * (kernel - 1) - 1) // step + 1
+              for side, kernel in ((h, kh), (w, kw)))
+    if oh < 1 or ow < 1:
+        h, w, oh, ow = h + 8, w + 8, oh + 8 // step, ow + 8 // step
+    generator = torch.Generator().manual_seed(seed)
+    maps, weight, bias, gradient = (
+        torch.randn(shape, generator=generator)
+        for shape in ((n, c, h, w), (k, c, kh, kw), (k,), (n, k, oh, ow)))
+    wanted = [torch.zeros_like(each) for each in (gradient, maps, weight)]
+    compiled(REFERENCE).library.reference(
+        *(ctypes.c_void_p(each.data_ptr()) for each in (maps, weight, bias, gradient, *wanted)),
+        Sizes(n, c, h, w, k, kh, kw, step, edge, apart, oh, ow))
+    if seed % 2:
+        maps = maps.contiguous(memory_format=torch.channels_last)
+    maps.requires_grad_()
+    weight.requires_grad_()
+    made = functional.conv2d(maps, weight, bias, step, edge, apart)
+    found = [made, *torch.autograd.grad(made, (maps, weight), gradient)]
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
 def test_bfloat16_is_multiplied_as_float32_and_rounded_once():
