@@ -25,7 +25,7 @@ def main() -> None:
     from common.cluster.process_group import process_group
     from common.evaluation import evaluate
     from common.report import compare_runs, finish_run
-    from common.run.kept_convolutions import prepare_runs
+    from common.run.kept_arithmetic import prepare_runs
     from common.run.opening import open_run
     from common.setup import create_loader, create_training, load_datasets
     from common.training import train

@@ -44,7 +44,7 @@ MEMORY = {"cpu": "Peak memory counts the main process's resident set and the pri
                  "workers.",
           "cuda": "Peak memory is what tensors held on the GPU."}
 ROWS = (COURSE, *(f"{name}-{precision}" for name in ("lightning", "lightning_compiled", "project")
-                  for precision in ("float32", "bf16")))
+                  for precision in ("float32", "bf16")), "project_native-float32")
 
 
 def installed(rows: list[str]) -> list[str]:
@@ -115,7 +115,7 @@ def over_best_peer(rounds: list[dict[str, dict]], batch_size: int) -> dict[str, 
     ratios = {}
     for precision in ("float32", "bf16"):
         speeds = {row: [images_per_second(turns[row], batch_size) for turns in rounds]
-                  for row in rounds[0] if row.endswith(precision)}
+                  for row in rounds[0] if row.endswith(precision) and "native" not in row}
         ours = speeds.pop(f"project-{precision}", None)
         if ours and speeds:
             best = max(speeds, key=lambda row: median(speeds[row]))

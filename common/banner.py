@@ -5,6 +5,7 @@ from collections import Counter
 
 from common.arithmetic import kernels
 from common.arithmetic.choice import AUTO, LIBRARY, POOLED_LAST, rule_in_words
+from common.arithmetic.products import arithmetic, is_portable
 from common.cluster.all_reduce_speed import measure_all_reduce, speed_table
 from common.cluster.devices import count_gpus
 from common.cluster.node import Node
@@ -49,11 +50,19 @@ def _numbers(settings: Settings, node: Node) -> list[str]:
     shards = [shard_bounds(size, rank, ranks) for rank in range(ranks)]
     each = " + ".join(str(shard.stop - shard.start) for shard in shards)
     return [f"  device {node.device}, {node.threads} thread{'s' * (node.threads > 1)} a rank, "
-            f"{settings.precision}, batch norm {settings.batch_norm}, loader {settings.loader}",
+            f"{settings.precision}{_arithmetic(settings, node)}, batch norm {settings.batch_norm}, "
+            f"loader {settings.loader}",
             f"  global batch {size} = {each}, {settings.epochs} epoch"
             f"{'s' * (settings.epochs > 1)}, learning rate "
             f"{settings.learning_rate}, momentum {settings.momentum}, weight decay "
             f"{settings.weight_decay}, seed {settings.seed}"]
+
+
+def _arithmetic(settings: Settings, node: Node) -> str:
+    if node.device.type != "cpu":
+        return ""
+    refused = settings.is_portable and not is_portable()
+    return f" in {arithmetic()} arithmetic" + refused * " (another processor, another digest)"
 
 
 def _shared_gpus(node: Node) -> list[str]:
@@ -118,7 +127,7 @@ def _virtual_nodes(settings: Settings, node: Node) -> list[str]:
     if any("all-reduce" in choice.name or choice.name == "ddp" for choice in settings.sync):
         lines.append("all-reduces are carried out as reduce-scatter and all-gather, because a ring "
                      "adds in an order that depends on the number of ranks")
-    for other in node.ranks[1:]:
+    for other in node.ranks[1:] if not is_portable() else ():
         if other.instructions != node.ranks[0].instructions:
             lines.append(f"warning: {other} computes with {other.instructions} and {node.ranks[0]} "
                          f"with {node.ranks[0].instructions}: they may round differently, and then "

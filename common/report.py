@@ -16,6 +16,7 @@ import numpy as np
 from torch import nn
 
 from common.arithmetic.choice import algorithms
+from common.arithmetic.products import PORTABLE, arithmetic
 from common.core.events import read_events
 from common.core.failures import writing
 from common.core.metrics import Metric
@@ -25,6 +26,7 @@ from common.core.visible import visible
 from common.evaluation import Evaluation
 from common.model.batch_norm import has_batch_norm
 from common.model.replica import digest_of
+from common.run import known_digests
 from common.run.run import Run
 from common.settings.causes import Learned, sentences, told_apart
 
@@ -111,6 +113,8 @@ def finish_run(run: Run, result: Evaluation) -> None:
         run.log.note("Test Accuracy with mirror images (--tta): "
                      f"{result.mirrored_accuracy:.3f}")
     run.log.note(f"Weights: {weights} ({_who_gives_the_same(run)})")
+    if known := known_digests.remark(run, weights):
+        run.log.note(known)
 
 
 def _write(path: Path, text: str) -> None:
@@ -120,12 +124,13 @@ def _write(path: Path, text: str) -> None:
 
 def _who_gives_the_same(run: Run) -> str:
     nodes, threads = run.settings.virtual_nodes, run.node.threads
-    of_threads = f"{threads} thread{'s' * (threads > 1)} a rank"
+    everywhere = arithmetic() == PORTABLE
+    of_threads = "" if everywhere else f" with {threads} thread{'s' * (threads > 1)} a rank"
+    processor = "on every x86-64 processor with AVX2" if everywhere else "on such a processor"
     if nodes:
-        return (f"with {nodes} virtual node{'s' * (nodes > 1)} and {of_threads} every part, "
-                "strategy and number of ranks gives the same")
-    return (f"the same command with {of_threads} gives the same; another number may round "
-            "differently")
+        return (f"with {nodes} virtual node{'s' * (nodes > 1)} every part, strategy and number of "
+                f"ranks{of_threads} gives the same {processor}")
+    return f"the same command{of_threads} gives the same {processor}"
 
 
 def confusion_matrix(result: Evaluation) -> np.ndarray:

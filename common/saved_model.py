@@ -26,6 +26,7 @@ from common.model.export import export
 from common.options.command_line import complete
 from common.options.workloads import create_augment, find_workload, workload_of
 from common.run import checkpoint_file, checkpoint_folder, checkpoint_plain
+from common.run.kept_arithmetic import arithmetic_of, use_arithmetic
 from common.settings.learning import DATA, LEARN
 from common.settings.settings import Settings
 from common.settings.user_code import Place
@@ -121,7 +122,9 @@ def load_saved_model(path: Path, flags: Mapping[str, Any], node: Node) -> SavedM
     settings = complete(flags, saved=saved)
     form = contents.get("samples") or form_of(load_test_set(settings, node))
     _require_form(form, path)
-    model = create_model(settings, blank_dataset(form), node, _convolutions_in(contents))
+    use_arithmetic(settings, node, arithmetic_of(contents.get("ran_on")))
+    model = create_model(settings, blank_dataset(form), node,
+                         _convolutions_in(contents) or settings.convolutions)
     checkpoint_file.restore(contents, path, model)
     trained_on = contents.get("data")
     return SavedModel(path, settings, node, model, form,

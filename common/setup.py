@@ -10,6 +10,8 @@ from torch.optim import Optimizer
 
 from common.arithmetic.choice import LIBRARY, POOLED_LAST, use_fast_convolutions
 from common.arithmetic.pooling import pool_last
+from common.arithmetic.portable import note_what_is_left
+from common.arithmetic.products import is_portable
 from common.cluster.node import Node
 from common.core.console import console
 from common.core.failures import DataError, UsageError
@@ -26,6 +28,7 @@ from common.model.model_split import second_device, split_in_two
 from common.model.replica import digest_of
 from common.options.command_line import complete
 from common.options.workloads import create_augment, workload_of
+from common.run.kept_arithmetic import use_arithmetic
 from common.run.tracing import window
 from common.settings.settings import Settings
 from common.step.optimizers import create_criterion, create_optimizer
@@ -153,9 +156,11 @@ def create_model(settings: Settings, dataset: Dataset, node: Node,
     """The model, on the node's device. Every rank must call: initial weights must agree.
 
     The weights depend on the seed alone, so each call gives the same ones. `convolutions` are those
-    that prepare_runs found; the settings' otherwise.
+    that prepare_runs found, which has chosen the arithmetic too; the settings' otherwise.
     """
     node.progress.phase = "building the model"
+    if not convolutions:
+        use_arithmetic(settings, node)
     torch.manual_seed(settings.seed)
     model = workload_of(settings).build(dataset.class_names)
     if settings.init == "whitened":
@@ -171,6 +176,9 @@ def create_model(settings: Settings, dataset: Dataset, node: Node,
     if example.ndim == 4:
         use_fast_convolutions(model, example.shape[1:], settings.batch_size,
                               Precision(settings.precision), convolutions or settings.convolutions)
+    if is_portable() and (left := note_what_is_left(model, example[[0, 0]])):
+        console(node.world)(f"  portable arithmetic, but for torch's {left}: another processor or "
+                            "number of threads may change the digest")
     if settings.parallel == "model-split":
         split_in_two(model, node.device, second_device(node.device, node.ranks_here))
     return model

@@ -6,9 +6,9 @@
 
 All nodes begin with the same weights, each computes the gradients of its own part of every batch,
 and all take the same step with their mean. The weights at the end have the digest of PartOne,
-PartTwo and PartThree with the same settings and `--convolutions library`. Those add what clusters
-do to this idea: nodes that die, start late, run other code or hold other data; checkpoints, logs
-and reports; arithmetic that is several times as fast; the same bits on any number of nodes.
+PartTwo and PartThree with the same settings, `--arithmetic native` and `--convolutions library`.
+Those add what clusters do to this idea: nodes that die, start late, run other code or hold other
+data; checkpoints, logs, reports; fast arithmetic with the same bits on any number of processors.
 """
 
 import argparse

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from common.arithmetic import portable, products
 from common.options.workloads import WORKLOADS
 from tests.runs import STEPS, Case, End, end_of, launch
 
@@ -40,6 +41,14 @@ def the_same_workloads() -> Iterator[None]:
     yield
     WORKLOADS.clear()
     WORKLOADS.update(before)
+
+
+@pytest.fixture(autouse=True)
+def the_same_arithmetic() -> Iterator[None]:
+    """Ends each test in native arithmetic: a run in this process may have chosen another."""
+    yield
+    if products.arithmetic() != products.NATIVE:
+        portable.use(products.NATIVE)
 
 
 @pytest.fixture(scope="module", autouse=True)

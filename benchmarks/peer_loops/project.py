@@ -29,9 +29,9 @@ class TickingLoader:
             self._clock.tick()
 
 
-def run_project(job: Job, clock: StepClock) -> str:
+def run_project(job: Job, clock: StepClock, *more: str) -> str:
     """Trains as PartOne/main.py does, without its evaluation; says with which flags."""
-    flags = ["--precision", job.precision, "--device", job.device]
+    flags = ["--precision", job.precision, "--device", job.device, *more]
     with tempfile.TemporaryDirectory() as folder:
         settings, _ = parse_command_line("PartOne", [
             *flags, "--workload", job.workload, "--data-dir", str(job.data_dir), "--batch-size",
@@ -47,3 +47,8 @@ def run_project(job: Job, clock: StepClock) -> str:
                 train(model, criterion, optimizer, TickingLoader(loader, clock), seam, run)
     return (f"PartOne {' '.join(flags)}; {multiplications(model):.0%} of the multiplications, "
             f"products {products(model, Precision(job.precision))}")
+
+
+def run_project_native(job: Job, clock: StepClock) -> str:
+    """The same in native arithmetic, where portable is the default."""
+    return run_project(job, clock, "--arithmetic", "native")

@@ -30,7 +30,7 @@ CEILING = "ceiling"
 
 def contestant(name: str) -> Callable[[Job, StepClock], str]:
     """The loop of a row of that name; imports only what it needs."""
-    modules = {"project": "project", "course": "textbook"}
+    modules = {"project": "project", "project_native": "project", "course": "textbook"}
     module = import_module(f"benchmarks.peer_loops.{modules.get(name, 'libraries')}")
     return getattr(module, f"run_{name}")
 

@@ -1,8 +1,8 @@
 """Choice of the algorithm for each 3x3 convolution on a CPU, by a rule.
 
-The rule knows the layer's shape, the precision, the global batch and the processor's instruction
-sets, and nothing of its speed, its load or the number of ranks and threads: algorithms round
-differently, so the same command must choose the same ones on a busy day.
+The rule knows the layer's shape, the precision, the global batch and, with native arithmetic, the
+processor's instruction sets. It knows nothing of speed, load or the number of ranks and threads:
+algorithms round differently, so the same command must choose the same ones on a busy day.
 
     python3 -c "from common.arithmetic.choice import *; print(rule_in_words('float32', 256))"
 """
@@ -18,7 +18,7 @@ from common.arithmetic import kernels
 from common.arithmetic.bilinear import fits
 from common.arithmetic.convolution import compute_by, is_plain_3x3
 from common.arithmetic.fused_layers import FUSED, fusable, fuse
-from common.arithmetic.products import way_of
+from common.arithmetic.products import is_portable, way_of
 from common.core.collectives import broadcast_bytes
 from common.core.precision import Precision
 from common.core.provenance import instruction_sets
@@ -64,12 +64,13 @@ class Shape(NamedTuple):
 def by_rule(shape: Shape) -> str:
     """The algorithm for `shape` on this processor; docs/one_node.md has the times behind it.
 
-    With the library stay what no time was measured for (processors without AVX2, maps larger than
-    16x16; images of other sizes than 32x32, or without AVX-512), and all in fp16 and where nothing
-    can be compiled. Where AMX multiplies tiles of bf16 the rule takes what rounds little:
-    winograd-4 cost perhaps a quarter of a point of accuracy there.
+    With the library stays what no time was measured for: maps larger than 16x16, images of other
+    sizes than 32x32, all in fp16 and where nothing can be compiled; and, in native arithmetic,
+    processors without AVX2, and images without AVX-512. Portable arithmetic does not look at the
+    processor. Where AMX multiplies tiles of bf16 the rule takes what rounds little: winograd-4 cost
+    perhaps a quarter of a point of accuracy there.
     """
-    sets = instruction_sets()
+    sets = _processor()
     if "AVX" not in sets or kernels.why_not() or not shape.candidates():
         return LIBRARY
     if shape.inputs < FEWEST_CHANNELS:
@@ -91,7 +92,12 @@ def rule_in_words(precision: str, samples: int) -> str:
     if by_rule(Shape(1, FEWEST_CHANNELS, IMAGES, samples, precision)) == FUSED:
         chosen_here.append("fused on images")
     return ", ".join([*chosen_here, "torch's elsewhere" if chosen_here else "torch's"]) + \
-        f" (rule for {instruction_sets()})"
+        (" (portable)" if is_portable() else f" (rule for {instruction_sets()})")
+
+
+def _processor() -> str:
+    """The instruction sets that the rule goes by."""
+    return "AVX512" if is_portable() else instruction_sets()
 
 
 def use_fast_convolutions(model: nn.Module, image_shape: tuple[int, ...], samples: int,

@@ -24,11 +24,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from common.core.provenance import lines_of
+from common.core.provenance import instruction_sets, lines_of, processor_flags
 
 # No contraction: a*b + c is rounded twice, as torch's own a*b and then + c are.
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fopenmp",
-         "-shared", "-fPIC")
+FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp", "-shared",
+         "-fPIC")
+ANY = "-march=x86-64-v3"  # with AVX2 and FMA
 COMPILE_SECONDS = 300.0
 
 
@@ -41,18 +42,46 @@ class Compiled(NamedTuple):
 
 @cache
 def compiled(source: str) -> Compiled:
-    """`source`, compiled with OpenMP for this very processor, once a process."""
+    """`source`, compiled with OpenMP for this very processor, once a process.
+
+    Without a compiler it is what `made_for_any` has made elsewhere, and somebody has put here.
+    """
     compiler = shutil.which(os.environ.get("CXX", "c++"))
-    if compiler is None:
-        return Compiled(None, "there is no C++ compiler")
     try:
-        name = _digest(source, _version(compiler), *FLAGS, *_processor())
-        return Compiled(ctypes.CDLL(os.fspath(_library(source, name, compiler))))
+        if compiler is None:
+            path, digest = _for_any(source)
+            if _is_whole(path, digest) and "avx2" in processor_flags():
+                return Compiled(ctypes.CDLL(os.fspath(path)))
+            return Compiled(None, "there is no C++ compiler")
+        name = _digest(source, _version(compiler), *FLAGS, _march(), *_processor())
+        return Compiled(ctypes.CDLL(os.fspath(_library(source, name, compiler, _march()))))
     except subprocess.SubprocessError as error:
         lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         return Compiled(None, f"{compiler} failed: {lines[0] if lines else 'without a word'}")
     except OSError as error:
         return Compiled(None, f"what was compiled cannot be used: {error}")
+
+
+def made_for_any(source: str) -> tuple[Path, Path]:
+    """Compiles `source` for any x86-64 with AVX2: the two files that a machine without a compiler
+    needs in the same folder.
+
+    Raises OSError or SubprocessError where it cannot.
+    """
+    path, digest = _for_any(source)
+    _library(source, path.stem, os.environ.get("CXX", "c++"), ANY)
+    return path, digest
+
+
+def _for_any(source: str) -> tuple[Path, Path]:
+    folder, name = _folder(), _digest(source, *FLAGS, ANY)
+    return folder / f"{name}.so", folder / f"{name}.sha256"
+
+
+def _march() -> str:
+    """The flag for this processor, with vectors no wider than torch's: ATEN_CPU_CAPABILITY."""
+    is_limited = instruction_sets() == "AVX2" and "avx512f" in processor_flags()
+    return ANY if is_limited else "-march=native"
 
 
 def _digest(*parts: str) -> str:
@@ -73,7 +102,7 @@ def _processor() -> list[str]:
     return [next((line for line in lines if line.startswith(f"{word}\t")), "") for word in wanted]
 
 
-def _library(source: str, name: str, compiler: str) -> Path:
+def _library(source: str, name: str, compiler: str, march: str) -> Path:
     """The compiled file; one process of this user compiles it, and the others wait."""
     folder = _folder()
     path, digest = folder / f"{name}.so", folder / f"{name}.sha256"
@@ -81,7 +110,7 @@ def _library(source: str, name: str, compiler: str) -> Path:
         if not _is_whole(path, digest):
             print(f"compiling the fast convolutions, once on this machine ({folder})",
                   file=sys.stderr, flush=True)
-            _compile(source, path, compiler)
+            _compile(source, path, compiler, march)
             digest.write_text(hashlib.sha256(path.read_bytes()).hexdigest())
     return path
 
@@ -94,12 +123,12 @@ def _is_whole(path: Path, digest: Path) -> bool:
         return False
 
 
-def _compile(source: str, path: Path, compiler: str) -> None:
+def _compile(source: str, path: Path, compiler: str, march: str) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         code, made = Path(folder) / "source.cpp", Path(folder) / "made.so"
         code.write_text(source)
-        subprocess.run([compiler, *FLAGS, "-o", made, code], check=True, capture_output=True,
-                       text=True, timeout=COMPILE_SECONDS)
+        subprocess.run([compiler, *FLAGS, march, "-o", made, code], check=True,
+                       capture_output=True, text=True, timeout=COMPILE_SECONDS)
         os.replace(made, path)
 
 

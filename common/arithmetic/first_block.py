@@ -42,7 +42,7 @@ class _FirstBlock(torch.autograd.Function):
         taps = torch.cat([weight.permute(2, 3, 1, 0).reshape(-1, filters),
                           (torch.zeros_like(scale) if bias is None else bias)[None]])
         moments = _moments(images)
-        with_map = moments @ taps.double()
+        with_map = (moments[:, :, None] * taps).sum(1)  # in an order of torch's own, not of MKL's
         mean = with_map[-1] / count
         variance = ((with_map * taps).sum(0) / count - mean.square()).clamp(min=0)
         track(norm, count, mean.to(scale), (variance * count).to(scale))

@@ -4,7 +4,7 @@ Transforms and pooled batch norm have a form in torch of the same bits, in the m
 them. Products and what is computed as one round otherwise than torch: `products` and `algorithms`
 of choice.py, in each checkpoint, say what ran.
 
-    python3 -c "from common.arithmetic.kernels import why_not; print(why_not() or 'compiled')"
+    python3 -m common.arithmetic.kernels     # compiles them for machines without a compiler
 """
 
 import ctypes
@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from common.arithmetic.bilinear import ALGORITHMS
-from common.arithmetic.compiled import Compiled, compiled
+from common.arithmetic.compiled import Compiled, compiled, made_for_any
 
 LANES = 16  # channels that are handled at once
 FILES = ("vectors.h", "transforms.cpp", "batch_norm.cpp", "pooling.cpp", "first_block.cpp",
-         "products.cpp")
+         "products.cpp", "softmax.cpp")
 NAMES = {torch.float32: "float", torch.bfloat16: "BFloat16"}
 # What maps and their tiles may be.
 OF_MAPS = ("float, float", "BFloat16, BFloat16", "BFloat16, float")
@@ -85,3 +85,8 @@ def _matrix(name: str, matrix: Tensor) -> str:
                           for row in matrix.float().tolist())
     return (f"constexpr Matrix<{matrix.shape[0]}, {matrix.shape[1]}> {name}{{{{\n"
             f"    {rows}}}}};")
+
+
+if __name__ == "__main__":
+    print("copy these two into the same folder of the same user there:",
+          *made_for_any("\n".join(_source())), sep="\n")

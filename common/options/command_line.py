@@ -91,7 +91,7 @@ def complete(flags: Mapping[str, Any], part: str = "",
     recipe = find_row("recipe", chosen.get("recipe", Settings.recipe))
     fixed = {"sync": (SyncChoice(SEAMS[part]),)} if part in SEAMS else {}
     settings = Settings(**{**fixed, **_parsed(workload), **recipe, **chosen})
-    if settings.virtual_nodes:  # another number of threads adds in another order
+    if settings.virtual_nodes and not settings.is_portable:  # other threads add in another order
         settings = replace(settings, threads=settings.threads or 1)
     return replace(settings, data_dir=settings.data_dir.expanduser(),
                    output_dir=settings.output_dir.expanduser())

@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from common.arithmetic.products import NATIVE, PORTABLE
 from common.cluster.ending import resume_command
 from common.cluster.node import Node
 from common.core.collectives import broadcast_bytes, gather_bytes
@@ -243,9 +244,9 @@ def _change_of_data(before: dict[str, Any], now: dict[str, Any]) -> str:
 
 
 def _ran_on(contents: dict[str, Any]) -> dict[str, Any]:
-    """The conditions of the run that wrote a checkpoint; of an older version, all pooled first."""
+    """The conditions of the run that wrote a checkpoint; an older one pooled first, natively."""
     ran_on = contents.get("ran_on", {})
-    return {"pooling": "first", **ran_on} if ran_on else {}
+    return {"pooling": "first", "arithmetic": NATIVE, **ran_on} if ran_on else {}
 
 
 def _restore_ranks(saved: list[list[Tensor]], state: list[Tensor], node: Node) -> list[str]:
@@ -260,6 +261,8 @@ def _restore_ranks(saved: list[list[Tensor]], state: list[Tensor], node: Node) -
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any], but: Sequence[str] = ()) -> list[str]:
+    if before.get("arithmetic") == now.get("arithmetic") == PORTABLE:  # these change no bit
+        but = (*but, "threads", "instructions", "products")
     return [f"{name} was {before.get(name)} and is {now.get(name)}"
             for name in differences(before, now) if name not in but]
 

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from common.arithmetic.choice import algorithms, products
 from common.arithmetic.pooling import pooling
+from common.arithmetic.products import arithmetic
 from common.cluster.node import Node
 from common.core.collectives import gather_rows
 from common.core.metrics import Totals
@@ -195,6 +196,7 @@ def ran_on(name: str, node: Node, settings: Settings, model: nn.Module) -> dict[
     code = [code_digest(), *(f"{name}:{digest}" for name, digest in loaded().items())]
     return {**ranks, "code": " ".join(code), "threads": node.threads,
             "device": node.device.type, "instructions": instruction_sets(),
+            "arithmetic": arithmetic(),
             "convolutions": algorithms(model),
             "products": products(model, Precision(settings.precision)),
             "pooling": pooling(model), **versions()}

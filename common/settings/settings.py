@@ -25,6 +25,11 @@ SEAM = "gradient synchronisation"
 GROUPS = (DATA, LEARN, SEAM, JOIN, NODE, RUN)
 
 
+def is_portable(arithmetic: str, precision: str) -> bool:
+    """Returns True if these settings ask for portable arithmetic."""
+    return arithmetic == "portable" or (arithmetic == "auto" and precision == "float32")
+
+
 @dataclass(frozen=True)
 class Launch(Rows):
     """How this process joins the others: known before there is a run."""
@@ -55,8 +60,13 @@ class Settings(LearningSettings):
         choices=("auto", "cpu", "cuda"), per_node=True, common=True)
     threads: int | None = setting(
         None, "intra-op threads (default: cores / ranks here)", NODE,
-        details="; with --virtual-nodes, 1", parse=types.threads,
-        per_node=True, learned=lambda plain: plain["virtual_nodes"] is not None, common=True)
+        details="; with --virtual-nodes and native arithmetic, 1", parse=types.threads,
+        per_node=True, learned=lambda plain: plain["virtual_nodes"] is not None and not is_portable(
+            plain["arithmetic"], plain["precision"]), common=True)
+    arithmetic: str = setting(
+        "auto", "arithmetic on a CPU: portable (default for float32) gives the same bits on every "
+        "processor, native (default otherwise) is PyTorch's own", NODE,
+        choices=("auto", "portable", "native"), banner="{} arithmetic")
     convolutions: str = setting(
         "auto", "algorithms of 3x3 convolutions on a CPU: auto chooses by a rule (default), "
         "library leaves these, batch norm and pooling to PyTorch", NODE,
@@ -127,6 +137,11 @@ class Settings(LearningSettings):
     bucket_mb: float = setting(
         1.0, "bucket size of all-reduces that overlap with backward, in MB (default: 1)", SEAM,
         parse=types.positive, metavar="MB", parts=CLUSTER, banner="buckets of {:g} MB")
+
+    @property
+    def is_portable(self) -> bool:
+        """True if portable arithmetic is asked for; a GPU, or no compiler, overrules it."""
+        return is_portable(self.arithmetic, self.precision)
 
     @property
     def collective_timeout(self) -> float:

@@ -39,7 +39,8 @@ class Schedule:
         if step < warmup:
             return self.peak * (step + 1) / warmup
         if choice.name == "step":
-            return self.peak * choice.factor ** (step // self.iterations // choice.epochs)
+            falls = step // self.iterations // choice.epochs
+            return self.peak * math.prod([choice.factor] * falls)
         if choice.name == "cosine":
             return _between(self.peak, 0.0, (step - warmup) / max(1, self._total - warmup))
         if choice.name == "linear":
@@ -72,7 +73,17 @@ class Schedule:
 
 def _between(start: float, end: float, progress: float) -> float:
     """From `start` to `end` along half a cosine; stays at `end` once `progress` is past 1."""
-    return end + (start - end) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
+    return end + (start - end) * (1 + _cosine(min(1.0, progress))) / 2
+
+
+def _cosine(half_turns: float) -> float:
+    """cos(pi * half_turns), from 0 to 1, by its series: C libraries' own differ in the last bit."""
+    if half_turns > 0.5:
+        return -_cosine(1 - half_turns)
+    square, value = (math.pi * half_turns) ** 2, 1.0
+    for each in range(22, 0, -2):
+        value = 1 - value * square / (each * (each - 1))
+    return value
 
 
 def create_schedule(settings: Settings, iterations: int) -> Schedule:

@@ -18,7 +18,7 @@ import pytest
 from common import start
 from common.cluster import rank_info
 from common.core import provenance
-from common.run import kept_convolutions
+from common.run import kept_arithmetic
 from tests.facts import says
 from tests.ranks import ROOT, cluster, error_lines, free_port, program, run_programs
 from tests.unit.test_addresses import needs_ipv6
@@ -289,7 +289,7 @@ def test_one_ranks_old_logs_end_all_ranks_before_data_is_loaded(tmp_path):
 def too_early() -> None:
     """The small workload, in a process that looked before the other run's first line."""
     plant()
-    start.refuse_other_runs = kept_convolutions.refuse_other_runs = lambda *_: None
+    start.refuse_other_runs = kept_arithmetic.refuse_other_runs = lambda *_: None
 
 
 def test_of_two_runs_started_together_one_is_refused_when_it_opens_its_folder(tmp_path):

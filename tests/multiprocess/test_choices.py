@@ -1,8 +1,9 @@
 """A resumed run keeps the choices that it made at its start.
 
 Mutations that turn this red: return the settings' own from prepare_runs; put
-what was found into the settings of the run; believe it for another model;
-let _convolutions_of_the_run_to_resume believe any type; peek without `except`.
+what was found into the settings of the run; believe it for another model; let _convolutions believe
+any type; peek without `except`; `before` left out of use_arithmetic; NATIVE for PORTABLE where
+nothing is said; another rank's reason disregarded.
 """
 
 from dataclasses import replace
@@ -16,18 +17,22 @@ from torch import nn
 from common.arithmetic import choice
 from common.arithmetic.choice import POOLED_LAST, algorithms, use_fast_convolutions
 from common.arithmetic.pooling import pooling as pooling_of
+from common.arithmetic.products import arithmetic
 from common.cluster.node import Node
 from common.core.events import read_events
+from common.core.failures import UsageError
 from common.core.precision import Precision
 from common.core.progress import Position
 from common.core.world import World
 from common.data.datasets import load_digits
 from common.model.vgg11 import VGG11
-from common.run import checkpoint_file
-from common.run.kept_convolutions import prepare_runs
+from common.run import checkpoint_file, kept_arithmetic
+from common.run.kept_arithmetic import prepare_runs
 from common.settings.resume import AUTO, Resume
 from common.settings.settings import Settings
 from common.setup import create_model
+from tests.facts import says
+from tests.ranks import run_ranks
 from tests.runs import FOLDERS, Case, end_of, launch, same_bits
 from tests.workload import plant
 
@@ -92,6 +97,43 @@ def test_a_run_begun_with_the_library_goes_on_pooling_last(pooling, kept, tmp_pa
     assert prepare_runs("PartOne", resumed, node()) == kept
     model = create_model(SETTINGS, load_digits("test"), node(), kept)
     assert pooling_of(model) == ("last" if kept == POOLED_LAST else "first")
+
+
+@pytest.mark.parametrize("ran_on, asked_for, kept", [
+    (None, "auto", "portable"), ({"arithmetic": "native"}, "auto", "native"),
+    ({"arithmetic": "portable, but for: elu"}, "auto", "portable"),
+    ({"convolutions": "library"}, "auto", "native"), ({"arithmetic": 3}, "auto", "native"),
+    ({"arithmetic": "native"}, "portable", "portable"), (None, "native", "native")])
+def test_a_run_keeps_its_arithmetic(ran_on, asked_for, kept, tmp_path):
+    if ran_on is not None:
+        save(tmp_path / "PartOne" / "checkpoints" / "Epoch_1.pt", ran_on)
+    prepare_runs("PartOne", replace(SETTINGS, output_dir=tmp_path, resume=AUTO,
+                                    arithmetic=asked_for), node())
+    assert arithmetic() == kept
+
+
+def test_other_precisions_are_native_unless_asked(tmp_path):
+    bf16 = replace(SETTINGS, output_dir=tmp_path, precision="bf16")
+    for asked_for, chosen in (("auto", "native"), ("portable", "portable")):
+        prepare_runs("PartOne", replace(bf16, arithmetic=asked_for), node())
+        assert arithmetic() == chosen
+
+
+def prepared_where_one_cannot_compile(asked_for: str, folder: Path) -> str:
+    reason = "there is no compiler" if torch.distributed.get_rank() == 1 else ""
+    kept_arithmetic.why_not = lambda: reason
+    try:
+        prepare_runs("PartTwo", replace(SETTINGS, output_dir=folder, arithmetic=asked_for),
+                     node(torch.distributed.get_rank(), 2))
+    except UsageError as error:
+        return str(error)
+    return arithmetic()
+
+
+def test_all_ranks_are_native_if_one_cannot_compile(tmp_path):
+    assert run_ranks(2, prepared_where_one_cannot_compile, "auto", tmp_path) == ["native"] * 2
+    refused = run_ranks(2, prepared_where_one_cannot_compile, "portable", tmp_path)
+    assert all(says(each, "--arithmetic", "native") for each in refused)
 
 
 def plant_choices(convolution: str, kill_at: int | None = None) -> None:

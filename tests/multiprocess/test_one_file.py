@@ -13,7 +13,8 @@ import pytest
 from tests.ranks import cluster, free_port, program, run_programs
 
 SETTINGS = ["--max-iterations", "2", "--threads", "1"]
-HOUSE = [*SETTINGS, "--workload", "digits-vgg11", "--convolutions", "library"]
+HOUSE = [*SETTINGS, "--workload", "digits-vgg11", "--convolutions", "library", "--arithmetic",
+         "native"]
 
 
 def of_one_file(folder, nodes: int, sync: str) -> set[str]:

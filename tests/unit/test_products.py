@@ -1,29 +1,79 @@
-"""Our matrix products against float64; and which processor gets which.
+"""Our matrix products against their definition; and which processor gets which.
 
 Mutations that turn this red: `adds` always false; the second row of pairs of the last odd one not
-zero; `inputs` for `depth`; `to_step` for `left.row_step`; `exchange<8>` left out; `transposed`
-always false; AMX, or the vendor, left out of `way_of`; torch's products, in a convolution, for any
-of ours; the filters of forward not transposed.
+zero; `inputs` for `depth`; `to_step` for `left.row_step`; an `exchange` left out; `transposed`
+always false; a panel's missing columns not zero; sums that start anew at each DEEP, then added up;
+AMX, or the vendor, left out of `way_of`; torch's products, in a convolution, for any of ours; the
+filters of forward not transposed.
 """
+
+import ctypes
 
 import pytest
 import torch
 
 from common.arithmetic import convolution as fast_convolution
 from common.arithmetic import products
+from common.arithmetic.compiled import compiled
 from common.arithmetic.convolution import FastConv2d
 from common.arithmetic.kernels import NAMES, has, run
 from common.arithmetic.products import Way, add_outer, times, way_of
 
 FLOAT, BF16 = torch.float32, torch.bfloat16
-needs_vectors = pytest.mark.skipif(not has("times_float"), reason="a processor with AVX-512")
+# The definition: to (m, n) = sums, or zero, and left (m, k) times right (k, n) more.
+REFERENCE = """
+extern "C" void reference(const float* left, const float* right, const float* sums, float* to,
+                          long m, long k, long n) {
+    for (long at = 0; at < m * n; ++at) {
+        float sum = sums ? sums[at] : 0.0f;
+        for (long each = 0; each < k; ++each)
+            sum = __builtin_fmaf(left[at / n * k + each], right[each * n + at % n], sum);
+        to[at] = sum;
+    }
+}
+"""
+
+
+def reference(left: torch.Tensor, right: torch.Tensor, sums: torch.Tensor | None = None,
+              ) -> torch.Tensor:
+    (m, k), n = left.shape, right.shape[1]
+    made = torch.empty(m, n)
+    function = compiled(REFERENCE).library.reference
+    function(*(ctypes.c_void_p(each if each is None else each.data_ptr())
+               for each in (left, right, sums, made)), *map(ctypes.c_long, (m, k, n)))
+    return made
+
+
+def bits(values: torch.Tensor) -> torch.Tensor:
+    """All bits, but for those of a NaN, whose digits are not defined."""
+    return values.masked_fill(values.isnan(), torch.nan).view(torch.int32)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_the_definition_to_the_bit(seed):
+    generator = torch.Generator().manual_seed(seed)
+    m, k, n = (int(2 ** (8 * each)) for each in torch.rand(3, generator=generator).tolist())
+    k = {0: 0, 1: 1100, 2: 512, 3: 513}.get(seed, k)
+    m = {4: 700, 5: 257}.get(seed, m)
+    left, right, sums = (torch.randn(shape, generator=generator)
+                         for shape in ((m, k), (k, n), (m, n)))
+    if seed % 3 == 0 and k:
+        for each in (left, right):
+            places = torch.randint(each.numel(), (5,), generator=generator)
+            each.view(-1)[places] = torch.tensor([torch.inf, torch.nan, 1e-40, -0.0, 3e38])
+    wanted, columns = bits(reference(left, right)), left.T.contiguous()[None]
+    for made in (times(left[None], right[None], ours=True),
+                 times(left[None], right.T.contiguous().mT[None], ours=True),
+                 add_outer(None, columns, right[None], ours=True)):
+        assert torch.equal(bits(made[0]), wanted)
+    assert torch.equal(bits(add_outer(sums.clone()[None], columns, right[None], ours=True)[0]),
+                       bits(reference(left, right, sums)))
 
 
 def random(seed: int, *shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-@needs_vectors
 @pytest.mark.parametrize("rows", [1, 2, 8, 9, 31, 64])
 @pytest.mark.parametrize(("inputs", "outputs"), [(160, 96), (32, 64), (32, 32)])
 @pytest.mark.parametrize("dtype", [FLOAT, BF16], ids=str)
@@ -46,7 +96,6 @@ def test_both_products_in_float64(rows, inputs, outputs, dtype):
                                rtol=many, atol=many * 8)
 
 
-@needs_vectors
 @pytest.mark.parametrize(("dtype", "error"), [(FLOAT, 1e-5), (BF16, 3e-2)], ids=str)
 def test_a_convolution_by_our_products(dtype, error, monkeypatch):
     if not has(f"times_{NAMES[dtype]}"):
@@ -79,7 +128,10 @@ def test_which_processor_gets_which(sets, flags, of_float, of_bf16, monkeypatch)
     monkeypatch.setattr(products, "processor_flags", lambda: flags)
     monkeypatch.setattr(products, "has", lambda name: True)
     assert way_of(FLOAT, 64, 96) == of_float and way_of(BF16, 64, 96) == of_bf16
-    assert way_of(FLOAT, 64, 48) == Way(FLOAT)
+    assert way_of(FLOAT, 64, 48) == Way(FLOAT)  # native products are of whole pairs of vectors
     assert way_of(torch.float64, 64, 96) == Way(torch.float64)
+    products.choose("portable")
+    assert way_of(FLOAT, 65, 3) == way_of(BF16, 64, 96) == Way(FLOAT, True)
+    products.choose("native")
     monkeypatch.setattr(products, "has", lambda name: False)
     assert way_of(FLOAT, 64, 96) == Way(FLOAT) and not way_of(BF16, 64, 96).ours

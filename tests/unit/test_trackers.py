@@ -31,7 +31,7 @@ from common.core.world import World
 from common.options.command_line import parse_command_line
 from common.reporting.recorded_run import find_runs
 from common.run import trackers
-from common.run.kept_convolutions import prepare_runs
+from common.run.kept_arithmetic import prepare_runs
 from common.run.run_log import RunLog
 from common.settings.settings import Settings
 from tests.cluster.box import wait_until

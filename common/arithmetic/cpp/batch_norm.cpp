@@ -75,3 +75,50 @@ static void unnormalize(const T* gradient, const T* maps, T* of_maps, const floa
     }
 NORM(float)
 NORM(BFloat16)
+
+// Mean and sum of squared deviations of maps (positions, channels), by channel. Each block of `size`
+// positions is added up as float, and what deviates from the block's own mean; blocks as double, in
+// their order (Chan, Golub and LeVeque, 1983). `sums` (2, blocks, channels) is room for that.
+template <class T>
+static void statistics(const T* maps, float* sums, double* mean, double* squares, long positions,
+                       long channels, long size, int threads) {
+    const long blocks = (positions + size - 1) / size;
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (long block = 0; block < blocks; ++block)
+            for (long channel = 0; channel < channels; channel += LANES) {
+                const long first = block * size, end = std::min(first + size, positions);
+                Vector sum{}, around{};
+                for (long each = first; each < end; ++each)
+                    sum += load(maps + each * channels + channel);
+                const Vector middle = sum / float(end - first);
+                for (long each = first; each < end; ++each) {
+                    const Vector apart = load(maps + each * channels + channel) - middle;
+                    around = add_product(around, apart, apart);
+                }
+                store(sums + block * channels + channel, sum);
+                store(sums + (blocks + block) * channels + channel, around);
+            }
+#pragma omp for schedule(static)
+        for (long channel = 0; channel < channels; ++channel) {
+            double sum = 0, around = 0;
+            for (long block = 0; block < blocks; ++block) sum += sums[block * channels + channel];
+            mean[channel] = sum / positions;
+            for (long block = 0; block < blocks; ++block) {
+                const long count = std::min(size, positions - block * size);
+                const double apart = sums[block * channels + channel] / double(count) - mean[channel];
+                around += sums[(blocks + block) * channels + channel] + count * (apart * apart);
+            }
+            squares[channel] = around;
+        }
+    }
+}
+
+#define STATISTICS(T)                                                                             \
+    extern "C" void statistics_##T(const T* maps, float* sums, double* mean, double* squares,     \
+                                   long positions, long channels, long size, int threads) {       \
+        statistics(maps, sums, mean, squares, positions, channels, size, threads);                \
+    }
+STATISTICS(float)
+STATISTICS(BFloat16)

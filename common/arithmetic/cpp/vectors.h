@@ -1,16 +1,27 @@
 // Sixteen channels at a time, as float; in memory as float or as bfloat16.
+//
+// Bits must not depend on the instruction set: a * b + c is rounded twice where it is written so, and
+// once in add_product, everywhere.
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
 #include <vector>
-#ifdef __AVX512F__
+#ifdef __x86_64__
 #include <immintrin.h>
 #endif
 
 constexpr int LANES = 16;
 using Vector = float __attribute__((vector_size(4 * LANES)));
+
+// The floats of a register.
+#ifdef __AVX512F__
+constexpr int WIDE = 16;
+#else
+constexpr int WIDE = 8;
+#endif
+using Wide = float __attribute__((vector_size(4 * WIDE)));
 using Words = std::uint32_t __attribute__((vector_size(4 * LANES)));
 using Halves = std::uint16_t __attribute__((vector_size(2 * LANES)));
 struct BFloat16 { std::uint16_t bits; };
@@ -62,13 +73,28 @@ static inline void store(BFloat16* to, Vector values) {
 
 static inline Vector all(float value) { return value - Vector{}; }
 
-// sum + a * b, rounded once with AVX-512.
-static inline Vector add_product(Vector sum, Vector a, Vector b) {
-#ifdef __AVX512F__
-    return Vector(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(sum)));
+// sum + a * b, rounded once.
+static inline Wide add_wide(Wide sum, Wide a, Wide b) {
+#if defined(__AVX512F__)
+    return Wide(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(sum)));
+#elif defined(__FMA__)
+    return Wide(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(sum)));
 #else
-    return sum + a * b;
+    for (int lane = 0; lane < WIDE; ++lane)
+        sum[lane] = __builtin_fmaf(a[lane], b[lane], sum[lane]);
+    return sum;
 #endif
+}
+
+static inline Vector add_product(Vector sum, Vector a, Vector b) {
+    Wide sums[LANES / WIDE], as[LANES / WIDE], bs[LANES / WIDE];
+    std::memcpy(sums, &sum, sizeof sum);
+    std::memcpy(as, &a, sizeof a);
+    std::memcpy(bs, &b, sizeof b);
+    for (int part = 0; part < LANES / WIDE; ++part)
+        sums[part] = add_wide(sums[part], as[part], bs[part]);
+    std::memcpy(&sum, sums, sizeof sum);
+    return sum;
 }
 
 static inline Words choose(Words mask, Words one, Words other) {
