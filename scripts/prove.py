@@ -158,7 +158,8 @@ def _end(failed: bool, options: argparse.Namespace, settings: Settings) -> None:
     from studies.proof.report import advice
     from studies.proof.trajectory import Problem
 
-    if failed and (text := advice(Problem(settings, options.samples))):
+    text = advice(Problem(settings, options.samples)) if failed else ""
+    if text:
         print(text)
     sys.exit(failed)
 

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from common.arithmetic import products
 from common.arithmetic.kernels import LANES, NAMES, run, why_not
 from common.arithmetic.norm_relu import BLOCK
 from common.arithmetic.products import NATIVE, PORTABLE, add_outer, times
+from common.arithmetic.torch_private import DispatchMode, kernel_of, take_back
 
 COLUMNS = 2 ** 20  # numbers of unfolded maps at a time, which stay in the cache
 # torch splits a sum over a whole tensor among its threads from so many summands on.
@@ -49,7 +49,6 @@ AGREEING = frozenset("""
     _local_scalar_dense item _unsafe_view resize nonzero isfinite select_scatter slice_scatter
     pixel_shuffle col2im im2col unfold_backward _unsafe_index
 """.split())
-KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 Kernel = Callable[..., Any]
 
 _kernels: dict[str, Kernel] = {}
@@ -62,7 +61,7 @@ def use(arithmetic: str) -> None:
     Raises RuntimeError if "portable" is asked for where nothing could be compiled.
     """
     while _registered:
-        _registered.pop()._destroy()
+        take_back(_registered.pop())
     if arithmetic == PORTABLE:
         if reason := why_not():
             raise RuntimeError(f"portable arithmetic needs compiled loops: {reason}")
@@ -96,7 +95,7 @@ def note_what_is_left(model: nn.Module, inputs: Tensor) -> str:
     return left
 
 
-class _Seen(TorchDispatchMode):
+class _Seen(DispatchMode):
     """Collects the names of operations on floating-point tensors that are not known to agree."""
 
     def __init__(self) -> None:
@@ -105,7 +104,7 @@ class _Seen(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: object, arguments: Any = (),
                            named: Any = None) -> Any:
-        name = function._schema.name.removeprefix("aten::")
+        name = function.name().removeprefix("aten::").partition(".")[0]
         if not (function.is_view or "::" in name or _agrees(name, arguments)):
             self.left.add(name)
         return function(*arguments, **(named or {}))
@@ -122,8 +121,7 @@ def _agrees(name: str, arguments: Any) -> bool:
 @cache
 def _torch(name: str) -> Kernel:
     """torch's own kernel of the operation `name`."""
-    kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
-    return lambda *arguments, **named: kernel.call_boxed(KEYS, *arguments, **named)
+    return kernel_of(name)
 
 
 def _instead_of(name: str) -> Callable[[Kernel], Kernel]:
@@ -238,7 +236,7 @@ def _convolution_backward(gradient: Tensor, maps: Tensor, weight: Tensor, bias_s
         return _torch("convolution_backward")(gradient, maps, weight, bias_sizes, stride, padding,
                                               dilation, transposed, output_padding, groups, wanted)
     windows = _Windows(maps, weight, stride, padding, dilation)
-    of_maps, of_weight = windows.backward(gradient, maps, weight, groups, *wanted[:2])
+    of_maps, of_weight = windows.gradients(gradient, maps, weight, groups, *wanted[:2])
     of_bias = gradient.sum([0, *range(2, gradient.dim())]) if wanted[2] else None
     return of_maps, of_weight, of_bias
 
@@ -272,7 +270,7 @@ class _Windows:
         made = outputs.permute(0, 3, 1, 2)
         return made[:, :, 0] if self.is_row else made
 
-    def backward(self, gradient: Tensor, maps: Tensor, weight: Tensor, groups: int,
+    def gradients(self, gradient: Tensor, maps: Tensor, weight: Tensor, groups: int,
                  wants_maps: bool, wants_weight: bool) -> tuple[Tensor | None, Tensor | None]:
         rows = self._rows(gradient)
         filters = self._filters(weight, groups)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.profiler import _ExperimentalConfig
+from torch.utils._python_dispatch import TorchDispatchMode
 
 # The base class of nn.BatchNorm1d, 2d and 3d; publicly the tuple of these three.
 AnyBatchNorm = _BatchNorm
@@ -21,6 +22,25 @@ AnyBatchNorm = _BatchNorm
 # Where DDP finds the function that hands out the leader's buffers in forward, and waits in it.
 # Publicly: nothing.
 BROADCAST_IN_FORWARD = (dist, "_broadcast_coalesced")
+
+
+# Sees every operation, with its arguments, before it is carried out. Publicly: nothing.
+DispatchMode = TorchDispatchMode
+
+
+def kernel_of(name: str) -> Callable[..., Any]:
+    """The kernel that torch's CPU operation `name` has now, to call when another has its place.
+
+    Publicly: nothing that still calls it then.
+    """
+    kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+    return lambda *arguments, **named: kernel.call_boxed(keys, *arguments, **named)
+
+
+def take_back(kernels: torch.library.Library) -> None:
+    """Lets torch's own kernels have their places again. Publicly: torch.library._scoped_library."""
+    kernels._destroy()
 
 
 def change_class(layer: nn.Module, kind: type[nn.Module]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("common", "PartOne", "PartTwo", "PartThree", "scripts", "studies")
 # Of all languages that the project is written in: the C++ decides bits, the scripts start ranks.
-SOURCES = (".py", ".cpp", ".h", ".sh", ".sbatch", ".j2", ".css", ".js")
+SOURCES = (".py", ".cpp", ".h", ".sh", ".sbatch", ".j2", ".css", ".js", ".json")
 
 
 def processor() -> str:

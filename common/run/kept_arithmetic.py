@@ -65,7 +65,7 @@ def arithmetic_of(ran_on: object) -> str:
     """
     if not isinstance(ran_on, dict) or not ran_on:
         return ""
-    return PORTABLE if ran_on.get("arithmetic") == PORTABLE else NATIVE
+    return PORTABLE if str(ran_on.get("arithmetic")).startswith(PORTABLE) else NATIVE
 
 
 def _run_to_resume(part: str, settings: Settings, node: Node) -> dict[str, Any]:

@@ -84,7 +84,9 @@ def open_run(part: str, strategy: str, settings: Settings, node: Node,
                   Sentinel(model, loader.plan, node, settings.check_every, settings.virtual_nodes),
                   create_tracer(settings, loader.plan.iterations, folder, node, log))
         log.when_lost = partial(write_anew, run, lock)
-        remarks = warnings + _begin(run) + _remarks_on(loader.plan, settings, model)
+        remarks = warnings + _begin(run)
+        if run.checkpoints.last is None:
+            remarks += _remarks_on(loader.plan, settings, model)
         stack.enter_context(_logged(run, remarks))
         with located(model, lambda: f"rank {node.world.rank} at {run.position}",
                      run.state.loss_scale.is_attached):

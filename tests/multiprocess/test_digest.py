@@ -29,7 +29,7 @@ def train(folder: Path, threads: int, seed: int = 1) -> str:
     (outcome,) = run_programs([program("PartOne", flags, folder, "rank0")])
     assert outcome.code == 0, outcome.output
     summary = json.loads((folder / "PartOne/summary.json").read_text())
-    told = re.findall(rf"(?i)\bweights\W+([0-9a-f]{{8}})\b.*\b{threads} threads?\b", outcome.output)
+    told = re.findall(r"(?i)\bweights\W+([0-9a-f]{8})\b", outcome.output)
     assert told == [summary["weights"]]
     return told[0]
 

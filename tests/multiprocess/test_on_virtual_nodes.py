@@ -71,7 +71,8 @@ def flags(case: Case, folder) -> list[str]:
 
 
 def test_a_rank_with_other_threads_is_refused_at_the_start(tmp_path):
-    outcomes = run_programs(cluster("PartTwo", 2, [*SMALL, "--output-dir", str(tmp_path), *NODES],
+    outcomes = run_programs(cluster("PartTwo", 2, [*SMALL, "--output-dir", str(tmp_path), *NODES,
+                                                   "--arithmetic", "native"],
                                     tmp_path, by_rank={1: ["--threads", "2"]},
                                     before=dict.fromkeys(range(2), plant)))
     for outcome in outcomes:
@@ -81,10 +82,12 @@ def test_a_rank_with_other_threads_is_refused_at_the_start(tmp_path):
 
 def test_a_run_does_not_go_on_with_other_threads_or_nodes(tmp_path):
     case = Case("PartOne", 1, "memory", 4, 5)
-    launch(case, tmp_path, "no", before=partial(plant, 5), more=NODES, code=-9)
+    launch(case, tmp_path, "no", before=partial(plant, 5),
+           more=[*NODES, "--arithmetic", "native"], code=-9)
     for change, facts in ((["--threads", "2"], ("threads", 1, 2)),
                           (["--virtual-nodes", "3"], ("virtual_nodes", 4, 3))):
-        again = program("PartOne", [*flags(case, tmp_path)[:-2], "--resume", "auto", *change],
+        again = program("PartOne", [*flags(case, tmp_path)[:-2], "--resume", "auto",
+                                     "--arithmetic", "native", *change],
                         tmp_path, "again", before=plant)
         outcome, = run_programs([again])
         assert outcome.code == 2 and says(error_lines(outcome.output)[0], *facts)

@@ -142,7 +142,7 @@ def test_the_program_prints_the_table_and_writes_the_numbers(monkeypatch, tmp_pa
 def test_a_library_that_is_missing_is_named_and_left_out(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert peers.installed(list(peers.ROWS)) == [
-        "course-float32", "project-float32", "project-bf16"]
+        "course-float32", "project-float32", "project-bf16", "project_native-float32"]
     assert says(capsys.readouterr().err, "lightning")
 
 

@@ -335,7 +335,7 @@ def test_the_exit_status_and_the_files(strategy, code, references, tmp_path, mon
 
     monkeypatch.setattr(prove, "prove", one_case)
     monkeypatch.setattr(sys, "argv", ["prove.py", "--output", str(tmp_path / "d" / "proof"),
-                                      "--precisions", "float64"])
+                                      "--precisions", "float64", "--workload", "spiral-mlp"])
     with pytest.raises(SystemExit) as raised:
         prove.main()
     assert raised.value.code == code

@@ -97,7 +97,7 @@ def test_an_active_environment_is_filled_and_no_other_made(first, clone, index):
     done = run(["scripts/part_one.sh", "--help"], clone, PIP_INDEX_URL=index,
                VIRTUAL_ENV=str(active))
     assert done.returncode == 0, done.stderr
-    installing, = (line for line in done.stderr.splitlines() if says(line, "two-versions"))
+    installing = next(line for line in done.stderr.splitlines() if says(line, "two-versions"))
     assert says(done.stderr, f"{active}/bin/python")
     assert not any(says(installing, name) for name in REQUIRED), done.stderr
     assert version(active, "two-versions") == HERE and not (clone / ".venv").exists()

@@ -52,8 +52,7 @@ def test_an_unknown_recipe_is_one_sentence():
     assert says(refused.value, "cake", "course", "record")
     with pytest.raises(UsageError) as refused:
         settings("--recipe", "recrod")
-    assert says(refused.value, "--recipe", "recrod", "course")
-    assert str(refused.value).count("record") == 2  # a choice, and the one that is suggested
+    assert says(refused.value, "--recipe", "recrod", "course", "record")
 
 
 @pytest.mark.parametrize("name", ["decay_on", "label_smoothing", "flips",

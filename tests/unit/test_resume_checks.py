@@ -26,7 +26,8 @@ from common.settings.settings import Settings
 from tests.facts import says
 
 NODE = Node(World(1, 2), torch.device("cpu"), threads=1)
-RAN_ON = {"code": "abc", "threads": 1, "device": "cpu", "pooling": "first"}
+RAN_ON = {"code": "abc", "threads": 1, "device": "cpu", "pooling": "first",
+          "arithmetic": "native"}
 
 
 @pytest.mark.parametrize("resume", ["auto", "auto:changed"])
@@ -63,9 +64,19 @@ def test_other_code_is_said_and_not_refused(virtual_nodes):
     assert _check_settings(before, settings, now) == []
 
 
-def test_a_checkpoint_of_before_is_of_a_run_that_pooled_first():
-    assert _ran_on({"ran_on": {"code": "abc"}}) == {"code": "abc", "pooling": "first"}
-    assert _ran_on({"ran_on": {"pooling": "last"}}) == {"pooling": "last"} and _ran_on({}) == {}
+def test_a_checkpoint_of_before_is_of_a_native_run_that_pooled_first():
+    assert _ran_on({"ran_on": {"code": "abc"}}) == {
+        "code": "abc", "pooling": "first", "arithmetic": "native"}
+    later = {"pooling": "last", "arithmetic": "portable"}
+    assert _ran_on({"ran_on": later}) == later and _ran_on({}) == {}
+
+
+@pytest.mark.parametrize(("arithmetic", "exact"), [
+    ("native", "no"), ("portable", "yes"), ("portable, but for: elu", "no")])
+def test_portable_arithmetic_goes_on_with_other_threads_on_another_processor(arithmetic, exact):
+    before = {**RAN_ON, "arithmetic": arithmetic, "instructions": "AVX2"}
+    now = {**before, "threads": 2, "instructions": "AVX512"}
+    assert _exactness(before, now).startswith(exact)
 
 
 @pytest.mark.parametrize("now, answer, facts", [

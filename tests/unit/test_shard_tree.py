@@ -115,12 +115,16 @@ def test_model_split_does_not_go_with_virtual_nodes():
     assert says(refused.value, "--virtual-nodes", 4, "--parallel ddp", "model-split")
 
 
-def test_threads_decide_what_is_learned_on_virtual_nodes_alone():
+def test_threads_decide_what_is_learned_on_virtual_nodes_in_native_arithmetic_alone():
     plain, _ = parse_command_line("PartTwo", [*TWO[:-1], "--threads", "2"])
-    assert "threads" not in plain.shared() and "threads" not in plain.trajectory()
-    virtual, _ = parse_command_line("PartTwo", [*TWO, "4"])
+    portable, _ = parse_command_line("PartTwo", [*TWO, "4", "--threads", "2"])
+    for each in plain, portable:
+        assert "threads" not in each.shared() and "threads" not in each.trajectory()
+    native = [*TWO, "4", "--arithmetic", "native"]
+    virtual, _ = parse_command_line("PartTwo", native)
     assert virtual.threads == virtual.shared()["threads"] == virtual.trajectory()["threads"] == 1
-    assert parse_command_line("PartTwo", [*TWO, "4", "--threads", "2"])[0].threads == 2
+    assert parse_command_line("PartTwo", [*native, "--threads", "2"])[0].threads == 2
+    assert parse_command_line("PartTwo", [*TWO, "4"])[0].threads is None
 
 
 def test_a_run_on_virtual_nodes_goes_on_with_its_versions_and_convolutions():
