@@ -17,7 +17,8 @@ import torch
 
 from common.run import checkpoint_file
 
-DURATION = re.compile(r"Duration: \d+\.\d+ seconds")
+# With what is said of a duration that began at a resume.
+DURATION = re.compile(r"Duration: \d+\.\d+ seconds( since the resume at iteration \d+)?")
 TOLD_AGAIN = ("start", "note")
 RESUMED = "bit-exact: "  # in the line on where a run goes on
 LEFT_OUT = ("failed", "memory")  # a failure belongs to a disturbed run alone
