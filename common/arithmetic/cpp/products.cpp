@@ -117,7 +117,10 @@ static void multiply_panel(const Left& left, long rows, const Number* right, To*
 
 // Packs `columns` of `rows` rows that are `step` apart: as it is, or each two rows as one of pairs.
 static void pack(const float* panel, long rows, long step, long columns, Number* to) {
-    for (long row = 0; row < rows; ++row, to += PANEL) {
+    if (columns == PANEL)  // a size that the compiler knows: a few moves, and no call
+        for (long row = 0; row < rows; ++row)
+            std::memcpy(to + row * PANEL, panel + row * step, PANEL * sizeof(Number));
+    else for (long row = 0; row < rows; ++row, to += PANEL) {
         std::memcpy(to, panel + row * step, columns * sizeof(Number));
         std::memset(to + columns, 0, (PANEL - columns) * sizeof(Number));
     }
@@ -165,9 +168,13 @@ static void pack_transposed(const Number* from, long depth, long step, long colu
         for (long first = 0; first < depth; first += WIDE) {
             const long some = std::min<long>(WIDE, depth - first);
             Wide rows[WIDE] = {};
-            for (int row = 0; row < WIDE && half + row < columns; ++row)
-                std::memcpy(&rows[row], from + (half + row) * step + first,
-                            some * sizeof(Number));
+            if (some == WIDE && half + WIDE <= columns)
+                for (int row = 0; row < WIDE; ++row)
+                    rows[row] = wide(from + (half + row) * step + first);
+            else
+                for (int row = 0; row < WIDE && half + row < columns; ++row)
+                    std::memcpy(&rows[row], from + (half + row) * step + first,
+                                some * sizeof(Number));
             exchange<WIDE / 2>(rows);
             for (int row = 0; row < some; ++row)
                 std::memcpy(to + (first + row) * PANEL + half, &rows[row], sizeof(Wide));
