@@ -108,7 +108,7 @@ def _library(source: str, name: str, compiler: str, march: str) -> Path:
     path, digest = folder / f"{name}.so", folder / f"{name}.sha256"
     with _locked(folder / "lock"):
         if not _is_whole(path, digest):
-            print(f"compiling the fast convolutions, once on this machine ({folder})",
+            print(f"compiling the arithmetic, once on this machine ({folder})",
                   file=sys.stderr, flush=True)
             _compile(source, path, compiler, march)
             digest.write_text(hashlib.sha256(path.read_bytes()).hexdigest())

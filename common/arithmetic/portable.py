@@ -10,7 +10,6 @@ float32 numbers that they are, and results are rounded once. Other dtypes stay t
 """
 
 import contextlib
-import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -24,8 +23,8 @@ from common.arithmetic.kernels import LANES, NAMES, run, why_not
 from common.arithmetic.norm_relu import BLOCK
 from common.arithmetic.products import NATIVE, PORTABLE, add_outer, times
 from common.arithmetic.torch_private import DispatchMode, kernel_of, take_back
+from common.arithmetic.unfolded import Windows
 
-COLUMNS = 2 ** 20  # numbers of unfolded maps at a time, which stay in the cache
 # torch splits a sum over a whole tensor among its threads from so many summands on.
 GRAIN = 32768
 # Operations of torch's whose bits are the same with AVX2, with AVX-512 and with any number of
@@ -77,7 +76,7 @@ def use(arithmetic: str) -> None:
 
 
 def note_what_is_left(model: nn.Module, inputs: Tensor) -> str:
-    """Names, in `arithmetic()`, the operations of `model` that stay torch's; "" if there are none.
+    """Names, in `arithmetic()`, the operations of `model` that stay torch's; returns them, or "".
 
     Their bits may depend on the processor or on threads. Runs `model` forward, in training, on
     `inputs`, a batch; its buffers and the random state are put back. What `model` cannot do with
@@ -223,7 +222,7 @@ def _convolution(maps: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequ
     if transposed or maps.dim() not in (3, 4):
         return _torch("convolution")(maps, weight, bias, stride, padding, dilation, transposed,
                                      output_padding, groups)
-    windows = _Windows(maps, weight, stride, padding, dilation)
+    windows = Windows(maps, weight, stride, padding, dilation)
     return windows.forward(maps, weight, bias, groups)
 
 
@@ -235,112 +234,10 @@ def _convolution_backward(gradient: Tensor, maps: Tensor, weight: Tensor, bias_s
     if transposed or maps.dim() not in (3, 4):
         return _torch("convolution_backward")(gradient, maps, weight, bias_sizes, stride, padding,
                                               dilation, transposed, output_padding, groups, wanted)
-    windows = _Windows(maps, weight, stride, padding, dilation)
+    windows = Windows(maps, weight, stride, padding, dilation)
     of_maps, of_weight = windows.gradients(gradient, maps, weight, groups, *wanted[:2])
     of_bias = gradient.sum([0, *range(2, gradient.dim())]) if wanted[2] else None
     return of_maps, of_weight, of_bias
-
-
-class _Windows:
-    """The windows of maps (N, C, H, W), or (N, C, W), that each output of a convolution sees."""
-
-    def __init__(self, maps: Tensor, weight: Tensor, stride: Sequence[int],
-                 padding: Sequence[int], dilation: Sequence[int]) -> None:
-        lacking = 4 - maps.dim()  # a row of W is a map of 1 x W
-        self.stride, self.dilation = (([1] * lacking + list(each))
-                                      for each in (stride, dilation))
-        self.padding = [0] * lacking + list(padding)
-        self.kernel = [1] * lacking + list(weight.shape[2:])
-        height, width = [1] * lacking + list(maps.shape[2:])
-        self.padded = [side + 2 * edge
-                       for side, edge in zip((height, width), self.padding, strict=True)]
-        self.sides = [(side - dilated * (size - 1) - 1) // step + 1 for side, dilated, size, step
-                      in zip(self.padded, self.dilation, self.kernel, self.stride, strict=True)]
-        self.is_row = bool(lacking)
-
-    def forward(self, maps: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
-        outputs = maps.new_empty(len(maps), *self.sides, len(weight))
-        filters = self._filters(weight, groups)
-        for part in self._parts(maps, groups):
-            for columns, filter, to in zip(self._columns(maps[part], groups), filters,
-                                           outputs[part].chunk(groups, 3), strict=True):
-                to.copy_(times(columns[None], filter.mT[None], ours=True).view(to.shape))
-        if bias is not None:
-            outputs += bias
-        made = outputs.permute(0, 3, 1, 2)
-        return made[:, :, 0] if self.is_row else made
-
-    def gradients(self, gradient: Tensor, maps: Tensor, weight: Tensor, groups: int,
-                 wants_maps: bool, wants_weight: bool) -> tuple[Tensor | None, Tensor | None]:
-        rows = self._rows(gradient)
-        filters = self._filters(weight, groups)
-        of_filters: list[Tensor | None] = [None] * groups
-        of_maps = torch.empty_like(maps) if wants_maps else None
-        for part in self._parts(maps, groups):
-            arrived = [each.reshape(1, -1, each.shape[-1]).float().contiguous()
-                       for each in rows[part].chunk(groups, 3)]
-            if wants_weight:
-                of_filters = [add_outer(sums, each, columns[None], ours=True)
-                              for sums, each, columns in
-                              zip(of_filters, arrived, self._columns(maps[part], groups),
-                                  strict=True)]
-            if of_maps is not None:
-                of_maps[part] = self._fold(
-                    [times(each, filter[None], ours=True)
-                     for each, filter in zip(arrived, filters, strict=True)],
-                    len(of_maps[part]), of_maps)
-        of_weight = None
-        if wants_weight:
-            of_weight = torch.cat([filters[0].new_zeros(filters[0].shape) if each is None
-                                   else each[0] for each in of_filters])
-            of_weight = of_weight.view(len(weight), *self.kernel, -1).permute(0, 3, 1, 2)
-            of_weight = of_weight.reshape(weight.shape).to(weight.dtype)
-        return of_maps, of_weight
-
-    def _parts(self, maps: Tensor, groups: int) -> list[slice]:
-        """Slices of samples; together they have about COLUMNS numbers of windows."""
-        numbers = math.prod(self.sides) * maps.shape[1] // groups * math.prod(self.kernel)
-        samples = max(1, COLUMNS // max(1, numbers))
-        return [slice(start, start + samples) for start in range(0, len(maps), samples)]
-
-    def _rows(self, maps: Tensor) -> Tensor:
-        """(N, H, W, C)."""
-        return (maps[:, :, None] if self.is_row else maps).permute(0, 2, 3, 1)
-
-    def _filters(self, weight: Tensor, groups: int) -> list[Tensor]:
-        """(K / groups, kernel height * width * C) for each group, in float32."""
-        rows = self._rows(weight.float()).reshape(len(weight), -1)
-        return list(rows.chunk(groups))
-
-    def _columns(self, maps: Tensor, groups: int) -> list[Tensor]:
-        """(N * H * W, kernel height * width * C / groups) for each group: each output's window."""
-        rows = self._rows(maps.float())
-        (down, across), (height, width) = self.padding, self.kernel
-        padded = pad(rows, (0, 0, across, across, down, down)).contiguous()
-        samples, channels = len(rows), rows.shape[3]
-        of_sample, of_row, of_column, _ = padded.stride()
-        windows = padded.as_strided(
-            (samples, *self.sides, height, width, channels),
-            (of_sample, of_row * self.stride[0], of_column * self.stride[1],
-             of_row * self.dilation[0], of_column * self.dilation[1], 1))
-        return [each.reshape(samples * math.prod(self.sides), -1).contiguous()
-                for each in windows.chunk(groups, 5)]
-
-    def _fold(self, columns: list[Tensor], samples: int, like: Tensor) -> Tensor:
-        """The maps to which the windows `columns` add up, a position of the kernel at a time."""
-        windows = torch.cat([each.view(samples, *self.sides, *self.kernel, -1)
-                             for each in columns], 5)
-        sums = windows.new_zeros(samples, *self.padded, windows.shape[5])
-        for down in range(self.kernel[0]):
-            for across in range(self.kernel[1]):
-                first = down * self.dilation[0], across * self.dilation[1]
-                rows, places = (slice(start, start + (sides - 1) * step + 1, step)
-                                for start, sides, step in
-                                zip(first, self.sides, self.stride, strict=True))
-                sums[:, rows, places] += windows[:, :, :, down, across]
-        top, left = self.padding
-        inside = sums[:, top:self.padded[0] - top, left:self.padded[1] - left].permute(0, 3, 1, 2)
-        return (inside[:, :, 0] if self.is_row else inside).to(like.dtype)
 
 
 # Softmax and GELU
@@ -519,7 +416,7 @@ def _layer_norm_backward(gradient: Tensor, values: Tensor, shape: Sequence[int],
 # Sums over a whole tensor
 
 def _in_rows(values: Tensor) -> Tensor:
-    """As many numbers, in rows that torch sums one by one: (n, GRAIN), the last with zeros."""
+    """The numbers as rows, which torch sums one by one: (n, GRAIN), the last filled with zeros."""
     flat = values.reshape(-1)
     return pad(flat, (0, -len(flat) % GRAIN)).view(-1, GRAIN)
 

@@ -32,7 +32,7 @@ def choose(arithmetic: str) -> None:
 
 
 def arithmetic() -> str:
-    """What this process computes by: "native", "portable", or "portable, but for: …"."""
+    """The arithmetic of this process: "native", "portable", or "portable, but for: …"."""
     return _chosen
 
 

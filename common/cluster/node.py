@@ -19,7 +19,7 @@ from common.core.progress import Progress
 from common.core.world import World
 
 
-@dataclass(frozen=True)
+@dataclass
 class Node:
     """This process, ready to train: where it computes, and the RankInfo of every rank.
 

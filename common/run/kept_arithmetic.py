@@ -12,6 +12,7 @@ from common.arithmetic import portable
 from common.arithmetic.choice import AUTO, LIBRARY, POOLED_LAST
 from common.arithmetic.kernels import why_not
 from common.arithmetic.products import NATIVE, PORTABLE
+from common.cluster.devices import use_threads
 from common.cluster.node import Node
 from common.core.collectives import broadcast_bytes, gather_bytes
 from common.core.failures import UsageError
@@ -43,8 +44,10 @@ def prepare_runs(part: str, settings: Settings, node: Node) -> str:
 def use_arithmetic(settings: Settings, node: Node, before: str = "") -> None:
     """Makes this process compute by the arithmetic of `settings`, or of the run `before`.
 
-    On a GPU, or where some rank's machine can compile nothing, "auto" is native. Every rank must
-    call. Raises UsageError naming a rank that cannot do what --arithmetic asks for.
+    On a GPU, or where some rank's machine can compile nothing, "auto" is native; virtual nodes then
+    compute with one thread, unless --threads says otherwise. Every rank must call. Raises
+    UsageError naming a rank that cannot do what --arithmetic asks for, and RanksDisagree for other
+    threads.
     """
     wanted = before or (PORTABLE if settings.is_portable else NATIVE)
     if wanted == PORTABLE and node.device.type == "cpu":
@@ -56,12 +59,16 @@ def use_arithmetic(settings: Settings, node: Node, before: str = "") -> None:
                                  "install one (docs/virtual_nodes.md), or give --arithmetic native")
         wanted = NATIVE if any(reasons) else wanted
     portable.use(wanted if node.device.type == "cpu" else NATIVE)
+    if settings.virtual_nodes and settings.is_portable and wanted == NATIVE:
+        # the settings have left open what decides bits now
+        node.threads = use_threads(settings.threads or 1, ranks_here=1)
+        node.agree("threads of native arithmetic", str(node.threads))
 
 
 def arithmetic_of(ran_on: object) -> str:
     """The arithmetic that a checkpoint's `ran_on` names; "" where there is no checkpoint.
 
-    Native is that of checkpoints that name none: there was no other when they were written.
+    Checkpoints without one are older than portable arithmetic, and so native.
     """
     if not isinstance(ran_on, dict) or not ran_on:
         return ""

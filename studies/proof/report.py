@@ -64,7 +64,7 @@ def conclusion(cases: Sequence[Case]) -> str:
 
 
 def advice(problem: Problem) -> str:
-    """What the model itself makes differ between numbers of ranks, and the way out; or ""."""
+    """Advice on layers that drop other units on another number of ranks; "" without such layers."""
     classes = problem.load().class_names
     model = workload_of(problem.settings).build(classes)
     if not (names := torchs_dropout(model)):

@@ -2,8 +2,8 @@
 
 Mutations that turn this red: return the settings' own from prepare_runs; put
 what was found into the settings of the run; believe it for another model; let _convolutions believe
-any type; peek without `except`; `before` left out of use_arithmetic; NATIVE for PORTABLE where
-nothing is said; another rank's reason disregarded.
+any type; leave out `use_threads`; peek without `except`; `before` left out of use_arithmetic;
+NATIVE for PORTABLE where nothing is said; another rank's reason disregarded.
 """
 
 from dataclasses import replace
@@ -110,6 +110,21 @@ def test_a_run_keeps_its_arithmetic(ran_on, asked_for, kept, tmp_path):
     prepare_runs("PartOne", replace(SETTINGS, output_dir=tmp_path, resume=AUTO,
                                     arithmetic=asked_for), node())
     assert arithmetic() == kept
+
+
+@pytest.mark.parametrize(("asked_for", "threads", "kept"), [
+    ("auto", None, 1), ("auto", 3, 3), ("portable", None, 2)])
+def test_a_native_run_on_virtual_nodes_goes_on_with_one_thread(asked_for, threads, kept, tmp_path):
+    save(tmp_path / "PartOne" / "checkpoints" / "Epoch_1.pt", {"arithmetic": "native"})
+    before, mine = torch.get_num_threads(), node()
+    mine.threads = 2
+    try:
+        prepare_runs("PartOne", replace(
+            SETTINGS, output_dir=tmp_path, resume=AUTO, virtual_nodes=4, arithmetic=asked_for,
+            threads=threads), mine)
+        assert mine.threads == kept and (kept == 2 or torch.get_num_threads() == kept)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_other_precisions_are_native_unless_asked(tmp_path):
