@@ -40,7 +40,7 @@ def remark(run: Run, weights: str) -> str:
     if known is None:
         return f"this command's digest is not known for {version}"
     if known == weights:
-        return f"{weights} is what this command ends with on every processor"
+        return f"{weights} is the digest that this command is known to end with"
     return (f"WARNING: this command ends with {known} elsewhere, and here with {weights}. "
             "Something computes differently: please report it with scripts/report_problem.py, and "
             "name the processor")
