@@ -71,7 +71,8 @@ static void multiply_rows(const Left& left, const Number* right, float* to, long
     }
 #pragma GCC unroll 8
     for (int row = 0; row < ROWS; ++row)
-        std::memcpy(to + row * to_step, sums[row], sizeof sums[row]);
+        for (int half = 0; half < 2; ++half)  // one move of both would keep the sums in memory
+            std::memcpy(to + row * to_step + half * WIDE, &sums[row][half], sizeof(Wide));
 }
 
 // All rows, by blocks of about equal height.
@@ -162,22 +163,32 @@ static inline void exchange(Wide* rows) {
     if constexpr (S > 1) exchange<S / 2>(rows);
 }
 
+// Writes `some` columns of WIDE rows, each to half a row of the panel.
+static inline void put_transposed(Wide* rows, long some, Number* to) {
+    exchange<WIDE / 2>(rows);
+#pragma GCC unroll 16
+    for (int row = 0; row < some; ++row) std::memcpy(to + row * PANEL, &rows[row], sizeof(Wide));
+}
+
 // Packs the transpose of a panel: `columns` rows of `depth` numbers, `step` apart.
 static void pack_transposed(const Number* from, long depth, long step, long columns, Number* to) {
-    for (int half = 0; half < PANEL; half += WIDE)
-        for (long first = 0; first < depth; first += WIDE) {
+    for (long first = 0; first < depth; first += WIDE)
+        for (int half = 0; half < PANEL; half += WIDE) {
+            const Number* here = from + half * step + first;
             const long some = std::min<long>(WIDE, depth - first);
-            Wide rows[WIDE] = {};
-            if (some == WIDE && half + WIDE <= columns)
-                for (int row = 0; row < WIDE; ++row)
-                    rows[row] = wide(from + (half + row) * step + first);
-            else
-                for (int row = 0; row < WIDE && half + row < columns; ++row)
-                    std::memcpy(&rows[row], from + (half + row) * step + first,
-                                some * sizeof(Number));
-            exchange<WIDE / 2>(rows);
-            for (int row = 0; row < some; ++row)
-                std::memcpy(to + (first + row) * PANEL + half, &rows[row], sizeof(Wide));
+            Wide rows[WIDE];
+            if (some == WIDE && half + WIDE <= columns) {  // of a known size: all in registers
+#pragma GCC unroll 16
+                for (int row = 0; row < WIDE; ++row) rows[row] = wide(here + row * step);
+                put_transposed(rows, WIDE, to + first * PANEL + half);
+                continue;
+            }
+            for (int row = 0; row < WIDE; ++row) {
+                rows[row] = Wide{};
+                if (half + row < columns)
+                    std::memcpy(&rows[row], here + row * step, some * sizeof(Number));
+            }
+            put_transposed(rows, some, to + first * PANEL + half);
         }
 }
 
