@@ -341,8 +341,13 @@ def _batch_statistics(maps: Tensor, running_mean: Tensor | None, running_varianc
 
 def _table(maps: Tensor) -> Tensor:
     """(positions, channels) of (n, C, ...); with columns of zeros, to a multiple of LANES."""
-    table = maps.movedim(1, -1).reshape(-1, maps.shape[1])
-    return pad(table, (0, -table.shape[1] % LANES)).contiguous()
+    return _filled(maps.movedim(1, -1).reshape(-1, maps.shape[1]), LANES).contiguous()
+
+
+def _filled(rows: Tensor, multiple: int) -> Tensor:
+    """(..., n) with zeros to a multiple; the tensor itself where n is one, which pad would copy."""
+    missing = -rows.shape[-1] % multiple
+    return pad(rows, (0, missing)) if missing else rows
 
 
 @_instead_of("native_batch_norm")
@@ -417,8 +422,7 @@ def _layer_norm_backward(gradient: Tensor, values: Tensor, shape: Sequence[int],
 
 def _in_rows(values: Tensor) -> Tensor:
     """The numbers as rows, which torch sums one by one: (n, GRAIN), the last filled with zeros."""
-    flat = values.reshape(-1)
-    return pad(flat, (0, -len(flat) % GRAIN)).view(-1, GRAIN)
+    return _filled(values.reshape(-1), GRAIN).view(-1, GRAIN)
 
 
 def _is_whole(values: Tensor, dim: Sequence[int] | None) -> bool:
