@@ -185,16 +185,8 @@ def combine(counts: Tensor, means: Tensor, squares: Tensor) -> tuple[Tensor, Ten
 
     Sums of x*x would cancel, deviations do not (Chan, Golub and LeVeque, 1983, for k parts).
     """
-    mean = added(counts * means) / counts.sum().clamp(min=1)
-    return mean, added(squares + counts * (means - mean).square())
-
-
-def added(rows: Tensor) -> Tensor:
-    """The sum of `rows` (k, ...), half to half, in an order that no vector's length changes."""
-    while len(rows) > 1:
-        half = len(rows) // 2
-        rows = torch.cat([rows[:half] + rows[half:2 * half], rows[2 * half:]])
-    return rows[0]
+    mean = (counts * means).sum(0) / counts.sum().clamp(min=1)
+    return mean, (squares + counts * (means - mean).square()).sum(0)
 
 
 class _Normalize(torch.autograd.Function):
@@ -218,7 +210,7 @@ class _Normalize(torch.autograd.Function):
         local = _gradient_sums(gradient, input, statistics, ctx.eps)
         gather = _gather_over(ctx.group)
         assert gather is not None
-        total = added(gather(local))  # the parameters' gradients stay this rank's part
+        total = gather(local).sum(0)  # the parameters' gradients stay this rank's part
         of_input = _input_gradient(gradient, input, weight, statistics, total / ctx.count, ctx.eps)
         of_weight, of_bias = (local[1 - i] if ctx.needs_input_grad[1 + i] else None for i in (0, 1))
         return of_input, of_weight, of_bias, None, None, None

@@ -219,6 +219,5 @@ class Lockstep:
             with self._gradient_sync.no_sync():
                 for parameter, copy in own.items():
                     parameter.grad, copy.grad = copy.grad, None
-        used = [(parameter, copy.grad) for parameter, copy in last.items()
-                if copy.grad is not None]
-        torch.autograd.backward(*zip(*used, strict=True))  # calls the hooks of the strategy
+        used = {parameter: copy.grad for parameter, copy in last.items() if copy.grad is not None}
+        torch.autograd.backward(list(used), list(used.values()))  # calls the strategy's hooks
