@@ -1,7 +1,7 @@
 """Synchronised batch norm on virtual nodes: to the bit on any number of ranks, and one rank's.
 
 Mutations that turn this red: `_random` never kept, `_begin` not called, buffers of all shards the
-model's own, or `_gather` in another order, in common/step/lockstep.py; `all_reduce` for the gradient
+model's own, or `_gather` in another order, in common/step/lockstep.py; all_reduce for the gradient
 sums in common/model/batch_norm.py; no `self._lockstep` in Run.passes; `task.end()` left out;
 `_deliver` without its question, or with every shard under `no_sync`.
 """
