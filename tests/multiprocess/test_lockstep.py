@@ -39,8 +39,8 @@ class Branches(nn.Module):
 
     def __init__(self, drop: float = 0.3) -> None:
         super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), PooledBatchNorm2d(16), nn.ReLU(),
-                                   nn.Dropout(drop))
+        self.first = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.Dropout(drop),
+                                   PooledBatchNorm2d(16), nn.ReLU(), nn.Dropout(drop))
         self.one, self.other = (nn.Conv2d(16, 16, 3, padding=1) for _ in range(2))
         self.other.weight = self.one.weight
         self.norm = nn.BatchNorm2d(16)
