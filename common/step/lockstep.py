@@ -7,7 +7,7 @@ have come as far. So a rank with several shards computes each in a thread of its
 turns: one runs until such a layer needs the others' numbers, forward or backward, and then the
 next. Everything that belongs to a shard changes with the turn. All else is as where shards are
 computed one after the other: each has an autograd graph and gradients of its own, which are added
-in the same tree. The cost is the memory of all maps of the rank's batch at once.
+in the same tree. It costs the memory of all maps of the rank's batch at once.
 """
 
 import threading
