@@ -5,6 +5,8 @@ in one pass or more, give local gradients; `gradient_sync` turns them into means
 batch; the optimizer takes its step; the run writes it down.
 """
 
+from functools import partial
+
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -14,6 +16,7 @@ from common.evaluation import evaluate
 from common.run.run import Run
 from common.step.accumulation import Part
 from common.step.gradient_sync import GradientSync
+from common.step.lockstep import JointPart
 
 
 def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: Loader,
@@ -52,11 +55,15 @@ def train(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: 
     return model
 
 
-def forward(model: nn.Module, criterion: nn.Module, part: Part, run: Run) -> Tensor:
+def forward(model: nn.Module, criterion: nn.Module, part: Part | JointPart, run: Run) -> Tensor:
     """The mean loss over the part's samples, a scalar, which `run` notes too. In fp16, scaled.
 
     Raises NotFinite where the loss is not finite; where a GPU computes it, `run.passes` does later.
     """
+    return part.computed_by(partial(_forward, model, criterion, run))
+
+
+def _forward(model: nn.Module, criterion: nn.Module, run: Run, part: Part) -> Tensor:
     with run.precision.autocast(part.inputs.device):
         outputs = model(part.inputs)
     loss = criterion(run.precision.widen(outputs), part.targets)

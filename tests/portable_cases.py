@@ -13,9 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from common.arithmetic import portable
+from common.arithmetic.pooling import PooledBatchNorm2d
+from common.model.batch_norm import over_shards, synchronize_batch_norm
 
 aten = torch.ops.aten
 IMAGES, CLASSES, WORDS = (40, 3, 32, 32), 10, (64, 16)
+SHARES = (1, 1.25, 0.5, 3, 1, 2)  # what stands for the other shards, of a shard
 
 
 def convolutions() -> nn.Module:
@@ -41,10 +44,17 @@ def attention() -> nn.Module:
         32, 4, 64, batch_first=True, dropout=0.0), nn.Flatten(), nn.Linear(512, CLASSES))
 
 
+def global_statistics() -> nn.Module:
+    return synchronize_batch_norm(nn.Sequential(
+        nn.Conv2d(3, 33, 3), nn.BatchNorm2d(33), nn.ReLU(), PooledBatchNorm2d(33), nn.Flatten(),
+        nn.Linear(7425, 19), nn.BatchNorm1d(19), nn.Linear(19, CLASSES)))
+
+
 MODELS = {"convolutions": (convolutions, nn.CrossEntropyLoss()),
           "rows": (rows, nn.CrossEntropyLoss(label_smoothing=0.1)),
           "gates": (gates, nn.MSELoss()), "one of two": (gates, nn.BCEWithLogitsLoss()),
-          "attention": (attention, nn.CrossEntropyLoss())}
+          "attention": (attention, nn.CrossEntropyLoss()),
+          "global statistics": (global_statistics, nn.CrossEntropyLoss())}
 
 
 def after_two_steps(name: str) -> Iterator[Tensor]:
@@ -59,8 +69,9 @@ def after_two_steps(name: str) -> Iterator[Tensor]:
               else functional.one_hot(targets, CLASSES).float())
     for _ in range(2):
         optimizer.zero_grad()
-        loss = criterion(model(inputs), wanted)
-        loss.backward()
+        with over_shards(lambda mine: torch.stack([mine * share for share in SHARES])):
+            loss = criterion(model(inputs), wanted)
+            loss.backward()
         optimizer.step()
     yield loss.detach()
     yield from (parameter.grad for parameter in model.parameters())

@@ -2,12 +2,16 @@
 
 With statistics of its own shard alone, N nodes learn something else than one; with these, the same
 up to rounding. A layer of C channels costs one all-gather of 8 * (2C + 1) bytes per rank in
-forward, one all-reduce of 8C bytes (16C for float64) in backward, and mostly the wait for them.
-torch's own SyncBatchNorm refuses CPU tensors.
+forward, one of 8C bytes (16C for float64) in backward, and mostly the wait for them. On virtual
+nodes the shards' numbers are gathered, and are added in an order that is the same on any number of
+ranks: see common/step/lockstep.py. torch's own SyncBatchNorm refuses CPU tensors.
 
     python3 -m pytest tests/multiprocess/test_batch_norm.py
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,12 +23,45 @@ from common.arithmetic import torch_private
 from common.arithmetic.pooling import PooledBatchNorm2d, max_pool, track
 from common.arithmetic.torch_private import AnyBatchNorm
 
+Gather = Callable[[Tensor], Tensor]
+"""From a tensor to those of all that take part, stacked in a fixed order."""
+
+_over_shards: Gather | None = None
+
+
+@contextmanager
+def over_shards(gather: Gather) -> Iterator[None]:
+    """Lets the layers below, forward and backward, exchange numbers by `gather`.
+
+    It takes those of one shard, and returns those of all shards; else they are the ranks'.
+    """
+    global _over_shards
+    before, _over_shards = _over_shards, gather
+    try:
+        yield
+    finally:
+        _over_shards = before
+
+
+def _gather_over(group: dist.ProcessGroup | None) -> Gather | None:
+    """Returns the exchange of numbers; None where there is nobody to exchange them with."""
+    if _over_shards or not dist.is_initialized() or dist.get_world_size(group) == 1:
+        return _over_shards
+    return partial(_gather_ranks, group)
+
+
+def _gather_ranks(group: dist.ProcessGroup | None, mine: Tensor) -> Tensor:
+    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(rows, mine, group=group)
+    return torch.stack(rows)
+
 
 class _GlobalStatistics(AnyBatchNorm):
     """The forward of the layers below; input (n, C, ...), any floating dtype and memory format.
 
     In training every rank of `process_group` (None: the default group) must call forward, and then
-    backward, of the same layers in the same order, with any number of samples, also none.
+    backward, of the same layers in the same order, with any number of samples, also none; within
+    `over_shards`, every shard of the batch.
     The input's gradient is that of the *sum* of all ranks' losses. The gradients of weight and bias
     are this rank's part: the strategy in the seam averages them with all other gradients.
     Mutates the running buffers as nn.BatchNorm on the joined batch. In eval mode, or alone, it is
@@ -34,12 +71,12 @@ class _GlobalStatistics(AnyBatchNorm):
     process_group: dist.ProcessGroup | None = None
 
     def forward(self, input: Tensor) -> Tensor:
-        together = dist.is_initialized() and dist.get_world_size(self.process_group) > 1
-        if not (self.training and together):
+        gather = _gather_over(self.process_group)
+        if not (self.training and gather):
             return super().forward(input)
         torch_private.require_dimensions(self, input)
         with torch.no_grad():
-            count, mean, squares = global_statistics(input, self.process_group)
+            count, mean, squares = global_statistics(input, gather)
             if count < 2:
                 raise ValueError("Expected more than 1 value per channel when training, got "
                                  f"{count} over all ranks, input size {list(input.shape)} here")
@@ -112,17 +149,15 @@ def _to_eval(layer: nn.Module, inputs: Any) -> None:
     layer.eval()
 
 
-def global_statistics(input: Tensor, group: dist.ProcessGroup | None) -> tuple[int, Tensor, Tensor]:
-    """Values per channel, their mean, and sum of squared deviations over all ranks; float64, (C,).
+def global_statistics(input: Tensor, gather: Gather) -> tuple[int, Tensor, Tensor]:
+    """Values per channel, their mean, and sum of squared deviations over all; float64, (C,).
 
-    Every rank of `group` must call it: one all-gather. Each rank combines the same table in rank
-    order, so all get the same bits. Float64 keeps counts above 2**24 exact, at twice the bytes.
+    All that take part must call it. Each combines the same table in the same order, so all get the
+    same bits. Float64 keeps counts above 2**24 exact, at twice the bytes.
     """
     count, mean, squares = local_statistics(input)
-    packet = torch.cat([mean.new_tensor([count]), mean, squares])
-    packets = [torch.empty_like(packet) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(packets, packet, group=group)
-    counts, means, all_squares = torch.stack(packets).split([1, len(mean), len(mean)], dim=1)
+    packets = gather(torch.cat([mean.new_tensor([count]), mean, squares]))
+    counts, means, all_squares = packets.split([1, len(mean), len(mean)], dim=1)
     return int(counts.sum()), *combine(counts, means, all_squares)
 
 
@@ -173,8 +208,9 @@ class _Normalize(torch.autograd.Function):
         if gradient.stride() != input.stride():  # mixed memory formats take the kernels' slow path
             gradient = torch.empty_like(input).copy_(gradient)
         local = _gradient_sums(gradient, input, statistics, ctx.eps)
-        total = local.clone()  # the parameters' gradients stay this rank's part
-        dist.all_reduce(total, group=ctx.group)
+        gather = _gather_over(ctx.group)
+        assert gather is not None
+        total = gather(local).sum(0)  # the parameters' gradients stay this rank's part
         of_input = _input_gradient(gradient, input, weight, statistics, total / ctx.count, ctx.eps)
         of_weight, of_bias = (local[1 - i] if ctx.needs_input_grad[1 + i] else None for i in (0, 1))
         return of_input, of_weight, of_bias, None, None, None
@@ -209,3 +245,8 @@ def _input_gradient(gradient: Tensor, input: Tensor, weight: Tensor | None, stat
 def has_batch_norm(model: nn.Module) -> bool:
     """Returns True if the model normalises by the statistics of a batch."""
     return any(isinstance(layer, AnyBatchNorm) for layer in model.modules())
+
+
+def is_synchronized(model: nn.Module) -> bool:
+    """Returns True if the model normalises by the statistics of the global batch."""
+    return any(isinstance(layer, _GlobalStatistics) for layer in model.modules())

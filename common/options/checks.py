@@ -114,9 +114,6 @@ def _check_virtual_nodes(settings: Settings) -> None:
     if settings.accumulate > 1:
         raise UsageError(f"{flag} already computes a rank's batch in several passes, one for each "
                          f"virtual node: leave out --accumulate {settings.accumulate}")
-    if settings.batch_norm == "synchronised":
-        raise UsageError(f"{flag} requires --batch-norm local: each virtual node normalises by the "
-                         "batch statistics of its own shard")
     if settings.parallel != "ddp":
         raise UsageError(f"{flag} requires --parallel ddp, not {settings.parallel}")
 

@@ -27,6 +27,7 @@ from common.core.progress import Position
 from common.core.provenance import code_digest, instruction_sets, versions
 from common.data.epoch_plan import mix
 from common.data.loaders import Batch
+from common.model.batch_norm import is_synchronized
 from common.run.run_end import best_in_words, is_over, last_step, should_stop
 from common.run.run_log import RunLog, Step
 from common.run.saving import Checkpoints
@@ -37,6 +38,7 @@ from common.settings.settings import Settings
 from common.settings.user_code import loaded
 from common.step.accumulation import Part, micro_batches
 from common.step.gradient_sync import GradientSync
+from common.step.lockstep import JointPart, Lockstep
 from common.step.phase_timer import PhaseTimer, moments_of
 from common.step.readings import Readings
 from common.step.schedules import create_schedule
@@ -70,6 +72,9 @@ class Run:
             self.state.loss_scale.attach(self.optimizer, self.node.device)
         self.schedule = create_schedule(self.settings, self.iterations_per_epoch)
         self._scope = ShardScope(self.model, self.settings)
+        shards = self.settings.virtual_nodes if is_synchronized(self.model) else None
+        self._lockstep = Lockstep(self.model, self._scope, self.gradient_sync,
+                                  self.node.device, shards) if shards else None
         self.timer = PhaseTimer(self.node.progress, moments_of(self.node.device),
                                 self.tracer.mark)
         self.gradient_sync.waiting = partial(self.timer, "sync")
@@ -102,18 +107,24 @@ class Run:
             yield here.iteration
             progress.has_stepped = True
 
-    def passes(self, batch: Batch) -> Iterator[Part]:
+    def passes(self, batch: Batch) -> Iterator[Part | JointPart]:
         """The parts of `batch`, each within what surrounds its forward and backward pass.
 
-        That is the scope of its shard, and for all but the last the strategy's `no_sync`. Raises
-        NotFinite at the end, where a GPU has computed a loss that is not finite.
+        That is the scope of its shard, and for all but the last the strategy's `no_sync`; or all
+        shards are one part, in lockstep. Raises NotFinite at the end, where a GPU has computed a
+        loss that is not finite.
         """
         self.readings = Readings(self.metric)
-        for part, is_last in micro_batches(batch, self.settings.accumulate):
+        parts = micro_batches(batch, self.settings.accumulate)
+        yield from (self._lockstep.passes(self.position, [part for part, _ in parts])
+                    if self._lockstep else self._one_by_one(parts))
+        self._trained = self.readings.totals()
+
+    def _one_by_one(self, parts: Iterator[tuple[Part, bool]]) -> Iterator[Part]:
+        for part, is_last in parts:
             with (self._scope.of(self.position, part),
                   nullcontext() if is_last else self.gradient_sync.no_sync()):
                 yield part
-        self._trained = self.readings.totals()
 
     def _is_over(self, position: Position) -> bool:
         return is_over(self.settings, position, self.state.validation_losses)

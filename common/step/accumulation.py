@@ -6,7 +6,7 @@ several virtual nodes: each part is then the shard of one of them, to the sample
     python3 PartOne/main.py --workload cifar10-vgg11 --accumulate 4
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -28,6 +28,10 @@ class Part(NamedTuple):
     weight: float
     indices: np.ndarray | None
     shard: int
+
+    def computed_by(self, forward: "Callable[[Part], Tensor]") -> Tensor:
+        """The loss that `forward` makes of this part."""
+        return forward(self)
 
 
 def micro_batches(batch: Batch, count: int) -> Iterator[tuple[Part, bool]]:

@@ -27,13 +27,18 @@ class ShardScope:
     @contextmanager
     def of(self, at: Position, part: Part) -> Iterator[None]:
         """Around forward and backward of one part of the batch at `at`."""
-        self._dropout.set_samples(at.epoch, part.indices)
+        self.begin(at, part)
         if not self._settings.virtual_nodes:
             yield
             return
-        torch.manual_seed(mix(self._settings.seed, at.epoch, at.iteration, part.shard))
         before = [buffer.clone() for buffer in self._model.buffers() if part.shard]
         yield
         # after backward, for which autograd has saved the buffers
         for buffer, kept in zip(self._model.buffers(), before, strict=False):
             buffer.copy_(kept)
+
+    def begin(self, at: Position, part: Part) -> None:
+        """Makes dropout, and on virtual nodes torch's random numbers, those of the part."""
+        self._dropout.set_samples(at.epoch, part.indices)
+        if self._settings.virtual_nodes:
+            torch.manual_seed(mix(self._settings.seed, at.epoch, at.iteration, part.shard))

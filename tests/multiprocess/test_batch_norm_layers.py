@@ -56,7 +56,7 @@ def count_collectives() -> list[Counter]:
 def test_one_collective_each_way_per_layer_and_none_in_eval_mode():
     for forward, backward, evaluation in run_ranks(2, count_collectives):
         assert forward == {"all_gather": 3}
-        assert backward == {"all_gather": 3, "all_reduce": 3}
+        assert backward == {"all_gather": 6}
         assert evaluation == backward
 
 

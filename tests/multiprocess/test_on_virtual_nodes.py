@@ -64,6 +64,19 @@ def test_a_killed_run_goes_on_on_another_number_of_ranks(run, before, after, kil
     assert "bit-exact: yes" in (tmp_path / FOLDERS[run] / "logs_rank0.txt").read_text()
 
 
+def test_a_killed_run_in_lockstep_goes_on_on_another_number_of_ranks(tmp_path):
+    more, run = (*NODES, "--batch-norm", "synchronised"), "overlapped-all-reduce"
+    for name in ("whole", "resumed"):
+        (tmp_path / name).mkdir()
+    launch(Case("PartOne", 1, "memory", 4, 0), tmp_path / "whole", "no", more=more)
+    case = Case(run, 3, "memory", 2, 7)
+    launch(case, tmp_path / "resumed", "no", before=partial(plant, 7), more=more, code=-9)
+    launch(case, tmp_path / "resumed", "auto", world_size=2, more=more)
+    assert end_of(tmp_path / "resumed", run) == end_of(tmp_path / "whole", "PartOne")
+    assert says((tmp_path / "resumed" / FOLDERS[run] / "logs_rank0.txt").read_text(),
+                "bit-exact: yes")
+
+
 def flags(case: Case, folder) -> list[str]:
     sync = [] if case.run == "PartThree" else ["--sync", case.run]
     return [*SMALL, "--output-dir", str(folder), "--checkpoint-every", str(case.every), *NODES,

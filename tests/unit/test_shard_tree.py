@@ -100,7 +100,6 @@ TWO = ["-M", "10.0.0.1", "-N", "2", "-R", "0", "--virtual-nodes"]
     (["4", "--sync", "reduce-scatter,local-sgd:5"], ["--virtual-nodes", 4, "--sync local-sgd"]),
     (["4", "--wire", "bf16"], ["--virtual-nodes", 4, "--wire float32", "bf16"]),
     (["4", "--accumulate", "2"], ["--virtual-nodes", 4, "--accumulate 2"]),
-    (["4", "--batch-norm", "synchronised"], ["--virtual-nodes", 4, "--batch-norm local"]),
     (["300"], ["--batch-size", 256, "300 virtual nodes"]),
 ])
 def test_what_does_not_go_with_virtual_nodes_is_one_sentence(flags, facts):

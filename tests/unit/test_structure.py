@@ -168,7 +168,9 @@ def test_there_is_one_training_loop():
                       for name in calls_in(ast.parse(path.read_text())) if name.endswith(call)]
                for call in (".backward", "gradient_sync.average", "optimizer.step")}
     loop = ["common/training.py"]
-    assert callers == {".backward": ["PartThree/ddp.py", *loop],  # whose passes settle the buckets
+    # whose passes settle the buckets, and which hands over the gradients that backward has made
+    others = ["PartThree/ddp.py", "common/step/lockstep.py"]
+    assert callers == {".backward": [*others, *loop],
                        "gradient_sync.average": loop,
                        "optimizer.step": ["PartTwo/cross_step.py", *loop]}  # as gradients arrive
 
