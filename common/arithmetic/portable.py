@@ -345,7 +345,7 @@ def _table(maps: Tensor) -> Tensor:
 
 
 def _filled(rows: Tensor, multiple: int) -> Tensor:
-    """(..., n) with zeros to a multiple; the tensor itself where n is one, which pad would copy."""
+    """(..., n) with zeros to a multiple; uncopied where n is a multiple, which pad would copy."""
     missing = -rows.shape[-1] % multiple
     return pad(rows, (0, missing)) if missing else rows
 
