@@ -27,6 +27,7 @@ provide "ip tc iptables sshd sbatch munged mpirun" iproute2 iptables openssh-ser
     munge openmpi-bin
 provide chromium chromium
 provide c++ g++
+provide qemu-x86_64-static qemu-user-static
 # Compiled once, before tests that must not be the ones to wait for it.
 "$PYTHON" -c "from common.arithmetic.kernels import why_not; print(why_not() or 'compiled')"
 "$PYTHON" -m ruff check .

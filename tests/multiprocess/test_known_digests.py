@@ -19,6 +19,7 @@ from common.core.provenance import processor_flags, versions
 from common.run import known_digests
 from common.settings.settings import Settings
 from tests.facts import says
+from tests.portable_cases import EMULATED, needs_emulator
 from tests.ranks import ROOT
 from tests.small_files import digits_as_mnist
 
@@ -33,13 +34,24 @@ WIDE = "avx512" if "avx512f" in processor_flags() else "avx2"
 def test_a_command_ends_with_its_digest(row, capability, threads, tmp_path):
     if capability == WIDE and "30" in row["command"]:
         threads = 3
+    ends_with_its_digest(row, capability, threads, tmp_path)
+
+
+@needs_emulator
+@pytest.mark.parametrize("name", ["spiral-mlp", "mnist-cnn"])
+def test_a_command_ends_with_its_digest_on_another_make(name, tmp_path):
+    row = next(row for row in ROWS if name in row["command"])
+    ends_with_its_digest(row, "avx2", 1, tmp_path, *EMULATED)
+
+
+def ends_with_its_digest(row, capability, threads, tmp_path, *emulator):
     program, *flags = row["command"].partition(" (")[0].split()
     if "mnist" in row["command"]:
         digits_as_mnist(tmp_path / "mnist")
         flags += ["--data-dir", str(tmp_path / "mnist")]
     ended = subprocess.run(
-        [sys.executable, ROOT / program, *flags, "--threads", str(threads), "--output-dir",
-         tmp_path / "run"], env={**os.environ, "ATEN_CPU_CAPABILITY": capability},
+        [*emulator, sys.executable, ROOT / program, *flags, "--threads", str(threads),
+         "--output-dir", tmp_path / "run"], env={**os.environ, "ATEN_CPU_CAPABILITY": capability},
         capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert json.loads((tmp_path / "run/PartOne/summary.json").read_text())["weights"] == \

@@ -1,8 +1,8 @@
 """Portable arithmetic: equal bits with AVX2 and AVX-512 and any threads, and close to torch's.
 
 Mutations that turn this red: add_wide a multiplication and an addition where there is no AVX-512; a
-sum over a whole tensor, sigmoid or log_softmax left to torch; blocks of positions / threads in
-`statistics`; softplus among AGREEING, and in OF_EACH; `_in_place` left out; a kernel's gradient
+sum over a whole tensor, sigmoid, log_softmax or sqrt left to torch; blocks of positions / threads
+in `statistics`; softplus among AGREEING, and in OF_EACH; `_in_place` left out; a kernel's gradient
 times two; `note_what_is_left` without fork_rng, or without the buffers' return.
 """
 
@@ -22,7 +22,14 @@ from torch.nn import functional
 from common.arithmetic import portable, products
 from common.arithmetic.compiled import compiled
 from common.core.provenance import ROOT, processor_flags
-from tests.portable_cases import IMAGES, MODELS, attention, convolutions
+from tests.portable_cases import (
+    EMULATED,
+    IMAGES,
+    MODELS,
+    attention,
+    convolutions,
+    needs_emulator,
+)
 
 has_both = pytest.mark.skipif("avx512f" not in processor_flags(), reason="AVX-512 beside AVX2")
 
@@ -35,10 +42,11 @@ def in_portable_arithmetic():
 
 
 @cache
-def digests(arithmetic: str, capability: str, threads: int) -> dict[str, str]:
+def digests(arithmetic: str, capability: str, threads: int, *emulator: str) -> dict[str, str]:
     made = subprocess.run(
-        [sys.executable, "-m", "tests.portable_cases", arithmetic, str(threads)], cwd=ROOT,
-        env={**os.environ, "ATEN_CPU_CAPABILITY": capability}, check=True, capture_output=True)
+        [*emulator, sys.executable, "-m", "tests.portable_cases", arithmetic, str(threads)],
+        cwd=ROOT, env={**os.environ, "ATEN_CPU_CAPABILITY": capability}, check=True,
+        capture_output=True)
     return json.loads(made.stdout.splitlines()[-1])
 
 
@@ -46,6 +54,11 @@ def digests(arithmetic: str, capability: str, threads: int) -> dict[str, str]:
 @pytest.mark.parametrize(("capability", "threads"), [("avx2", 2), ("avx512", 1), ("avx512", 3)])
 def test_the_same_bits_by_any_vectors_and_threads(capability, threads):
     assert digests("portable", capability, threads) == digests("portable", "avx2", 1)
+
+
+@needs_emulator
+def test_the_same_bits_on_a_processor_of_another_make():
+    assert digests("portable", "avx2", 1, *EMULATED) == digests("portable", "avx2", 1)
 
 
 @has_both
@@ -61,6 +74,7 @@ def test_native_bits_differ():  # so that the test above can fail
     lambda a, b: torch.baddbmm(b[None], a[None, :40], b[None, :, :40]),
     lambda a, b: functional.gelu(a), lambda a, b: functional.gelu(a, approximate="tanh"),
     lambda a, b: a.softmax(0), lambda a, b: a.log_softmax(-1), lambda a, b: a.exp(),
+    lambda a, b: (a.square() + 1).sqrt(),
     lambda a, b: a.square().log(), lambda a, b: a.tanh(), lambda a, b: a.sigmoid(),
     lambda a, b: functional.silu(a), lambda a, b: functional.logsigmoid(a),
     lambda a, b: a.sum(), lambda a, b: a.mean(), lambda a, b: a.norm(),
@@ -169,6 +183,11 @@ def test_convolutions_are_their_definition_to_the_bit(seed):
     made = functional.conv2d(maps, weight, bias, step, edge, apart)
     found = [made, *torch.autograd.grad(made, (maps, weight), gradient)]
     assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+def test_a_root_is_the_nearest_float():
+    numbers = torch.rand(100_003) * 1000
+    assert torch.equal(numbers.sqrt(), numbers.double().sqrt().float())
 
 
 def test_bfloat16_is_multiplied_as_float32_and_rounded_once():
