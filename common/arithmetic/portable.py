@@ -156,12 +156,22 @@ def _in_place(name: str) -> None:
 
 @_instead_of("mm")
 def _mm(left: Tensor, right: Tensor) -> Tensor:
+    if left.dim() != 2 or not _fit(left, right):
+        return _torch("mm")(left, right)  # which says what is wrong
     return _product(left[None], right[None])[0]
+
+
+def _fit(left: Tensor, right: Tensor) -> bool:
+    """Returns True if two tensors of as many dimensions have a product: columns, rows, dtype."""
+    return (left.dim() == right.dim() and left.shape[-1] == right.shape[-2]
+            and left.dtype == right.dtype)
 
 
 @_instead_of("bmm")
 def _product(left: Tensor, right: Tensor) -> Tensor:
     """(P, M, K) times (P, K, N), with a dtype in common."""
+    if left.dim() != 3 or not _fit(left, right) or len(left) != len(right):
+        return _torch("bmm")(left, right)  # which says what is wrong
     dtype, left, right = left.dtype, left.float(), right.float()
     if left.mT.is_contiguous() and not left.is_contiguous() and right.is_contiguous():
         value = add_outer(None, left.mT, right, ours=True)
@@ -219,10 +229,12 @@ for _name in ("addmm", "baddbmm", "addmv"):
 def _convolution(maps: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int],
                  padding: Sequence[int], dilation: Sequence[int], transposed: bool,
                  output_padding: Sequence[int], groups: int) -> Tensor:
-    if transposed or maps.dim() not in (3, 4):
+    is_ours = (not transposed and maps.dim() in (3, 4) and maps.dtype == weight.dtype
+               and maps.shape[1] == weight.shape[1] * groups)
+    windows = Windows(maps, weight, stride, padding, dilation) if is_ours else None
+    if windows is None or min(windows.sides) < 1:  # torch says what is wrong
         return _torch("convolution")(maps, weight, bias, stride, padding, dilation, transposed,
                                      output_padding, groups)
-    windows = Windows(maps, weight, stride, padding, dilation)
     return windows.forward(maps, weight, bias, groups)
 
 
@@ -252,7 +264,7 @@ def _by_rows(name: str, dim: int, *tensors: Tensor) -> Tensor:
     made = torch.empty_like(rows[0])
     columns = made.shape[-1] if made.dim() else 1
     assert run(name, (*rows, made), (made.numel() // columns, columns))
-    return (made.movedim(-1, dim) if made.dim() else made).to(dtype)
+    return (made.movedim(-1, dim).contiguous() if made.dim() else made).to(dtype)
 
 
 for _name in ("softmax", "log_softmax"):

@@ -79,6 +79,9 @@ def load_image_folder(split: str, data_dir: Path, size: int = 32,
     if not any(map(_has_images, _folders(data_dir))) and (hint := _meant(data_dir)):
         raise DataError(f"{data_dir} holds no folders of images{hint}")
     whole = read("all", data_dir)
+    if len(whole) < 5:
+        raise DataError(f"{data_dir} has {len(whole)} images: a fifth of them is to be the test "
+                        "set, so give 5 or more, or folders train and test")
     return whole.part(_chosen(split, len(whole), len(whole) // 5))
 
 

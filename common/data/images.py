@@ -131,7 +131,7 @@ def _why_left_out(name: str, state: os.stat_result, suffixes: set[str]) -> str:
         return ""
     if stat.S_ISDIR(state.st_mode):
         return FOLDER
-    return f"{suffix or 'without a suffix'}, which Pillow does not read"
+    return f"{suffix}, which Pillow does not read" if suffix else "without a suffix"
 
 
 def _note(left_out: Counter[str]) -> str:

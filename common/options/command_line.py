@@ -98,19 +98,31 @@ def complete(flags: Mapping[str, Any], part: str = "",
 
 
 def _parsed(workload: Workload) -> dict[str, Any]:
-    """A workload's defaults, of which a user's may be texts. Raises UsageError."""
+    """A workload's defaults, each as its flag would take it. Raises UsageError."""
     rows, defaults = Settings.rows(), dict(workload.defaults)
     for name, value in defaults.items():
         if name not in rows:
             raise UsageError(f"the workload {workload.name} has a default for {name!r}, which is "
                              "no setting")
-        if isinstance(value, str) and rows[name].parse not in (str, bool):
-            try:
-                defaults[name] = rows[name].parse(value)
-            except ArgumentTypeError as error:
-                raise UsageError(f"the workload {workload.name} has a default for {name} that "
-                                 f"cannot be: {error}") from None
+        try:
+            defaults[name] = _as_by_flag(name, rows[name], value)
+        except (ArgumentTypeError, ValueError) as error:
+            raise UsageError(f"the workload {workload.name} has a default for {name} that "
+                             f"cannot be: {error}") from None
     return defaults
+
+
+def _as_by_flag(name: str, row: Row, value: Any) -> Any:
+    """A default of a workload as a setting's value. Raises ArgumentTypeError or ValueError."""
+    if value is None and Settings.default(name) is None or isinstance(value, tuple | list):
+        return value
+    if row.parse is bool:
+        if not isinstance(value, bool):
+            raise ArgumentTypeError(f"{value!r} is neither True nor False")
+        return value
+    if row.choices and str(value).partition(":")[0] not in row.choices:
+        raise ArgumentTypeError(f"{value!r} is none of {', '.join(row.choices)}")
+    return row.parse(str(value))
 
 
 def _parser(part: str) -> FlagParser:

@@ -190,7 +190,13 @@ def test_all_ranks_must_have_the_same_file(tmp_path):
     ("from common.options.workloads import Workload\n"
      "TASK = Workload('x', None, None, defaults={'epoch': 3})", "epoch"),
     ("from common.options.workloads import Workload\n"
-     "TASK = Workload('x', None, None, defaults={'schedule': 'steep'})", "steep")])
+     "TASK = Workload('x', None, None, defaults={'schedule': 'steep'})", "steep"),
+    *(("from common.options.workloads import Workload\n"
+       f"TASK = Workload('x', None, None, defaults={default})", fact) for default, fact in (
+        ("{'optimizer': 'adamw'}", "adamw"), ("{'batch_norm': 'sync'}", "batch_norm"),
+        ("{'precision': 'float16'}", "float16"), ("{'epochs': 2.5}", "2.5"),
+        ("{'epochs': 0}", "epochs"), ("{'learning_rate': -0.1}", "-0.1"),
+        ("{'schedule': None}", "schedule"), ("{'tta': 'yes'}", "tta")))])
 def test_what_is_no_workload_is_refused_in_a_sentence(text, fact, tmp_path):
     (tmp_path / "task.py").write_text(text)
     done, = run_programs([program("PartOne", ["--workload", f"{tmp_path}/task.py:TASK"], tmp_path,

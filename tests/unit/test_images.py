@@ -145,7 +145,8 @@ def test_a_class_without_an_image_in_one_of_both_sets_is_named(mixed):
 
 
 def test_other_programs_find_the_classes_and_nothing_of_ours(tmp_path):
-    write(tmp_path, "0.png", Image.new("RGB", (SIZE, SIZE)))
+    for number in range(5):
+        write(tmp_path, f"{number}.png", Image.new("RGB", (SIZE, SIZE)))
     load_image_folder("train", tmp_path / "train")
     assert ImageFolder(tmp_path / "train").classes == ["ant"]
 
@@ -228,3 +229,12 @@ def test_with_both_loaders_a_damaged_cache_is_told_in_a_sentence(loader, mixed):
         next(batches)
     assert says(raised.value, rows.parent)
     assert not multiprocessing.active_children()
+
+
+def test_too_few_images_for_a_test_set_are_refused(tmp_path):
+    for name in ("ant", "bee"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (4, 4)).save(tmp_path / name / "0.png")
+    with pytest.raises(DataError) as raised:
+        load_image_folder("train", tmp_path)
+    assert says(raised.value, tmp_path, "2 images", "fifth")

@@ -185,6 +185,31 @@ def test_convolutions_are_their_definition_to_the_bit(seed):
     assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_loss_of_each_pixel_has_a_gradient(layout):
+    generator = torch.Generator().manual_seed(2)
+    scores = torch.randn(4, 5, 7, 6, generator=generator).contiguous(memory_format=layout)
+    targets = torch.randint(0, 5, (4, 7, 6), generator=generator)
+
+    def gradient(of):
+        functional.cross_entropy(of.requires_grad_(), targets).backward()
+        return of.grad
+
+    exact = gradient(scores.double())
+    assert (gradient(scores) - exact).norm() <= 3e-6 * exact.norm()
+
+
+@pytest.mark.parametrize("mistake", [
+    lambda: nn.Linear(25, 5)(torch.ones(20, 24)), lambda: nn.Linear(4, 5)(torch.ones(2, 4).long()),
+    lambda: torch.ones(2, 3, 4) @ torch.ones(2, 5, 4), lambda: torch.ones(4) @ torch.ones(5),
+    lambda: nn.Conv2d(3, 4, 3)(torch.ones(2, 5, 8, 8)),
+    lambda: nn.Conv2d(3, 4, 3)(torch.ones(2, 3, 8, 8).long()),
+    lambda: nn.Conv2d(3, 4, 30)(torch.ones(2, 3, 8, 8))])
+def test_shapes_and_dtypes_that_do_not_fit_are_refused_in_torchs_words(mistake):
+    with pytest.raises(RuntimeError, match="shape|size|expected|type"):
+        mistake()
+
+
 def test_a_root_is_the_nearest_float():
     numbers = torch.rand(100_003) * 1000
     assert torch.equal(numbers.sqrt(), numbers.double().sqrt().float())
