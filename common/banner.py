@@ -8,6 +8,7 @@ from common.arithmetic.choice import AUTO, LIBRARY, POOLED_LAST, rule_in_words
 from common.arithmetic.products import arithmetic, is_portable
 from common.cluster.all_reduce_speed import measure_all_reduce, speed_table
 from common.cluster.devices import count_gpus
+from common.cluster.elastic import has_lost
 from common.cluster.node import Node
 from common.cluster.rank_info import own_gpus
 from common.core.console import console
@@ -25,7 +26,7 @@ def announce(part: str, settings: Settings, node: Node, convolutions: str = "") 
     that prepare_runs found; the settings' otherwise.
     """
     speeds = measure_all_reduce(node.device) if settings.dry_run and node.world.size > 1 else []
-    if not node.world.is_leader:
+    if not node.world.is_leader or has_lost():
         return
     lines = [*_ranks(part, settings, node), *_numbers(settings, node),
              *_shared_gpus(node),

@@ -12,6 +12,7 @@ from common.arithmetic.choice import LIBRARY, POOLED_LAST, use_fast_convolutions
 from common.arithmetic.pooling import pool_last
 from common.arithmetic.portable import note_what_is_left
 from common.arithmetic.products import is_portable
+from common.cluster.elastic import has_lost
 from common.cluster.node import Node
 from common.core.console import console
 from common.core.failures import DataError, UsageError
@@ -43,8 +44,7 @@ def load_datasets(settings: Settings, node: Node) -> tuple[Dataset, Dataset | No
     node.progress.phase = "loading data"
     row = workload_of(settings)
     try:
-        train_set, test_set = (as_dataset(row.load(split, settings.data_dir))
-                               for split in ("train", "test"))
+        train_set, test_set = read_datasets(settings)
         if row.metric is ACCURACY:
             require_labels(train_set, "training")
             require_labels(test_set, "test")
@@ -64,6 +64,30 @@ def load_datasets(settings: Settings, node: Node) -> tuple[Dataset, Dataset | No
     return trained, held_out, test_set
 
 
+_read: list[tuple[Dataset, Dataset]] = []
+"""What an elastic run has read before it joined, and takes in each of its groups."""
+
+
+def read_datasets(settings: Settings) -> tuple[Dataset, Dataset]:
+    """Training and test set as the workload gives them. Raises DataError."""
+    if _read:
+        return _read[0]
+    row = workload_of(settings)
+    train_set, test_set = (as_dataset(row.load(split, settings.data_dir))
+                           for split in ("train", "test"))
+    return train_set, test_set
+
+
+def read_before_joining(settings: Settings) -> str:
+    """Reads the data of an elastic run, so that no other rank waits for it; their digest.
+
+    Raises DataError.
+    """
+    if not _read:
+        _read.append(read_datasets(settings))
+    return " ".join(each.digest for each in _read[0])
+
+
 def _difference(trained: Sequence[str], tested: Sequence[str]) -> str:
     """The classes that only one of both has; all of them where they differ in order alone."""
     alone = [f"{name}, of which the {other} set has no image" for names, others, other in (
@@ -75,7 +99,7 @@ def _difference(trained: Sequence[str], tested: Sequence[str]) -> str:
 def _describe_data(trained: Dataset, held_out: Dataset | None, tested: Dataset,
                    node: Node) -> None:
     """Says, on the leader, how large the data sets are, and what was noted when they were read."""
-    if not node.world.is_leader:
+    if not node.world.is_leader or has_lost():
         return
     names = trained.class_names
     validation = f", {len(held_out):,} validation" if held_out else ""

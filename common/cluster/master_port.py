@@ -51,7 +51,7 @@ def wait_for_master(world: World, address: str, deadline: float,
     while (left := deadline - time.monotonic()) > 0:
         try:
             seconds = min(REPLY_SECONDS, left / 2)
-            reply = _reply(address, world.master_port, seconds)
+            reply = reply_of(address, world.master_port, seconds)
             if reply == NONCE or not _greeting_is_known():
                 return
             if reply is not None or seconds == REPLY_SECONDS or reason == NO_ANSWER:
@@ -67,7 +67,7 @@ def wait_for_master(world: World, address: str, deadline: float,
                    "of other programs?")
 
 
-def _reply(address: str, port: int, seconds: float) -> bytes | None:
+def reply_of(address: str, port: int, seconds: float) -> bytes | None:
     """The first bytes after the greeting; b"" for a closed connection, None for no reply in time.
 
     Raises OSError when nothing accepts the connection.
@@ -97,7 +97,7 @@ def _what_is_wrong(reply: bytes | None, place: str) -> str:
 def _greeting_is_known() -> bool:
     """Returns True if this torch's store replies as expected; else a reply proves nothing."""
     store = serve_store("127.0.0.1", 0)
-    return _reply("127.0.0.1", store.port, REPLY_SECONDS) == NONCE
+    return reply_of("127.0.0.1", store.port, REPLY_SECONDS) == NONCE
 
 
 def before(deadline: float, action: Callable[[], Result], place: str) -> Result:

@@ -52,7 +52,8 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
     Yields the Node; always tears down. Whatever fails on one rank ends all of them within seconds
     with one sentence and one exit code. Every rank must enter. Raises that Failure.
     """
-    say_what_may_be_a_mistake(world, settings)
+    if not world.is_elastic:
+        say_what_may_be_a_mistake(world, settings)
     with (joined(world, settings, START_FACTOR * settings.timeout) as (board, ranks),
           own_errors(is_broken_collective, f"rank {world.rank}: ", settings.workload)):
         yield form_group(board, ranks, settings, settings.collective_timeout)
@@ -73,7 +74,7 @@ def joined(world: World, settings: Settings, seconds: float, progress: Progress 
           Watch(board, connect, settings.timeout, stop, progress) as watch):
         ranks = rendezvous.exchange(board, me, deadline, require_one_run)
         known = range(world.size) if world.is_leader else (0, world.rank)
-        watch.names = {rank: f"rank {rank} ({ranks[rank].host}, pid {ranks[rank].pid})"
+        watch.names = {rank: f"rank {ranks[rank].name} ({ranks[rank].host}, pid {ranks[rank].pid})"
                        for rank in known}
         watch.links.ranks = ranks
         watch.heartbeats.fate = lambda rank: fate_of_rank(ranks[rank], me)

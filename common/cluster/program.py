@@ -36,9 +36,20 @@ def run_program(main: Callable[[], None]) -> NoReturn:
 
 
 def _call(main: Callable[[], None]) -> None:
-    """Calls a main, which may also end with sys.exit."""
-    try:
-        main()
-    except SystemExit as end:
-        if end.code:
-            raise
+    """Calls a main, which may also end with sys.exit; again where it is to go on after a loss."""
+    while True:
+        try:
+            return main()
+        except SystemExit as end:
+            if end.code:
+                raise
+            return None
+        except Exception as error:
+            if not _goes_on_after(error):
+                raise
+
+
+def _goes_on_after(error: Exception) -> bool:
+    """Returns True if the run is elastic, and `error` means that ranks are lost."""
+    elastic = sys.modules.get("common.cluster.elastic")  # not imported where no rank was joined
+    return elastic is not None and elastic.goes_on_after(error)

@@ -45,6 +45,7 @@ class RankInfo:
     settings: dict[str, Any] = field(default_factory=dict)
     program: str = ""
     environment: dict[str, str] = field(default_factory=dict)
+    name: int | None = None
 
     @classmethod
     def of_this_process(cls, world: World, settings: Settings, interface: str,
@@ -57,10 +58,10 @@ class RankInfo:
                    versions() | digests([settings.workload, *(s.name for s in settings.sync)]),
                    code_digest(), instruction_sets(), settings.shared(), _program(),
                    {name: os.environ.get(name, default).upper()
-                    for name, default in SHARED_VARIABLES.items()})
+                    for name, default in SHARED_VARIABLES.items()}, world.name)
 
     def __str__(self) -> str:
-        return f"rank {self.rank} on {self.host}"
+        return f"rank {self.rank if self.name is None else self.name} on {self.host}"
 
 
 def _program() -> str:

@@ -17,6 +17,7 @@ from torch.distributed import PrefixStore, Store, TCPStore
 
 from common.cluster import addresses
 from common.cluster.board import FOREVER, JOINED, SENT_AWAY, Board
+from common.cluster.elastic import goes_on_after
 from common.cluster.master_port import STORE_TIMEOUT, before, serve_store, wait_for_master
 from common.cluster.pace import hurried_seconds
 from common.cluster.rank_info import RankInfo, machines, own_gpus
@@ -38,7 +39,8 @@ def join(world: World, settings: Settings, join_deadline: float,
     Every rank must enter. Deadlines are time.monotonic() values: for the store, and for each wait
     on the board. A failure inside is published, and the first one published is raised on every
     rank; an error that is not a Failure is this rank's fault, and raised unchanged. At the end the
-    process group, if one was formed, is closed, and the leader leaves last.
+    process group, if one was formed, is closed, and the leader leaves last. A group that an elastic
+    run leaves is only closed.
     """
     process_progress().mark, say = mark(world), console(world)
     address = addresses.resolve(world.master_address)
@@ -46,13 +48,17 @@ def join(world: World, settings: Settings, join_deadline: float,
     me = RankInfo.of_this_process(world, settings, *addresses.choose_interface(
         settings.interface, address, world.master_port))
     board = Board(open_store(world, address, join_deadline, say), world, say, deadline)
+    is_left = False
     try:
         yield board, me
         _close_group()
     except BaseException as error:
+        if is_left := goes_on_after(error):
+            raise
         board.fail(error)
     finally:
-        board.leave()
+        if not is_left:
+            board.leave()
         _close_group()
 
 

@@ -37,6 +37,17 @@ class Stop:
         self._target: int | None = None
         self._done = False
 
+    def reset(self) -> None:
+        """Call before this process joins another group, whose boundaries count from 0."""
+        with self._change:
+            self._passed, self.needs_saving, self._done = 0, False, False
+            self._passed_when_frozen = self._target = None
+
+    @property
+    def is_stopping(self) -> bool:
+        """True if the ranks are agreeing on a boundary, or have agreed."""
+        return self._passed_when_frozen is not None
+
     def begin_step(self) -> None:
         """From now on there is something to save. Main thread only, as the next three."""
         with self._change:

@@ -17,6 +17,7 @@ from torch.distributed import Store
 from common.cluster.agreement import STOP, Asked, StopAgreement
 from common.cluster.board import Board, is_broken_collective
 from common.cluster.connections import OwnLinks
+from common.cluster.elastic import elastic
 from common.cluster.ending import end_process
 from common.cluster.heartbeats import SILENCE_SECONDS, UNHEARD, Heartbeats, Names, beat
 from common.cluster.pace import beat_seconds, hurried_seconds
@@ -100,7 +101,7 @@ class Watch:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """A broken collective has its cause elsewhere: the watch has time to name that rank."""
-        if is_broken_collective(error):
+        if is_broken_collective(error) and not elastic():
             self.heartbeats.collective_failed = True
             self._stop.wake.set()
             time.sleep(BLAME_SECONDS)
@@ -109,7 +110,7 @@ class Watch:
         self._stop.in_group = False
         for thread in self._threads:
             thread.join(timeout=2)
-        if error is not None:
+        if error is not None and not elastic():
             with contextlib.suppress(RuntimeError):  # the leader has left
                 learn_saved(self._board.store, self._progress)
 
@@ -166,20 +167,34 @@ class Watch:
         """Publishes a failure that it finds; ends the process when there is a verdict."""
         failure = (self.heartbeats.lost_rank(self.names)
                    or self.links.lost_link(board.world.rank)
-                   or self._agreement.advance(board, self.names, self._asked))
+                   or self._agreement.advance(board, self.names, self._asked)
+                   or self._newcomer(board))
         if failure:
             board.publish(failure)
         if verdict := board.verdict():
+            if self._breaks_off(verdict):
+                return
             learn_saved(board.store, self._progress)
             board.leave(lost=self.heartbeats.silent_ranks())
             self._end_process(verdict)
 
+    def _newcomer(self, board: Board) -> Failure | None:
+        member = elastic()
+        return member.newcomer() if member and self.names and board.world.is_leader else None
+
     def _leader_lost(self, how: str) -> None:
         self._end_process(self.heartbeats.lost_leader(self.names, self._progress.place(), how))
 
+    def _breaks_off(self, failure: Failure) -> bool:
+        """Returns True if the run goes on without whom it has lost; wakes the main thread then."""
+        member = elastic()
+        if member and not self._stopping.is_set() and member.break_off(failure):
+            self._stopping.set()
+        return self._stopping.is_set()
+
     def _end_process(self, failure: Failure) -> None:
         """The main thread may be blocked where nothing can wake it."""
-        if not self._stopping.is_set():
+        if not self._breaks_off(failure):
             end_process(str(failure), failure.exit_code)
 
 

@@ -49,26 +49,34 @@ def share_leaders_buffers(model: nn.Module) -> None:
     This is the one policy for buffers, in every part: ranks keep their own while training, and the
     leader's count whenever the model is evaluated or saved.
     """
-    if world_size() > 1:
-        for buffer in model.buffers():
-            dist.broadcast(buffer, src=LEADER)
+    if world_size() == 1:
+        return
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}
+    for buffer in model.buffers():
+        by_dtype.setdefault(buffer.dtype, []).append(buffer)
+    for buffers in by_dtype.values():
+        row = torch.cat([each.reshape(-1) for each in buffers])
+        dist.broadcast(row, src=LEADER)
+        pieces = row.split([each.numel() for each in buffers])
+        for buffer, piece in zip(buffers, pieces, strict=True):
+            buffer.copy_(piece.view_as(buffer))
 
 
-def broadcast_bytes(data: bytes, device: torch.device) -> bytes:
-    """The leader's `data`, on every rank; that of the other ranks is ignored. Every rank must call.
+def broadcast_bytes(data: bytes, device: torch.device, source: int = LEADER) -> bytes:
+    """The `data` of rank `source`, on every rank; the others' is ignored. Every rank must call.
 
     The bytes travel as a uint8 tensor: nothing is pickled.
     """
     if world_size() == 1:
         return data
     length = torch.tensor([len(data)], dtype=torch.int64, device=device)
-    dist.broadcast(length, src=LEADER)
+    dist.broadcast(length, src=source)
     if int(length) == 0:
         return b""
     buffer = torch.empty(int(length), dtype=torch.uint8, device=device)
-    if dist.get_rank() == LEADER:
+    if dist.get_rank() == source:
         buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    dist.broadcast(buffer, src=LEADER)
+    dist.broadcast(buffer, src=source)
     return buffer.cpu().numpy().tobytes()
 
 

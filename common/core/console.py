@@ -27,7 +27,7 @@ _last_printed = [time.monotonic()]
 
 def mark(world: World) -> str:
     """Prefix of a rank's lines, as ranks may share a terminal; empty on the leader."""
-    return "" if world.is_leader else f"[rank {world.rank} {socket.gethostname()}] "
+    return "" if world.is_leader else f"[rank {world.name} {socket.gethostname()}] "
 
 
 def console(world: World) -> Callable[[str], None]:

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from common.core.failures import UsageError
 
@@ -22,6 +23,13 @@ NO_TASK_OF_SRUN = 0xFFFFFFF0  # from here on SLURM_STEP_ID means a batch script 
 ADDRESS = re.compile(r"(?:\w+://)?(\[[^]]+\]|[^:/[\]]+)(?::(\d+))?(?:/.*)?")  # in a URL, or alone
 
 
+class Nodes(NamedTuple):
+    """--num-nodes: the most ranks, and the fewest that go on if others are lost; 0 is never."""
+
+    most: int
+    least: int = 0
+
+
 @dataclass(frozen=True)
 class World:
     """This process among all processes of a run; one process is one rank.
@@ -30,7 +38,8 @@ class World:
     launcher has set the two, or WITHOUT_SRUN for a job of several tasks that runs no `srun`.
     `store_is_served` is true when a launcher already serves the rendezvous store (torchrun's
     agent), so rank 0 must not. `token` is a word that all ranks of one job share, so that two jobs
-    cannot mix by mistake.
+    cannot mix by mistake. `least` is the fewest ranks that an elastic run goes on with, and 0
+    elsewhere; in one that has lost ranks, this one was launched as `launched_rank`.
     """
 
     rank: int = 0
@@ -41,17 +50,29 @@ class World:
     store_is_served: bool = False
     attempt: int = 0
     token: str = ""
+    least: int = 0
+    launched_rank: int | None = None
 
     @property
     def is_leader(self) -> bool:
         return self.rank == 0
+
+    @property
+    def is_elastic(self) -> bool:
+        """True if the run goes on when ranks are lost, as --num-nodes MIN:MAX says."""
+        return self.least > 0
+
+    @property
+    def name(self) -> int:
+        """The rank that this process was launched as: what files and sentences call it."""
+        return self.rank if self.launched_rank is None else self.launched_rank
 
 
 def detect_world(
     environment: Mapping[str, str] = os.environ,
     *,
     master_ip: str | None = None,
-    num_nodes: int | None = None,
+    num_nodes: Nodes | int | None = None,
     rank: int | None = None,
     master_port: int | None = None,
 ) -> World:
@@ -61,6 +82,8 @@ def detect_world(
     (say, a rank without a world size), naming what is missing, for variables that an earlier launch
     has left behind, and for a rank outside the world.
     """
+    if isinstance(num_nodes, int):
+        num_nodes = Nodes(num_nodes)
     is_launched = _is_srun_task(environment) or _mpi_variables(environment) is not None
     if num_nodes is not None or rank is not None or (master_ip is not None and not is_launched):
         world = _from_flags(master_ip, num_nodes, rank)
@@ -75,14 +98,15 @@ def detect_world(
     return _checked(replace(world, master_port=port, token=environment.get("RUN_TOKEN", "")))
 
 
-def _from_flags(master_ip: str | None, num_nodes: int | None, rank: int | None) -> World:
+def _from_flags(master_ip: str | None, num_nodes: Nodes | None, rank: int | None) -> World:
     given = {"--master-ip": master_ip, "--num-nodes": num_nodes, "--rank": rank}
     missing = [flag for flag, value in given.items() if value is None]
-    if num_nodes is None or (missing and num_nodes != 1):
+    if num_nodes is None or (missing and num_nodes.most != 1):
         present = [flag for flag, value in given.items() if value is not None]
         raise UsageError(f"{' and '.join(present)} given without {' and '.join(missing)}: "
                          "a node needs all three (or none, under torchrun, srun or mpirun)")
-    return World(rank or 0, num_nodes, master_ip or DEFAULT_MASTER, source="flags")
+    return World(rank or 0, num_nodes.most, master_ip or DEFAULT_MASTER, source="flags",
+                 least=num_nodes.least)
 
 
 def _from_torchrun(environment: Mapping[str, str]) -> World:

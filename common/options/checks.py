@@ -52,6 +52,8 @@ def _check_world(part: str, settings: Settings, world: World) -> None:
     if nodes < world.size:
         raise UsageError(f"--virtual-nodes {nodes} is too few for {world.size} ranks: each "
                          f"computes at least one, so give {world.size} or more")
+    if world.is_elastic:
+        _check_elastic(settings)
     if settings.batch_size < nodes:
         kind = "virtual nodes" if settings.virtual_nodes else "ranks"
         raise UsageError(f"--batch-size is the global batch size: {settings.batch_size} samples "
@@ -63,6 +65,18 @@ def _check_world(part: str, settings: Settings, world: World) -> None:
     if settings.parallel == "data-parallel" and world.size > 1:
         raise UsageError("--parallel data-parallel is one process with all GPUs of its machine, "
                          f"but there are {world.size} ranks: start one, or use --parallel ddp")
+
+
+def _check_elastic(settings: Settings) -> None:
+    """Raises UsageError for what cannot go on in place when a rank is lost."""
+    refused = {
+        "several strategies: give one with --sync": len(settings.sync) > 1,
+        "--sync cross-step-all-reduce, whose updates are late":
+            any(each.name == "cross-step-all-reduce" for each in settings.sync),
+        "--precision fp16": settings.precision == "fp16",
+        "--dry-run": settings.dry_run}
+    if why := next((what for what, is_so in refused.items() if is_so), ""):
+        raise UsageError(f"--num-nodes MIN:MAX does not go with {why}")
 
 
 def _check_model(settings: Settings) -> None:

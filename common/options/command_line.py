@@ -42,7 +42,10 @@ def parse_command_line(part: str, arguments: Sequence[str] | None = None) -> tup
     Raises UsageError, in one sentence, for whatever cannot be meant.
     """
     flags = _given(part, arguments)
-    world, settings = launched(flags), complete(flags, part)
+    world = launched(flags)
+    if world.is_elastic:  # the ranks that are left compute the shards of those that are lost
+        flags.setdefault("virtual_nodes", world.size)
+    settings = complete(flags, part)
     if world.attempt:  # a launcher's restart goes on by itself
         settings = replace(settings, resume=settings.resume.then(AUTO))
     check(part, settings, world)

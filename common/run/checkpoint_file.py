@@ -30,7 +30,7 @@ _LAYOUT = {"position": list, "model_state_dict": dict, "optimizer": str,
            "optimizer_state_dict": dict}
 _MAY_HOLD = {"settings": dict, "ran_on": dict, "samples": dict, "totals": list, "data": str,
              "rank_state": list, "validation_losses": list, "loss_scale": dict, "loss": float | int,
-             "epoch": int}
+             "epoch": int, "closed": list}
 _SCALE = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 _MARK = b"sha256:"
 _TRAILER = len(_MARK) + 64

@@ -17,17 +17,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from common.arithmetic.products import NATIVE, PORTABLE
+from common.cluster.elastic import elastic
 from common.cluster.ending import resume_command
 from common.cluster.node import Node
 from common.core.collectives import broadcast_bytes, gather_bytes
 from common.core.failures import CheckpointError, UsageError, writing
+from common.core.progress import Position
 from common.data.dataset import form_of
 from common.data.epoch_plan import EpochPlan
 from common.data.loaders import InMemoryLoader, WorkerLoader
 from common.model.batch_norm import has_batch_norm
 from common.options.workloads import find_workload
-from common.run import checkpoint_file, checkpoint_folder, checkpoint_plain
+from common.run import checkpoint_file, checkpoint_folder, checkpoint_plain, in_memory
 from common.run.folder_lock import FolderLock
+from common.run.in_memory import kept_in_memory
 from common.run.other_runs import log_paths, refuse_other_run, run_name
 from common.run.run import Run, ran_on
 from common.run.run_folder import hold_folder, keep_settings, prepare_folder, write_anew
@@ -74,7 +77,7 @@ def open_run(part: str, strategy: str, settings: Settings, node: Node,
         constants = {"settings": settings.as_json(), "data": loader.dataset.digest,
                      "samples": form_of(loader.dataset),
                      "ran_on": (conditions := ran_on(name, node, settings, model))}
-        lock = stack.enter_context(FolderLock(folder, node.world.rank, node.whose))
+        lock = stack.enter_context(FolderLock(folder, node.world.name, node.whose))
         warnings = hold_folder(folder, lock, node, conditions["code"])
         refuse_other_run(folder, settings, node.world)  # one that ended while this one waited
         checkpoints = saving(folder / "checkpoints", node, log, constants, every.iterations,
@@ -88,8 +91,8 @@ def open_run(part: str, strategy: str, settings: Settings, node: Node,
         if run.checkpoints.last is None:
             remarks += _remarks_on(loader.plan, settings, model)
         stack.enter_context(_logged(run, remarks))
-        with located(model, lambda: f"rank {node.world.rank} at {run.position}",
-                     run.state.loss_scale.is_attached):
+        with located(model, lambda: f"rank {node.world.name} at {run.position}",
+                     run.state.loss_scale.is_attached), kept_in_memory(run):
             yield run
         log.event("end")
         node.progress.log = None
@@ -100,6 +103,9 @@ def _begin(run: Run) -> list[str]:
     run.node.progress.saved = None
     run.node.progress.run += 1
     prepare_folder(run.folder, run.settings, run.node, run.model)
+    contents, rank = in_memory.find(run.name, run.node)
+    if contents is not None:
+        return _go_on(run, contents, rank)
     source, contents = _find_checkpoint(run.folder, run.settings, run.node)
     if contents is None and run.settings.resume.is_auto:
         _refuse_anothers_folder(run.folder, run.node)
@@ -112,6 +118,18 @@ def _begin(run: Run) -> list[str]:
         run.checkpoints.leave_other_line(run.state, run.settings)
         keep_settings(run)
     return remarks
+
+
+def _go_on(run: Run, contents: dict[str, Any], rank: str) -> list[str]:
+    """Goes on with what `rank` has kept in memory; remarks on that."""
+    source = Path(f"the memory of {rank}")
+    checkpoint_file.restore(contents, source, run.model, run.optimizer)
+    run.state.restore(contents, run.node.world.is_leader, bool(run.settings.validation.fraction))
+    member = elastic()
+    assert member is not None
+    if run.node.world.is_leader:
+        keep_settings(run)
+    return [f"going on at {run.position} with {run.node.world.size} ranks: {member.why}"]
 
 
 def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
@@ -137,6 +155,9 @@ def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
     node, settings, log = run.node, run.settings, run.log
     node.note_saved(str(run.checkpoints.last or ""))
     log.start = run.position
+    if run.ends_late():  # its lines may be there, and come again
+        log.start = Position(max(1, run.position.epoch - (run.position.iteration == 0)),
+                             sys.maxsize, run.position.step)
     log.tracker = create_tracker(settings.tracker, run.folder,
                                  node.world.is_leader and not settings.dry_run)
     with log:

@@ -40,4 +40,4 @@ def _is_another_run(folder: Path, resume: Resume) -> bool:
 
 def log_paths(folder: Path, world: World) -> tuple[Path, Path]:
     """This rank's timing log, and its metrics."""
-    return folder / f"logs_rank{world.rank}.txt", folder / f"metrics_rank{world.rank}.jsonl"
+    return folder / f"logs_rank{world.name}.txt", folder / f"metrics_rank{world.name}.jsonl"

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from common.arithmetic.choice import algorithms, products
 from common.arithmetic.pooling import pooling
 from common.arithmetic.products import arithmetic
 from common.cluster.node import Node
-from common.core.collectives import gather_rows
+from common.core.collectives import gather_rows, share_leaders_buffers
 from common.core.metrics import Totals
 from common.core.precision import Precision
 from common.core.progress import Position
@@ -32,7 +32,7 @@ from common.run.run_end import best_in_words, is_over, last_step, should_stop
 from common.run.run_log import RunLog, Step
 from common.run.saving import Checkpoints
 from common.run.sentinel import Sentinel
-from common.run.state import State
+from common.run.state import State, told_to_all
 from common.run.tracing import Tracer
 from common.settings.settings import Settings
 from common.settings.user_code import loaded
@@ -67,6 +67,8 @@ class Run:
 
     def __post_init__(self) -> None:
         self.folder = self.settings.output_dir / self.name
+        self.state.is_whole = self.node.world.is_elastic
+        self.buffers: list[Tensor] = []
         self.precision, self.metric = Precision(self.settings.precision), self.log.metric
         if self.precision.name == "fp16":
             self.state.loss_scale.attach(self.optimizer, self.node.device)
@@ -86,21 +88,32 @@ class Run:
 
     def epochs(self) -> Iterator[int]:
         """The epochs that are left, the one that was interrupted first."""
-        while not self._is_over(self.position):
-            if self.position.iteration == 0:
+        while self.ends_late() or not self._is_over(self.position):
+            epoch = self.position.epoch
+            if self.ends_late():
+                epoch -= self.position.iteration == 0
+            elif self.position.iteration == 0:
                 self.state.totals = Totals()
-            self.log.open_bar(self.position.epoch, self.position.step,
+            self.log.open_bar(epoch, self.position.step,
                               last_step(self.settings, self.iterations_per_epoch))
-            yield self.position.epoch
+            self._epoch = epoch
+            yield epoch
+            self.state.closed = self.position
+
+    def ends_late(self) -> bool:
+        """Returns True if an epoch's last step is done, and its end is not: a rank was lost there.
+        """
+        return self.state.closed != self.position and (
+            self.position.iteration == 0 or self._is_over(self.position))
 
     def iterations(self) -> Iterator[int]:
         """The iterations that are left of the current epoch, each with its random numbers."""
-        epoch = self.position.epoch
-        while self.position.epoch == epoch and not self._is_over(self.position):
+        while self.position.epoch == self._epoch and not self._is_over(self.position):
             here, progress = self.position, self.node.progress
             progress.epoch, progress.iteration = here.epoch, here.iteration
             seed_step(self.settings.seed, here, self.node.world.rank)
             self.node.stop.begin_step()
+            self._keep_buffers()
             self.tracer.before_step(here.step)
             self._sent_before = self.gradient_sync.bytes_sent
             self.timer.begin()
@@ -118,7 +131,15 @@ class Run:
         parts = micro_batches(batch, self.settings.accumulate)
         yield from (self._lockstep.passes(self.position, [part for part, _ in parts])
                     if self._lockstep else self._one_by_one(parts))
-        self._trained = self.readings.totals()
+        self._trained = self._all_trained = self.readings.totals()
+        if self.state.is_whole:
+            self._all_trained = told_to_all(self._trained, self.node)
+            share_leaders_buffers(self.model)
+
+    def _keep_buffers(self) -> None:
+        """Keeps what forward moves, for a step that may have to be taken again without a rank."""
+        if self.state.is_whole:
+            self.buffers = [each.clone() for each in self.model.buffers()]
 
     def _one_by_one(self, parts: Iterator[tuple[Part, bool]]) -> Iterator[Part]:
         for part, is_last in parts:
@@ -137,6 +158,9 @@ class Run:
         are equal.
         """
         at, done = self.position, self.position.after_one_more(self.iterations_per_epoch)
+        self.state.position = done  # whatever fails from here on, the step is taken
+        self.state.totals.add(self._all_trained)
+        self._keep_buffers()
         self.sentinel.note(at, indices)
         agree = self.gradient_sync.replicas_agree
         is_check = agree and self.sentinel.is_due()
@@ -149,8 +173,6 @@ class Run:
                            self.optimizer.param_groups[0]["lr"]))
         if skipped := self.state.loss_scale.skipped():
             self.log.note(f"skipped the update of {at}: {skipped}")
-        self.state.totals.add(self._trained)
-        self.state.position = done
         self.node.progress.phase = "checking"
         if is_check:
             self.sentinel.check(done)
@@ -172,6 +194,7 @@ class Run:
         """
         row = torch.tensor([loss], dtype=torch.float64, device=self.node.device)
         losses, rule = self.state.validation_losses, self.settings.validation
+        del losses[epoch - 1:]  # a rank was lost before the epoch's end was done
         losses.append(float(gather_rows(row)[0]))
         self.log.validation(epoch, losses[-1], score, **entries)
         if should_stop(losses, rule.patience, rule.gain):

@@ -125,5 +125,5 @@ def _remove_run(folder: Path, node: Node) -> None:
             shutil.rmtree(folder / tracked, ignore_errors=True)
         for path in (folder / "traces").glob("trace_all_*"):
             path.unlink()
-    for path in (folder / "traces").glob(f"*_rank{node.world.rank}[_.]*"):
+    for path in (folder / "traces").glob(f"*_rank{node.world.name}[_.]*"):
         path.unlink()

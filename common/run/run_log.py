@@ -75,7 +75,7 @@ class RunLog:
 
     def __enter__(self) -> "RunLog":
         self.say = console(self.world)
-        self._prefix = f"Rank: {self.world.rank}, " if self.distributed else ""
+        self._prefix = f"Rank: {self.world.name}, " if self.distributed else ""
         try:
             for path in (self.text_path, self.metrics_path):
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ Filled at the edge by common/options/command_line.py.
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.core.world import Nodes
 from common.settings import types
 from common.settings.learning import DATA, LEARN, LearningSettings, is_local, local_choices
 from common.settings.resume import RESUMES, Resume
@@ -37,8 +38,11 @@ class Launch(Rows):
     master_ip: str | None = setting(
         None, "address of rank 0's machine", JOIN, metavar="IP", short="-M", parts=CLUSTER,
         common=True)
-    num_nodes: int | None = setting(
-        None, "number of ranks", JOIN, parse=types.integer, short="-N", parts=CLUSTER, common=True)
+    num_nodes: Nodes | None = setting(
+        None, "number of ranks; with MIN:MAX the run goes on as long as MIN are left", JOIN,
+        details="; the ranks that are left of MAX compute the lost ones' virtual nodes, and a rank "
+        "that is started again joins: see docs/going_on.md", parse=types.nodes, metavar="N",
+        short="-N", parts=CLUSTER, common=True)
     rank: int | None = setting(
         None, "rank of this process, from 0 to N-1", JOIN, parse=types.integer, metavar="R",
         short="-R", parts=CLUSTER, common=True)

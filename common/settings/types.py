@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from common.core.failures import UsageError
+from common.core.world import Nodes
 from common.settings.strategies import SYNC_NAMES
 from common.settings.user_code import Place, label, require_distinct
 
@@ -43,6 +44,16 @@ def _number(kind: Callable[[str], Any], accept: Callable[[Any], bool],
 
 
 integer = _number(int, lambda n: True, "a whole number")
+
+
+def nodes(text: str) -> Nodes:
+    """The value of --num-nodes: N, or MIN:MAX. Raises ArgumentTypeError."""
+    least, colon, most = text.rpartition(":")
+    if not colon:
+        return Nodes(integer(most))
+    if not 1 <= integer(least) <= integer(most):
+        raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX with MIN from 1 to MAX")
+    return Nodes(integer(most), integer(least))
 count = _number(int, lambda n: n >= 1, "a whole number of at least 1")
 whole = _number(int, lambda n: n >= 0, "a whole number of at least 0")
 threads = _number(int, lambda n: 1 <= n <= MOST_THREADS,

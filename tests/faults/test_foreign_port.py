@@ -142,7 +142,7 @@ def test_a_free_port_is_waited_for_until_the_deadline():
 def test_the_last_instant_does_not_change_what_was_found(monkeypatch):
     """Before the deadline a reply has hardly time to come: that none came says nothing."""
     replies = iter([b""])
-    monkeypatch.setattr(master_port, "_reply", lambda *_: next(replies, None))
+    monkeypatch.setattr(master_port, "reply_of", lambda *_: next(replies, None))
     monkeypatch.setattr(master_port, "_greeting_is_known", lambda: True)
     with pytest.raises(PeerLost, match="closed"):
         master_port.wait_for_master(World(rank=1, size=2, master_port=1), "127.0.0.1",

@@ -1,0 +1,163 @@
+"""This process in an elastic run: it joins the group, leaves a broken one, and joins the next.
+
+    python3 PartTwo/main.py --master-ip 10.0.0.1 --num-nodes 2:4 --rank 0
+
+After a loss nothing is restarted: the program's main begins again in the same process, with another
+World, and finds the run where it stands in memory instead of on disk (common/run/in_memory.py).
+"""
+
+import contextlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+from common.cluster import addresses
+from common.cluster.board import is_broken_collective
+from common.cluster.doors import Doors, address_of
+from common.cluster.membership import Group, Limits, Member, Standing, is_knocking, next_group
+from common.cluster.rank_info import RankInfo, require_one_run
+from common.cluster.stopping import process_stop
+from common.core.failures import Failure, PeerLost, RanksDisagree, Verdict, first_line
+from common.core.progress import process_progress
+from common.core.world import World
+from common.settings.settings import Settings
+
+MOST_IN_VAIN = 5  # groups in a row that are formed and take no step
+_processes: list["Elastic"] = []
+
+
+class Elastic:
+    """One a process. `why` says why the last group was left, at time `left` (monotonic)."""
+
+    def __init__(self, world: World, settings: Settings, data: str) -> None:
+        master = addresses.resolve(world.master_address)
+        interface, address = addresses.choose_interface(settings.interface, master,
+                                                        world.master_port)
+        address = address.partition("%")[0]
+        if world.is_leader:
+            self._doors = Doors(master, world.master_port, must=True)
+        else:  # on rank 0's machine its port is not for others
+            self._doors = Doors(address, 0 if address == master else world.master_port, must=False)
+        self._info = RankInfo.of_this_process(world, settings, interface, address)
+        self._standing = Standing(
+            Member(world.rank, self._doors.mine, uuid.uuid4().hex[:8]), time.monotonic,
+            [addresses.place(master, world.master_port)], [asdict(self._info), data],
+            self._objection)
+        self._limits = Limits(world.least, world.size, patience=settings.timeout)
+        self.why, self.left = "", time.monotonic()
+        self._in_vain, self._is_over = 0, False
+
+    @property
+    def group(self) -> Group | None:
+        """The group that this process is in, or was in last."""
+        return self._standing.group
+
+    @property
+    def has_lost(self) -> bool:
+        """True once this process may have been in a group that has ended, or joins a later one."""
+        return self.group is not None and self.group.generation > 0
+
+    def next_world(self, world: World) -> World:
+        """Joins a group, the first or the next one; `world` as it was launched, in that group.
+
+        Raises PeerLost or RanksDisagree where this process cannot go on.
+        """
+        progress, before = process_progress(), self.group
+        self._in_vain = 0 if progress.has_stepped else self._in_vain + 1
+        progress.has_stepped, progress.phase = False, "joining the other ranks"
+        process_stop().reset()
+        try:
+            if self._in_vain > MOST_IN_VAIN:
+                raise PeerLost(f"{MOST_IN_VAIN} groups in a row could not train: {self.why}")
+            group = self._doors.carry_out(next_group(self._standing, self._limits))
+            print("ENTER", group.generation, [m.rank for m in group.members], round(time.monotonic()-self.left,3), flush=True)
+        except Failure:
+            self._is_over = True
+            raise
+        if before is not None:
+            self.why = self.why or "a collective broke"
+        address, port = address_of(group.members[0].door)
+        return replace(world, rank=group.members.index(self._standing.me), size=len(group.members),
+                       master_address=address, master_port=port, store_is_served=True,
+                       attempt=group.generation, launched_rank=world.rank)
+
+    def newcomer(self) -> PeerLost | None:
+        """On the leader: the reason to form a group anew, if somebody new waits at its door."""
+        if self._doors.carry_out(is_knocking(self._standing)):
+            return PeerLost("another rank has come")
+        return None
+
+    def _objection(self, introduction: Any) -> str:
+        """Why the group does not take a newcomer of this introduction; "" where it does."""
+        info, data = introduction
+        try:
+            require_one_run([self._info, RankInfo(**info)])
+        except RanksDisagree as error:
+            return str(error)
+        mine = self._standing.introduction[1]
+        return "" if data == mine else (f"{RankInfo(**info)} has other data ({data}) than "
+                                        f"{self._info} ({mine})")
+
+    def break_off(self, failure: Failure) -> bool:
+        """Wakes the main thread wherever it waits for other ranks, if the run can go on.
+
+        Call from another thread. Ranks that wait for a stopped one are woken by nothing else.
+        """
+        if not self.goes_on_after(failure):
+            return False
+        self.why = str(failure)
+        print("BREAK OFF", self.why, flush=True)
+        for each in self._connections():
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        return True
+
+    def _connections(self) -> Iterator[socket.socket]:
+        """This process's connections to other processes, but for those of its own door."""
+        _, mine = address_of(self._doors.mine)
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError, ValueError):
+                with socket.socket(fileno=os.dup(int(name))) as each:
+                    if each.family in (socket.AF_INET, socket.AF_INET6) and (
+                            each.type == socket.SOCK_STREAM):
+                        ports = {each.getsockname()[1], each.getpeername()[1]}
+                        if mine not in ports:
+                            yield each
+
+    def goes_on_after(self, error: BaseException) -> bool:
+        """Returns True if `error` means that the group has lost a rank, and no more."""
+        is_loss = (is_broken_collective(error) or isinstance(error, PeerLost)
+                   or isinstance(error, Verdict) and error.exit_code == PeerLost.exit_code)
+        if not is_loss or self._is_over or process_stop().is_stopping:
+            return False
+        if not self.why:
+            print("LOST", repr(error)[:300], flush=True)
+            self.left = time.monotonic()
+        self.why = self.why or first_line(error)
+        return True
+
+
+def elastic() -> Elastic | None:
+    """This process's, if its run is elastic."""
+    return _processes[0] if _processes else None
+
+
+def has_lost() -> bool:
+    """Returns True in an elastic run that has lost or got ranks since it began."""
+    return bool(_processes) and _processes[0].has_lost
+
+
+def next_world(world: World, settings: Settings, data: str) -> World:
+    """This process's world in its first or next group. `data` is a digest of its data."""
+    if not _processes:
+        _processes.append(Elastic(world, settings, data))
+    return _processes[0].next_world(world)
+
+
+def goes_on_after(error: BaseException) -> bool:
+    """Returns True if main is to begin again: the run is elastic, and a rank is lost."""
+    return bool(_processes) and _processes[0].goes_on_after(error)
