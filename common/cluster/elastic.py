@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.cluster import addresses
 from common.cluster.board import is_broken_collective
@@ -21,7 +21,7 @@ from common.cluster.doors import Doors, address_of
 from common.cluster.membership import Group, Limits, Member, Standing, is_knocking, next_group
 from common.cluster.rank_info import RankInfo, require_one_run
 from common.cluster.stopping import process_stop
-from common.core.failures import Failure, PeerLost, RanksDisagree, Verdict, first_line
+from common.core.failures import Failure, PeerLost, RanksDisagree, Verdict
 from common.core.progress import process_progress
 from common.core.world import World
 from common.settings.settings import Settings
@@ -30,8 +30,25 @@ MOST_IN_VAIN = 5  # groups in a row that are formed and take no step
 _processes: list["Elastic"] = []
 
 
+class Change(NamedTuple):
+    """The ranks that the last group had and this one lacks, and those that are new; why, as far as
+    a watch has said so; and the seconds from the first sign of it.
+    """
+
+    lost: list[int]
+    came: list[int]
+    why: str
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        """One clause."""
+        who = [f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} {what}"
+               for ranks, what in ((self.lost, "lost"), (self.came, "came")) if ranks]
+        return f"{' and '.join(who) or 'the same ranks'}{self.why and f' ({self.why})'}"
+
+
 class Elastic:
-    """One a process. `why` says why the last group was left, at time `left` (monotonic)."""
+    """One a process: its door, and where it stands."""
 
     def __init__(self, world: World, settings: Settings, data: str) -> None:
         master = addresses.resolve(world.master_address)
@@ -48,7 +65,8 @@ class Elastic:
             [addresses.place(master, world.master_port)], [asdict(self._info), data],
             self._objection)
         self._limits = Limits(world.least, world.size, patience=settings.timeout)
-        self.why, self.left = "", time.monotonic()
+        self._change = Change([], [], "", 0.0)
+        self._why, self._left = "", 0.0
         self._in_vain, self._is_over = 0, False
 
     @property
@@ -68,18 +86,21 @@ class Elastic:
         """
         progress, before = process_progress(), self.group
         self._in_vain = 0 if progress.has_stepped else self._in_vain + 1
+        self._left = self._left or time.monotonic()
         progress.has_stepped, progress.phase = False, "joining the other ranks"
         process_stop().reset()
         try:
             if self._in_vain > MOST_IN_VAIN:
-                raise PeerLost(f"{MOST_IN_VAIN} groups in a row could not train: {self.why}")
+                raise PeerLost(f"{MOST_IN_VAIN} groups in a row could not train: {self._why}")
             group = self._doors.carry_out(next_group(self._standing, self._limits))
-            print("ENTER", group.generation, [m.rank for m in group.members], round(time.monotonic()-self.left,3), flush=True)
         except Failure:
             self._is_over = True
             raise
-        if before is not None:
-            self.why = self.why or "a collective broke"
+        there = before.members if before else ()
+        self._change = Change([each.rank for each in there if each not in group.members],
+                              [each.rank for each in group.members if each not in there],
+                              self._why)
+        self._why = ""
         address, port = address_of(group.members[0].door)
         return replace(world, rank=group.members.index(self._standing.me), size=len(group.members),
                        master_address=address, master_port=port, store_is_served=True,
@@ -87,9 +108,13 @@ class Elastic:
 
     def newcomer(self) -> PeerLost | None:
         """On the leader: the reason to form a group anew, if somebody new waits at its door."""
-        if self._doors.carry_out(is_knocking(self._standing)):
-            return PeerLost("another rank has come")
-        return None
+        is_there = self._doors.carry_out(is_knocking(self._standing))
+        return PeerLost("") if is_there else None  # who it is, the next group says
+
+    def change(self) -> "Change":
+        """What has changed with the group that this process is in now, up to this moment."""
+        begun, self._left = self._left, 0.0
+        return self._change._replace(seconds=round(time.monotonic() - begun, 3))
 
     def _objection(self, introduction: Any) -> str:
         """Why the group does not take a newcomer of this introduction; "" where it does."""
@@ -109,8 +134,6 @@ class Elastic:
         """
         if not self.goes_on_after(failure):
             return False
-        self.why = str(failure)
-        print("BREAK OFF", self.why, flush=True)
         for each in self._connections():
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -134,10 +157,9 @@ class Elastic:
                    or isinstance(error, Verdict) and error.exit_code == PeerLost.exit_code)
         if not is_loss or self._is_over or process_stop().is_stopping:
             return False
-        if not self.why:
-            print("LOST", repr(error)[:300], flush=True)
-            self.left = time.monotonic()
-        self.why = self.why or first_line(error)
+        self._left = self._left or time.monotonic()
+        if isinstance(error, Failure):  # gloo's own errors name nobody
+            self._why = self._why or str(error)
         return True
 
 

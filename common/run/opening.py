@@ -121,15 +121,13 @@ def _begin(run: Run) -> list[str]:
 
 
 def _go_on(run: Run, contents: dict[str, Any], rank: str) -> list[str]:
-    """Goes on with what `rank` has kept in memory; remarks on that."""
+    """Goes on with what `rank` has kept in memory."""
     source = Path(f"the memory of {rank}")
     checkpoint_file.restore(contents, source, run.model, run.optimizer)
     run.state.restore(contents, run.node.world.is_leader, bool(run.settings.validation.fraction))
-    member = elastic()
-    assert member is not None
     if run.node.world.is_leader:
         keep_settings(run)
-    return [f"going on at {run.position} with {run.node.world.size} ranks: {member.why}"]
+    return []
 
 
 def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
@@ -168,6 +166,11 @@ def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
                   data=run.checkpoints.constants["data"],
                   has_batch_norm=has_batch_norm(run.model),
                   resume=resume_command(sys.argv, os.environ))
+        if (member := elastic()) and member.has_lost:
+            change = member.change()
+            log.event("regrouped", **change._asdict())
+            log.note(f"going on at {run.position} with {node.world.size} ranks after "
+                     f"{change.seconds:.2f} s: {change}")
         for remark in remarks:
             log.note(remark)
         if run.checkpoints.last is not None:
