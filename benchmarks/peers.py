@@ -47,8 +47,17 @@ ROWS = (COURSE, *(f"{name}-{precision}" for name in ("lightning", "lightning_com
                   for precision in ("float32", "bf16")), "project_native-float32")
 
 
-def installed(rows: list[str]) -> list[str]:
-    """The rows that can run here; says so where Lightning is missing."""
+def that_can_run(rows: list[str], device: str) -> list[str]:
+    """The rows that can run here; says so where Lightning, or an instruction for bf16, is missing.
+
+    Without one, a step of torch's own in bf16 takes minutes.
+    """
+    from benchmarks.peer_loops.arithmetic import multiplies_bf16  # torch only now
+
+    if device == "cpu" and not multiplies_bf16():
+        print("this processor has no instructions for bf16, so Lightning's rows in bf16 are "
+              "dropped", file=sys.stderr, flush=True)
+        rows = [row for row in rows if not (row.startswith("lightning") and row.endswith("bf16"))]
     if importlib.util.find_spec("lightning"):
         return rows
     print(f"lightning is not installed, so its rows are dropped: {sys.executable} "
@@ -72,7 +81,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, dict]]:
     rounds = []
     for number in range(options.rounds):
         turns = {}
-        for row in (CEILING, *installed(options.rows)):
+        for row in (CEILING, *that_can_run(options.rows, options.device)):
             print(f"round {number + 1} of {options.rounds}: {row}", file=sys.stderr, flush=True)
             turns[row] = take_turn(row, options)
         rounds.append(turns)

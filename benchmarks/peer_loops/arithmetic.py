@@ -36,12 +36,19 @@ def step_flop(batch_size: int, classes: int = 10) -> int:
     return batch_size * (3 * forward - first)
 
 
+def multiplies_bf16() -> bool:
+    """Returns True if torch's CPU products of bf16 are oneDNN's, and so faster than float32's."""
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def matmul_ceiling(precision: str, device: str) -> float:
     """Floating-point operations a second of the fastest square matrix product of a few sizes.
 
-    Of all that torch offers and of our own; a layer's own product may be any of them.
+    Of all that torch offers and of our own; a layer's own product may be any of them. A CPU without
+    instructions for bf16 has float32's, since torch's product of bf16 is a plain loop there.
     """
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    dtype = torch.bfloat16 if precision == "bf16" and (
+        device == "cuda" or multiplies_bf16()) else torch.float32
     return max(_speed(size, multiply) for size in SIZES
                for multiply in _products(torch.randn(2, size, size, device=device).to(dtype)))
 

@@ -20,6 +20,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import peers
+from benchmarks.peer_loops import arithmetic
 from benchmarks.peer_loops.arithmetic import forward_flop, multiplications, step_flop
 from benchmarks.peer_loops.job import Job, StepClock, peak_memory
 from benchmarks.peer_loops.project import TickingLoader
@@ -141,9 +142,19 @@ def test_the_program_prints_the_table_and_writes_the_numbers(monkeypatch, tmp_pa
 
 def test_a_library_that_is_missing_is_named_and_left_out(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert peers.installed(list(peers.ROWS)) == [
+    assert peers.that_can_run(list(peers.ROWS), "cpu") == [
         "course-float32", "project-float32", "project-bf16", "project_native-float32"]
     assert says(capsys.readouterr().err, "lightning")
+
+
+def test_a_processor_without_bf16_products_has_the_ceiling_of_float32(monkeypatch, capsys):
+    monkeypatch.setattr(arithmetic, "multiplies_bf16", lambda: False)
+    monkeypatch.setattr(arithmetic, "_speed", lambda size, multiply: multiply())
+    monkeypatch.setattr(arithmetic, "_products", lambda factors: [lambda: factors.dtype.itemsize])
+    assert arithmetic.matmul_ceiling("bf16", "cpu") == 4
+    assert not [row for row in peers.that_can_run(list(peers.ROWS), "cpu")
+                if row.startswith("lightning") and row.endswith("bf16")]
+    assert says(capsys.readouterr().err, "bf16", "Lightning")
 
 
 @pytest.mark.slow  # four processes that load torch
