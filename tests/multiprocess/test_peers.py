@@ -72,8 +72,10 @@ def turn(row: str) -> dict:
         return take_turn(row, JOB)
 
 
-@pytest.mark.parametrize("row", ["course-float32", "lightning_compiled-bf16",
-                                 "project-float32"])
+PEER = f"lightning_compiled-{'bf16' if arithmetic.multiplies_bf16() else 'float32'}"
+
+
+@pytest.mark.parametrize("row", ["course-float32", PEER, "project-float32"])
 def test_every_contestant_trains(row):
     if row.startswith("lightning") and importlib.util.find_spec("lightning") is None:
         pytest.skip("lightning is not installed: pip install -r requirements-bench.txt")
