@@ -16,6 +16,7 @@ import shutil
 import signal
 import stat
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -289,6 +290,20 @@ def test_where_the_disk_is_full_the_cache_is_kept_elsewhere(data, tmp_path, monk
 def test_no_lock_is_left_behind(data):
     load(data)
     assert [path.name for path in (data / ".cache").iterdir()] == [the_cache(data / ".cache").name]
+
+
+def test_who_has_waited_for_a_lock_holds_one_that_others_find(data):
+    path, found = data / "some.lock", []
+
+    def wait() -> None:
+        with dataset_cache._locked(path):
+            found.append(path.exists())
+
+    with dataset_cache._locked(path):
+        (waiting := threading.Thread(target=wait)).start()
+        time.sleep(0.3)
+    waiting.join()
+    assert found == [True] and not path.exists()
 
 
 def require_a_sentence(data: Path) -> None:
