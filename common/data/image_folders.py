@@ -18,12 +18,7 @@ from common.data.copies import say_copies
 from common.data.dataset import ArrayDataset, require_same_classes
 from common.data.dataset_cache import Arrays, cached
 from common.data.epoch_plan import EpochPlan
-from common.data.images import (
-    describe_nothing,
-    is_image,
-    read_image_folder,
-    readable_suffixes,
-)
+from common.data.images import describe_nothing, is_image, read_image_folder, readable_suffixes
 
 # Names under which folders of classes are found where `train` and `test` are expected.
 MEANT = {"train": ("train", "training"), "test": ("test", "testing", "val", "valid", "validation")}

@@ -158,10 +158,7 @@ def read_pictures(paths: list[Path], size: int, channels: int) -> np.ndarray:
 
 def is_readable(path: Path) -> bool:
     """Returns True if the file is an image."""
-    try:
-        return bool(_read_image(path, 1))
-    except DataError:
-        return False
+    return not _read_images([(path, 0)], 1).unreadable
 
 
 def readable_suffixes() -> set[str]:
