@@ -33,7 +33,7 @@ worker_sweep | data quiet | docs/example/worker_sweep.svg | common/reporting com
 sync_grid | quiet root hours | docs/results/sync_grid.json docs/predicting.md | $SYNC $TRAINING
 sync_cross_step | quiet root hours | docs/results/sync_cross_step.json | $SYNC $TRAINING
 sync_float32 | quiet root | docs/network.md | $SYNC $TRAINING
-prediction | | docs/prediction.svg docs/scaling.svg | docs/results/sync_grid.json studies/prediction
+prediction | | docs/predicting.md | docs/results/sync_grid.json studies/prediction
 peers | data quiet | docs/results/peers.json docs/one_node.md README.md | benchmarks/peers.py benchmarks/peer_loops $TRAINING
 accuracy | data quiet hours | docs/recipe.md | benchmarks/time_to_accuracy.py $TRAINING
 detection | quiet | docs/results/detection.json docs/faults.md README.md | benchmarks/detection.py common/cluster
@@ -152,10 +152,8 @@ renew_sync_float32() {
 
 renew_prediction() {
     "$PYTHON" scripts/predict.py docs/results/sync_grid.json --calibrate-on 4:none 4:1gbit \
-        4:100mbit 2:none 2:100mbit --nodes 4 --rate 300mbit 1gbit --shared-processors \
-        --figure docs/prediction.svg
-    "$PYTHON" scripts/predict.py docs/results/sync_grid.json --rate 300mbit 1gbit 10gbit \
-        --simulate docs/scaling.svg
+        4:100mbit 2:none 2:100mbit --nodes 4 --rate 300mbit 1gbit --shared-processors
+    "$PYTHON" scripts/predict.py docs/results/sync_grid.json --rate 300mbit 1gbit 10gbit
 }
 
 renew_peers() {

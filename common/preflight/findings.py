@@ -1,6 +1,6 @@
 """The results of a preflight and conclusions from them: pure functions, equal on every rank."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import median
 
 from common.cluster.addresses import place
@@ -93,17 +93,6 @@ def remarks(findings: Findings) -> list[str]:
             lines.append(f"{info}: its clock is {ahead:+.1f} s off rank 0's, so times in logs will "
                          "not line up")
     return lines
-
-
-def measurements(findings: Findings) -> dict:
-    """The measurements of a cluster that scripts/predict.py reads: plain values, ready for JSON.
-
-    Bandwidths are bytes of payload a second, times seconds.
-    """
-    kept = ("rank", "host", "address", "machine", "cores")
-    return {"ranks": [{name: getattr(info, name) for name in kept} for info in findings.ranks],
-            "links": [[asdict(link) for link in row] for row in findings.links],
-            "all_reduce": [speed._asdict() for speed in findings.speeds]}
 
 
 def clock_ahead(findings: Findings, rank: int) -> float:

@@ -26,16 +26,6 @@ class LinkCost(NamedTuple):
     latency: float = 0.0
 
 
-class Level(NamedTuple):
-    """Groups of `size` members, each with a link of its own to the others of its group.
-
-    Of ranks the members are ranks; of nodes, nodes; of racks, racks.
-    """
-
-    size: int
-    link: LinkCost
-
-
 def payload_rate(rate: str | float) -> float:
     """Bytes of payload a second each way; infinite for "none". Raises UsageError.
 

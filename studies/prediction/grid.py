@@ -53,7 +53,7 @@ def exposed(record: Cell, name: str) -> float:
 
 
 def load_grid(path: Path) -> dict[str, Any]:
-    """The file that benchmarks/sync.py wrote. Raises DataError when it is not one."""
+    """The file that a measurement wrote. Raises DataError when it is not one."""
     try:
         grid = read_json(path)
         if grid["made_on"] and all(each["variants"][COMPUTE_ONLY]["steps"]
@@ -61,7 +61,8 @@ def load_grid(path: Path) -> dict[str, Any]:
             return grid
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    raise DataError(f"{path} is no grid of cells that benchmarks/sync.py wrote")
+    raise DataError(f"{path} is no file of cells that benchmarks/sync.py or "
+                    "scripts/choose_strategy.py wrote")
 
 
 def open_grid(path: Path | None, made_on: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from functools import partial
 
 import pytest
 
-from studies.prediction.sources import read_links
 from tests.cluster.box import MASTER, box, needs_firewall, needs_namespaces, with_hosts
 from tests.facts import says
 from tests.faults.test_start_up import check, other_code, write_images
@@ -56,8 +55,6 @@ def test_a_sound_cluster_is_ready(hosts, tmp_path):
     for rank in range(4):
         assert f"node{rank}" in page and f"10.77.0.{rank + 1}  eth0" in page
     assert "36.92 MB" in page and "bus" in page and "remarks" not in page
-    links = read_links(tmp_path / "out" / "preflight.json")
-    assert links.machines == 1 and 0 < links.latency < 0.01 and links.bytes_per_second > 1e7
     said = [line for outcome in outcomes[1:] for line in outcome.output.splitlines()]
     assert not [line for line in said if not line.startswith("[W")]  # torch's own warnings
 
