@@ -73,7 +73,7 @@ class RecordedRun:
     @cached_property
     def merged(self) -> list[dict[str, Any]]:
         """One record for each iteration of all ranks: see common/reporting/merged_steps.py."""
-        return [merge(place, ranks, self.metric.key, self.overlaps_sync)
+        return [merge(place, ranks, self.metric.key)
                 for place, ranks in self.steps.items()]
 
     @cached_property

@@ -57,8 +57,6 @@ KINDS = {
     "status": Kind("scripts/status.py", ["{}/course"], "course/PartOne/metrics_rank0.jsonl", JSON),
     "compare": Kind("scripts/compare.py", ["{}/course"], "course/PartThree/metrics_rank0.jsonl",
                     JSON),
-    "merge_logs": Kind("scripts/merge_logs.py", ["{}/course/PartThree"],
-                       "course/PartThree/metrics_rank2.jsonl", JSON),
     "report_problem": Kind("scripts/report_problem.py", ["{}/course"],
                            "course/PartThree/metrics_rank0.jsonl", JSON),
     "proof": Kind("scripts/compare.py", ["{}/course", "--proof", "{}/proof.json"], "proof.json",
