@@ -29,7 +29,6 @@ proof_float32 | data | docs/proof_float32.* | studies/proof $TRAINING
 proof_strategies | data | docs/proof_strategies.* | studies/proof $TRAINING
 example | data quiet chromium | $EXAMPLE | common/reporting scripts/compare.py $TRAINING
 gigabit | data quiet root | docs/example/gigabit-* | common/reporting $TRAINING
-worker_sweep | data quiet | docs/example/worker_sweep.svg | common/reporting common/data
 sync_grid | quiet root hours | docs/results/sync_grid.json docs/predicting.md | $SYNC $TRAINING
 sync_cross_step | quiet root hours | docs/results/sync_cross_step.json | $SYNC $TRAINING
 sync_float32 | quiet root | docs/network.md | $SYNC $TRAINING
@@ -118,16 +117,6 @@ renew_gigabit() {
     cp $folder/comparison_figures/trace-partthree-4.svg docs/example/gigabit-ddp.svg
     cp $folder/comparison_figures/trace-parttwo-gather-scatter-4.svg \
         docs/example/gigabit-gather-scatter.svg
-}
-
-renew_worker_sweep() {
-    local workers
-    for workers in 0 1 2 4; do
-        train PartOne --loader "workers:$workers" --max-iterations 20 \
-            --output-dir $NEW/sweep/$workers
-    done
-    "$PYTHON" scripts/compare.py $NEW/sweep
-    cp $NEW/sweep/comparison_figures/worker-sweep.svg docs/example/worker_sweep.svg
 }
 
 renew_sync_grid() {

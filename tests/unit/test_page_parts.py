@@ -1,19 +1,16 @@
-"""The page beyond tables and figures: values, waiting, travelling bytes, commands, run states.
+"""The page beyond tables and figures: values, waiting, messages, commands, run states.
 
 Mutations that turn this red: y from below in hover.py, or points outside the axes (NaN is nowhere);
-own work for waiting; the median of ranks for the slowest; the first backward's gradients for the
-last's; bytes of a transfer counted whole in each interval; elements for bytes; what a tensor holds
-for what a rank sends; megabytes of a few bytes; no look at what the log has counted; the last
-step's bytes for the traced one's; what follows the last gradient counted as computation; a linear
-scale; the resume command to repeat a run; a finished run among those in progress; drawing again
-although no log has grown; an end while a run goes on; an iteration that a rank has not logged yet;
-a trace read for each drawing; marks of epochs that have not ended; write_text in place of a file
-replaced; no refresh, or one that stays; a run's own folder kept in the command that repeats it.
+own work for waiting; the median of ranks for the slowest; elements for bytes; what a tensor holds
+for what a rank sends; the last step's bytes for the traced one's; a linear scale; the resume
+command to repeat a run; a finished run among those in progress; drawing again although no log has
+grown; an end while a run goes on; an iteration that a rank has not logged yet; a trace read for
+each drawing; marks of epochs that have not ended; write_text in place of a file replaced; no
+refresh, or one that stays; a run's own folder kept in the command that repeats it.
 """
 
 import json
 import os
-import re
 
 import pytest
 
@@ -27,8 +24,6 @@ from common.reporting.messages import bytes_sent
 from common.reporting.page import Page
 from common.reporting.recorded_run import find_runs
 from common.reporting.timeline import timeline
-from common.reporting.travel import BEFORE, EXPOSED, UPDATE, in_words, travel
-from common.reporting.travel import figure as travel_figure
 from common.reporting.waiting import figure as waiting_figure
 from common.reporting.waiting import waits
 from common.reporting.what_ran import commands, environment
@@ -108,37 +103,11 @@ def span(name: str, start: float, end: float, *shapes: list[int], track: int = 1
             "args": {"Input Dims": list(shapes), "Input type": [kind] * len(shapes)}}
 
 
-def gradient(at: float, *shape: int) -> dict:
-    return span("torch::autograd::AccumulateGrad", at - 0.5, at, list(shape))
-
-
 def step(*events: dict) -> dict:
     """The trace of a step: forward to 20 ms, backward to 60, sync to 80, update to 90."""
     times = (("data", 0, 1), ("forward", 1, 20), ("backward", 20, 60), ("sync", 60, 80),
              ("update", 80, 90))
     return {"traceEvents": [*(span(*each, track=0) for each in times), *events]}
-
-
-def test_bytes_travel_behind_the_layers_that_are_computed_meanwhile():
-    trace = step(gradient(30, 10), gradient(30.5, 10, 500), gradient(50, 500, 100),
-                 span("gloo:all_reduce", 30.5, 70, [5010]),
-                 span("gloo:all_reduce", 40, 60, [100], kind="c10::BFloat16"),
-                 span("gloo:all_reduce", 30, 80, [9999], rank=1))
-    found = travel(trace, 4 * 5010 + 2 * 100)  # of two ranks each sends a tensor's size
-    assert found == travel(trace) and travel(trace, 2 * 4 * 5010) == []  # a half is not there
-    before, later, earlier, exposed, update = (each.computes for each in found)
-    assert (before, exposed, update) == (BEFORE, EXPOSED, UPDATE)
-    assert says(later, "layer 2", "10x500") and says(earlier, "layer 1", "500x100")
-    assert [(each.start, each.end) for each in found] == [(0, 20), (20, 30.5), (30.5, 50),
-                                                         (50, 80), (80, 90)]
-    assert [each.made for each in found] == [0, 4 * 5010, 4 * 50_000, 0, 0]
-    first = 4 * 5010 * 19.5 / 39.5
-    assert [each.travelled for each in found] == pytest.approx(
-        [0, 0, first + 100, 4 * 5010 - first + 100, 0])
-    assert says(in_words(found), 10.2, "20.2 kB", "rank 0", "30 ms")
-    assert says(travel_figure(found, "DDP").axes[0].get_xlabel(), "kB", "rank 0")
-    words = [spot.words for spot in spots(laid_out(travel_figure(found, "DDP")))]
-    assert any(says(each, EXPOSED) for each in words)
 
 
 @pytest.mark.parametrize("name, shapes, sent", [
@@ -148,31 +117,6 @@ def test_bytes_travel_behind_the_layers_that_are_computed_meanwhile():
     ("gloo:gather", [[100]], 400), ("gloo:barrier", [], 0)])
 def test_what_a_rank_sends_is_not_all_that_it_holds(name, shapes, sent):
     assert bytes_sent(span(name, 0, 1, *shapes), ranks=4) == pytest.approx(sent)
-
-
-def test_nothing_exposed_is_said_in_words():
-    found = travel(step(gradient(30, 50, 50), gradient(50, 5, 5),
-                        span("gloo:send", 30, 40, [2500])), 10_000)
-    assert re.findall(r"[\d.]+", in_words(found)) == ["10.0", "0"]  # kB, rank
-
-
-def test_of_several_passes_the_last_one_makes_the_gradient():
-    again = span("backward", 20, 40, track=0)
-    trace = step(again, gradient(30, 5, 5), gradient(55, 5, 5), span("gloo:send", 60, 61, [25]))
-    trace["traceEvents"][2] = span("backward", 40, 60, track=0)
-    before, layer, *_ = travel(trace)
-    assert (before.computes, before.end, layer.end) == (BEFORE, 40, 55)
-    assert says(layer.computes, "layer 1", "5x5")
-
-
-@pytest.mark.parametrize("events", [
-    [gradient(30, 5, 5)],  # nothing travels
-    [gradient(30, 5, 5), span("gloo:all_reduce", 60, 61)],  # no shapes
-    [span("gloo:all_reduce", 60, 61, [25])],  # no gradients
-    [gradient(30, 5, 5), span("nccl:all_reduce", 60, 61, [25]),
-     {**span("gemm", 1, 2), "cat": "kernel"}]])  # a GPU's host knows neither
-def test_traces_that_do_not_tell_are_passed_over(events):
-    assert travel(step(*events)) == []
 
 
 def test_a_log_tells_what_was_sent_while_it_was_traced(tmp_path):
