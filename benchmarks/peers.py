@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Images a second and peak memory of this project beside the course's loop and Lightning.
+"""Images a second of this project beside the course's loop and Lightning.
 
     .venv/bin/pip install -r requirements-bench.txt
     python3 benchmarks/peers.py --data-dir ~/cifar10                 # needs a quiet machine
@@ -39,9 +39,6 @@ from common.options.flag_parser import SentenceParser
 
 WORKER = "benchmarks/peer_loops/worker.py"
 COURSE = "course-float32"
-MEMORY = {"cpu": "Peak memory counts the main process's resident set and the private pages of its "
-                 "workers.",
-          "cuda": "Peak memory is what tensors held on the GPU."}
 ROWS = (COURSE, *(f"{name}-{precision}" for name in ("lightning", "lightning_compiled", "project")
                   for precision in ("float32", "bf16")), "project_native-float32")
 
@@ -88,16 +85,12 @@ def summarise(rounds: list[dict[str, dict]], batch_size: int) -> dict[str, dict]
     table = {}
     for row in rounds[0]:
         speeds = [images_per_second(turns[row], batch_size) for turns in rounds]
-        peaks = [turns[row]["peak_bytes"] / 1e6 for turns in rounds]
         table[row] = {"images_per_second": median(speeds), "least": min(speeds),
-                      "most": max(speeds), "peak_megabytes": median(peaks), "speed": None,
-                      "memory": None, "settings": rounds[0][row]["settings"]}
+                      "most": max(speeds), "speed": None, "settings": rounds[0][row]["settings"]}
         if COURSE in rounds[0]:
             table[row]["speed"] = median(
                 speed / images_per_second(turns[COURSE], batch_size)
                 for speed, turns in zip(speeds, rounds, strict=True))
-            table[row]["memory"] = median(peaks) / median(
-                turns[COURSE]["peak_bytes"] / 1e6 for turns in rounds)
     return table
 
 
@@ -117,14 +110,11 @@ def over_best_peer(rounds: list[dict[str, dict]], batch_size: int) -> dict[str, 
 
 def markdown(table: dict[str, dict]) -> str:
     """The table, a row a contestant."""
-    rows = []
-    for name, row in table.items():
-        ratios = ["" if row[key] is None else f"{row[key]:.2f}" for key in ("speed", "memory")]
-        rows.append((name, row["settings"], f"{row['images_per_second']:.0f}",
-                     f"{row['least']:.0f} to {row['most']:.0f}", ratios[0],
-                     f"{row['peak_megabytes']:.0f}", ratios[1]))
-    return markdown_table(("", "settings", "images a second", "least to most", "speed",
-                           "peak memory, MB", "memory"), rows, texts=2)
+    rows = [(name, row["settings"], f"{row['images_per_second']:.0f}",
+             f"{row['least']:.0f} to {row['most']:.0f}",
+             "" if row["speed"] is None else f"{row['speed']:.2f}") for name, row in table.items()]
+    return markdown_table(("", "settings", "images a second", "least to most", "speed"), rows,
+                          texts=2)
 
 
 def explanation(rounds: list[dict[str, dict]], options: argparse.Namespace) -> str:
@@ -132,8 +122,8 @@ def explanation(rounds: list[dict[str, dict]], options: argparse.Namespace) -> s
     threads = next(iter(rounds[0].values()))["threads"]
     peer = f", lightning {version('lightning')}" if importlib.util.find_spec("lightning") else ""
     return (f"{options.rounds} rounds of {options.steps} steps, batch {options.batch_size}, "
-            f"{options.workload}, {threads} threads. Speed and memory are ratios to {COURSE}. "
-            f"{MEMORY[options.device]} {conditions()}{peer}.")
+            f"{options.workload}, {threads} threads. Speed is the ratio to {COURSE}. "
+            f"{conditions()}{peer}.")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -143,7 +133,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
                                                                         "digits-vgg11"))
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--device", default="cpu", choices=tuple(MEMORY))
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10, help="timed, of each turn")
     parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="ROW",

@@ -34,15 +34,14 @@ def contestant(name: str) -> Callable[[Job, StepClock], str]:
 
 
 def take_turn(row: str, job: Job) -> dict:
-    """Seconds of each timed step, peak bytes, threads and settings of one contestant's turn."""
+    """Seconds of each timed step, threads and settings of one contestant's turn."""
     torch.backends.cudnn.allow_tf32 = False  # float32 means float32, for every contestant
     clock = StepClock(job)
     settings = contestant(row.split("-")[0])(job, clock)
     if not clock.is_done:
         raise UsageError(f"{row} has ended after {len(clock.ends)} of {job.ticks} steps: an epoch "
                          "has too few batches for --steps")
-    return {"seconds": clock.seconds(), "peak_bytes": clock.peak_bytes,
-            "threads": torch.get_num_threads(), "settings": settings}
+    return {"seconds": clock.seconds(), "threads": torch.get_num_threads(), "settings": settings}
 
 
 def main() -> None:

@@ -65,11 +65,6 @@ def reduce_scatter(size: float, ranks: int, link: LinkCost) -> float:
     return ranks * link.latency + 2 * (ranks - 1) / ranks * size * link.seconds_per_byte
 
 
-def sent(name: str, ranks: int) -> float:
-    """Gradients that the busiest rank sends: the root one to each rank, in a ring all alike."""
-    return ranks - 1 if name.startswith("gather-scatter") else 2 * (ranks - 1) / ranks
-
-
 def queue(ready: Sequence[float], seconds: Sequence[float]) -> float:
     """The end of the last bucket, if each begins when it is ready and the one before has ended.
 

@@ -17,7 +17,6 @@ from common.core.files import read_json
 
 COMPUTE_ONLY, DDP_DEFAULT, PART_THREE = "compute only", "DDP, torch's defaults", "Part Three"
 PHASES = ("forward", "backward", "sync", "update")
-BYTES = ("counted", "wire", "payload_sent", "payload_received")
 Cell = dict[str, Any]
 TurnRecord = dict[str, Any]
 """A rank's turn, or one step of a run: {"step": seconds, "phases": {"data": ...}}, and more."""
