@@ -1,8 +1,8 @@
 """The record that benchmarks/sync.py keeps of a cell.
 
-Mutations that turn this red: the fastest rank's step for the slowest's; go on with a grid made in another way; skip a cell of another rate; leave out
-what the training loop asks of a run (`metric`) in a Turn; loading data no part of forward; a turn
-of the first rank alone in `measure`.
+Mutations that turn this red: the fastest rank's step for the slowest's; go on with a grid made in
+another way; skip a cell of another rate; leave out what the training loop asks of a run (`metric`)
+in a Turn; loading data no part of forward; a turn of the first rank alone in `measure`.
 """
 
 import json
