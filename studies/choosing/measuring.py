@@ -23,7 +23,7 @@ from common.setup import create_loader, create_training
 from common.training import forward, train
 from studies.choosing.ready_times import ReadyTimes
 from studies.choosing.turn import Turn
-from studies.choosing.variants import VARIANTS
+from studies.choosing.variants import find_variant
 from studies.prediction.grid import COMPUTE_ONLY, Cell, TurnRecord, cell, variant
 
 Rounds = list[list[TurnRecord]]
@@ -37,7 +37,7 @@ class Contestant:
         self.name, self._settings, self._node = name, settings, node
         loader = create_loader(settings, train_set, node)
         self._model, self._criterion, self._optimizer = create_training(settings, train_set, node)
-        self._replica, self._sync = VARIANTS[name](self._model, loader.example())
+        self._replica, self._sync = find_variant(name)(self._model, loader.example())
         self._sync.prepare(self._model, self._optimizer)
         self._trained = [each for each in self._model.parameters() if each.requires_grad]
         self._ready = ReadyTimes(self._model) if name == COMPUTE_ONLY else None

@@ -15,3 +15,8 @@ VARIANTS: dict[str, WireUp] = {
     DDP_DEFAULT: partial(by_ddp, flags={}),
     PART_THREE: by_ddp,
 }
+
+
+def find_variant(name: str) -> WireUp:
+    """The variant called `name`, or of the strategy at that place in a user's file."""
+    return VARIANTS.get(name) or partial(by_hand, name=name)
