@@ -206,7 +206,6 @@ def _draw_trace(draw: random.Random, run: Drawn) -> None:
     share = draw.choice([1.0, 1.0, 1.0, 0.4, 0.0])
     sent = (run.counted or draw.choice([0, 60_000])) * share
     busy, moving = np.zeros((2, ranks, LENGTH), bool)
-    travels = np.zeros(LENGTH)
     for rank in range(ranks):
         for name, start, end in (("data", 0, 50), ("forward", 50, BACKWARD),
                                  ("backward", BACKWARD, 880), ("sync", 880, UPDATE),
@@ -223,12 +222,9 @@ def _draw_trace(draw: random.Random, run: Drawn) -> None:
             start = draw.choice([draw.randint(100, 880), draw.randint(BACKWARD, 500)])
             end = min(LENGTH, start + draw.choice([20, 100, 400]))
             moving[rank, start:end] = True
-            numbers = round(part * sent * ranks / (2 * (ranks - 1)) / 4)
-            if rank == 0:
-                travels[start:end] += numbers * 4 * 2 * (ranks - 1) / ranks / (end - start)
-            events.append(_event(rank, 9, "gloo:all_reduce", start, end, [numbers]))
+            events.append(_event(rank, 9, "gloo:all_reduce", start, end, [round(part * sent)]))
     run.trace = {"traceEvents": events}
-    run.loads = {"busy": busy, "moving": moving, "travels": travels}
+    run.loads = {"busy": busy, "moving": moving}
 
 
 def _event(rank: int, track: int, name: str, start: int, end: int, shape: list[int] | None = None,

@@ -7,7 +7,7 @@ equal to the bit stays at 0.
 """
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from common.reporting.figure_style import legend_below, line, new_figure
 from common.reporting.figures import Runs, label
@@ -29,6 +29,7 @@ def loss_differences(runs: Runs) -> Figure | None:
     axes.set_yscale("symlog", linthresh=min(positive, default=SMALLEST))
     for index, (run, gaps) in enumerate(curves, 1):
         axes.plot(list(gaps), list(gaps.values()), label=label(run), **line(index))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda gap, _: f"{gap:.0e}" if gap else "0"))
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("difference of the loss")

@@ -23,7 +23,6 @@ from common.reporting.figure_style import (
     new_figure,
     rows_of_ranks,
     unlisted,
-    wrapped,
 )
 from common.reporting.recorded_run import RecordedRun, short
 
@@ -118,27 +117,5 @@ def _kind(run: RecordedRun) -> str:
     return short(run.name).rsplit("/", 1)[-1]
 
 
-def bytes_sent(runs: Runs) -> Figure | None:
-    """Bars of the megabytes an iteration that the busiest and the least busy rank send."""
-    several = [run for run in runs if max(run.bytes_sent.values()) > 0]
-    if not several:
-        return None
-    figure, (axes,) = new_figure(findings.bytes_moved(runs), 1.8 + 0.5 * len(several))
-    busiest = [max(run.bytes_sent.values()) / findings.MEGABYTE for run in several]
-    others = [min(run.bytes_sent.values()) / findings.MEGABYTE for run in several]
-    middle = range(len(several))
-    for offset, values, name, look in ((-0.2, busiest, "busiest rank", PHASES["sync"]),
-                                       (0.2, others, "least busy rank", PHASES["forward"])):
-        bars = axes.barh([place + offset for place in middle], values, height=0.4, label=name,
-                         **look)
-        axes.bar_label(bars, fmt="%.4g", padding=3, fontsize=9)
-    axes.set_yticks(middle, [wrapped(label(run)) for run in several], fontsize=9)
-    axes.invert_yaxis()
-    axes.margins(x=0.15)
-    axes.set_xlabel("MB sent by a rank in an iteration")
-    legend_below(figure, axes)
-    return figure
-
-
 FIGURES: dict[str, Callable[[Runs], Figure | None]] = {
-    "learning": learning, "phases": phases, "speed-up": speed_up, "bytes": bytes_sent}
+    "learning": learning, "phases": phases, "speed-up": speed_up}

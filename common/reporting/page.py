@@ -137,7 +137,7 @@ def _policy(script: str) -> str:
 
 def _sections(runs: Runs, proofs: list[Proof]) -> Iterator[Section]:
     yield Section("Proof", [table for proof in proofs for table in proof.tables], [])
-    yield Section("Time", [tables.timing(runs)], _drawn(runs, "speed-up", "bytes"))
+    yield Section("Time", [tables.timing(runs)], _drawn(runs, "speed-up"))
     yield Section("Where the time went", _with_rows(tables.phases(runs)),
                   _drawn(runs, "phases", "waiting"))
     yield _traces(runs)
@@ -160,20 +160,19 @@ def _drawn(runs: Runs, *names: str) -> list[Picture]:
 def _traces(runs: Runs) -> Section:
     """The section on traces: top operators, and a timeline for each run."""
     drawn = [_timeline(path, path.lstat().st_mtime_ns, short(run.name),
-                       f"trace-{run.name.replace('/', '-').lower()}-{run.ranks}",
-                       run.sent_while_traced)
+                       f"trace-{run.name.replace('/', '-').lower()}-{run.ranks}")
              for run in runs
              for path in sorted((run.folder / "traces").glob("trace_all*.json.gz"))[-1:]]
     return Section("Traces", _with_rows(tables.operators(runs)), drawn)
 
 
 @lru_cache
-def _timeline(path: Path, changed: int, name: str, file: str, counted: int) -> Picture:
+def _timeline(path: Path, changed: int, name: str, file: str) -> Picture:
     """The picture of one run's trace, drawn once until it changes: that takes a second.
 
     Raises DataError if the file is not a trace.
     """
     try:
-        return Picture.of(file, timeline(unpack_trace(read_bytes(path)), name, counted))
+        return Picture.of(file, timeline(unpack_trace(read_bytes(path)), name))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise DataError(f"{path} is not a trace that a run with --profile wrote") from error

@@ -1,12 +1,11 @@
 """Figures: what they show, that axes have units, and that grey and colour-blind readers can tell.
 
 Mutations that turn this red: a phase left out of the bars, or not stacked; the ideal line from 0;
-speed-up upside down; rank 0's bytes for the least busy; seconds where milliseconds are written; two
-line styles alike; the trace's first step for its last; overlapping pieces counted twice; waiting in
-AccumulateGrad, or in what sends, counted as computing; evaluate_function left out of it; every
-thread for those that run backward; a GPU's host; no look at what the log has counted; an epoch's
-mean at its end; marks of one size; zeros written into a matrix; ties told as the worst mistake; a
-face of pure black.
+speed-up upside down; seconds where milliseconds are written; two line styles alike; the trace's
+first step for its last; overlapping pieces counted twice; waiting in AccumulateGrad, or in what
+sends, counted as computing; evaluate_function left out of it; every thread for those that run
+backward; a GPU's host; no look for messages; an epoch's mean at its end; marks of one size; zeros
+written into a matrix; ties told as the worst mistake; a face of pure black.
 """
 
 import re
@@ -30,9 +29,8 @@ from common.reporting.figure_style import (
     line,
     svg,
 )
-from common.reporting.messages import last_step, phase_is
 from common.reporting.recorded_run import find_runs
-from common.reporting.timeline import overlap, spans, timeline
+from common.reporting.timeline import last_step, overlap, phase_is, spans, timeline
 from common.reporting.timeline import title as timeline_title
 from tests.facts import says
 from tests.recorded import write_course, write_run
@@ -51,7 +49,7 @@ def words(figure) -> str:
 
 @pytest.mark.parametrize("name, units", [
     ("learning", ["iteration", "loss", "accuracy", "%"]), ("phases", ["ms", "iteration"]),
-    ("speed-up", ["ranks", "speed"]), ("bytes", ["MB"])])
+    ("speed-up", ["ranks", "speed"])])
 def test_a_figure_says_what_to_conclude_in_which_units(course, name, units):
     figure = figures.FIGURES[name](course)
     assert len(figure.get_suptitle()) > 15
@@ -84,12 +82,6 @@ def test_speed_up_stands_beside_the_ideal(course):
              for line in axes.lines}
     assert lines["ideal"] == ([1, 4], [1, 4])
     assert lines["all-reduce"] == ([1, 4], pytest.approx([1.0, 2.0]))
-
-
-def test_bytes_of_the_root_and_of_the_others(course):
-    axes, = figures.bytes_sent(course).axes
-    widths = [patch.get_width() for patch in axes.patches]
-    assert widths == pytest.approx([3, 1.5, 1.5, 1, 1.5, 1.5])
 
 
 def test_marks_of_equal_runs_are_all_seen(course):
@@ -196,8 +188,6 @@ TWO_STEPS = [event(rank, name, base + at, base + to) for rank in (0, 1) for base
                                   ("sync", 700, 700), ("update", 700, 800))]
 MESSAGES = [event(0, "gloo:all_reduce", 1500, 1650, 9), event(0, "gloo:all_reduce", 1600, 1750, 9),
             event(1, "gloo:all_reduce", 1600, 1700, 9), event(1, "gloo:all_reduce", 500, 600, 9)]
-for message in MESSAGES:
-    message["args"] = {"Input Dims": [[25]], "Input type": ["float"]}  # two are 2 * 100 bytes
 
 
 def test_the_timeline_shows_the_last_step_and_what_hides_in_it():
@@ -212,12 +202,11 @@ def test_the_timeline_shows_the_last_step_and_what_hides_in_it():
     assert spans(trace, 1, (1000, 1800), backward) == [(pytest.approx(0.3), pytest.approx(0.4))]
     assert overlap(trace, backward) == pytest.approx((200 + 100) / (250 + 100))
     assert overlap(trace) == pytest.approx((150 + 50) / (250 + 100))  # the rest of it only waits
-    figure = timeline(trace, "DDP", 200)
+    figure = timeline(trace, "DDP")
     assert says(title(figure), "57 %")
     assert re.search(r"\bms\b|milliseconds", words(figure))
     drawn = svg(figure).partition("</style>")[2]
     assert f"fill: {INK}" in drawn  # the bytes: matplotlib would not write black
-    assert "%" not in title(timeline(trace, "DDP", 300))
 
 
 @pytest.mark.parametrize("events, share", [
@@ -240,6 +229,5 @@ def test_what_counts_as_computing(events, share):
 def test_a_title_claims_nothing_that_the_trace_does_not_hold():
     without, idle = {"traceEvents": TWO_STEPS}, {"traceEvents": [*TWO_STEPS, *MESSAGES]}
     alone = {"traceEvents": [each for each in TWO_STEPS if each["pid"] == 0]}
-    titles = {timeline_title(without, 200), timeline_title(without, 0), timeline_title(idle, 200),
-              timeline_title(alone, 0)}
-    assert len(titles) == 4 and not any("%" in each for each in titles)
+    titles = {timeline_title(trace) for trace in (without, idle, alone)}
+    assert len(titles) == 3 and not any("%" in each for each in titles)

@@ -1,12 +1,11 @@
-"""The page beyond tables and figures: values, waiting, messages, commands, run states.
+"""The page beyond tables and figures: values, waiting, commands, run states.
 
 Mutations that turn this red: y from below in hover.py, or points outside the axes (NaN is nowhere);
-own work for waiting; the median of ranks for the slowest; elements for bytes; what a tensor holds
-for what a rank sends; the last step's bytes for the traced one's; a linear scale; the resume
-command to repeat a run; a finished run among those in progress; drawing again although no log has
-grown; an end while a run goes on; an iteration that a rank has not logged yet; a trace read for
-each drawing; marks of epochs that have not ended; write_text in place of a file replaced; no
-refresh, or one that stays; a run's own folder kept in the command that repeats it.
+own work for waiting; the median of ranks for the slowest; a linear scale; the resume command to
+repeat a run; a finished run among those in progress; drawing again although no log has grown; an
+end while a run goes on; an iteration that a rank has not logged yet; a trace read for each drawing;
+marks of epochs that have not ended; write_text in place of a file replaced; no refresh, or one that
+stays; a run's own folder kept in the command that repeats it.
 """
 
 import json
@@ -20,7 +19,6 @@ from common.reporting import page as page_module
 from common.reporting.confusion_figures import confusion
 from common.reporting.figures import learning, phases
 from common.reporting.hover import spots
-from common.reporting.messages import bytes_sent
 from common.reporting.page import Page
 from common.reporting.recorded_run import find_runs
 from common.reporting.timeline import timeline
@@ -95,12 +93,10 @@ def test_who_waits_for_whom(tmp_path):
     assert waits(runs[0]) == {} and waiting_figure(runs) is None  # nobody knows
 
 
-def span(name: str, start: float, end: float, *shapes: list[int], track: int = 1, rank: int = 0,
-         kind: str = "float") -> dict:
+def span(name: str, start: float, end: float, track: int = 1, rank: int = 0) -> dict:
     """An event of a trace; times are milliseconds."""
     return {"ph": "X", "pid": rank, "tid": track, "name": name, "ts": 1000 * start,
-            "dur": 1000 * (end - start),
-            "args": {"Input Dims": list(shapes), "Input type": [kind] * len(shapes)}}
+            "dur": 1000 * (end - start)}
 
 
 def step(*events: dict) -> dict:
@@ -108,27 +104,6 @@ def step(*events: dict) -> dict:
     times = (("data", 0, 1), ("forward", 1, 20), ("backward", 20, 60), ("sync", 60, 80),
              ("update", 80, 90))
     return {"traceEvents": [*(span(*each, track=0) for each in times), *events]}
-
-
-@pytest.mark.parametrize("name, shapes, sent", [
-    ("gloo:all_reduce", [[100]], 600), ("gloo:send", [[100]], 400), ("gloo:recv", [[100]], 0),
-    ("gloo:scatter", [[100]] * 4, 1200), ("gloo:all_gather", [[100]], 1200),
-    ("gloo:all_to_all", [[100]], 300), ("gloo:gather", [[100]] * 5, 0),
-    ("gloo:gather", [[100]], 400), ("gloo:barrier", [], 0)])
-def test_what_a_rank_sends_is_not_all_that_it_holds(name, shapes, sent):
-    assert bytes_sent(span(name, 0, 1, *shapes), ranks=4) == pytest.approx(sent)
-
-
-def test_a_log_tells_what_was_sent_while_it_was_traced(tmp_path):
-    log = write_run(tmp_path / "PartTwo", 2, root_sends=3) / "metrics_rank0.jsonl"
-    run, = find_runs([tmp_path])
-    assert run.sent_while_traced == 0  # nothing was traced
-    lines = log.read_text().splitlines()
-    assert json.loads(lines[2])["event"] == "step"
-    lines[2] = lines[2].replace('"bytes_sent": 3000000', '"bytes_sent": 77')
-    log.write_text("\n".join([*lines[:3], json.dumps({"event": "operators", "rows": []}),
-                              *lines[3:], ""]))
-    assert find_runs([tmp_path])[0].sent_while_traced == 77
 
 
 def test_a_timeline_has_values_for_every_rank():
