@@ -34,7 +34,7 @@ sync_cross_step | quiet root hours | docs/results/sync_cross_step.json | $SYNC $
 sync_float32 | quiet root | docs/network.md | $SYNC $TRAINING
 prediction | | docs/predicting.md | docs/results/sync_grid.json studies/prediction
 peers | data quiet | docs/results/peers.json docs/one_node.md README.md | benchmarks/peers.py benchmarks/peer_loops $TRAINING
-accuracy | data quiet hours | docs/recipe.md | benchmarks/time_to_accuracy.py $TRAINING
+accuracy | data quiet hours | docs/recipe.md | $TRAINING
 detection | quiet | docs/results/detection.json docs/faults.md README.md | benchmarks/detection.py common/cluster
 kills | hours | docs/results/kills.json docs/faults.md README.md | tests/faults/random_kills.py tests/faults/compared_runs.py common/run $TRAINING
 gpu | data gpu | docs/gpu.md docs/results/gpu_* | scripts/gpu_check.sh $TRAINING
@@ -151,8 +151,12 @@ renew_peers() {
 }
 
 renew_accuracy() {
-    "$PYTHON" benchmarks/time_to_accuracy.py --seeds 1 2 3 --data-dir "$IMAGES" -- \
-        --recipe record --precision bf16
+    local seed
+    for seed in 1 2 3; do
+        train PartOne --recipe record --precision bf16 --tta --seed $seed \
+            --output-dir $NEW/accuracy/$seed
+    done
+    "$PYTHON" scripts/compare.py $NEW/accuracy
 }
 
 renew_detection() {
