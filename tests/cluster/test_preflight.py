@@ -7,7 +7,6 @@ verdict from Board.share (two processes with one rank leave the others waiting).
 """
 
 import re
-import time
 from functools import partial
 
 import pytest
@@ -143,17 +142,6 @@ def test_other_code_on_one_node(hosts, tmp_path):
 def test_other_flags_on_one_node(hosts, tmp_path):
     outcomes = preflight(hosts, tmp_path, by_rank={1: ["--seed", "7"]})
     check(outcomes, 3, "rank 1 on node1", "seed", 7, 1, "rank 0")
-
-
-def test_a_clock_that_is_ahead(hosts, tmp_path):
-    outcomes = preflight(hosts, tmp_path, before={2: clock_three_seconds_ahead})
-    assert [outcome.code for outcome in outcomes] == [0] * 4, outcomes
-    assert any(says(line, "rank 2 on node2", "+3.0 s") for line in page_of(outcomes).splitlines())
-
-
-def clock_three_seconds_ahead() -> None:
-    true_time = time.time
-    time.time = lambda: true_time() + 3
 
 
 DEBIAN = "127.0.0.1 localhost\n127.0.1.1 {name}\n" + "".join(
