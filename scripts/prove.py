@@ -183,8 +183,7 @@ def prove(options: argparse.Namespace, settings: Settings,
                       experiment.judged(reference, local, options.sizes, are_meant_to_agree=False),
                       experiment.accumulated(reference, PASSES),
                       experiment.local_statistics(reference, options.sizes)
-                      if settings.batch_norm == "synchronised" else (),
-                      experiment.in_float32(reference, options.sizes)):
+                      if settings.batch_norm == "synchronised" else ()):
         print(report.row(case), flush=True)
         cases.append(case)
     return reference, cases

@@ -142,18 +142,6 @@ def local_statistics(reference: Reference, sizes: Iterable[int]) -> Iterator[Cas
                                     by_name(MEASURED_BY), size, batch_norm="local")
 
 
-def in_float32(reference: Reference, sizes: Iterable[int]) -> Iterator[Case]:
-    """Gaps that float32 causes, on one rank and on the most ranks, from a reference in float64.
-
-    Measured, not judged: rounding alone leads one rank away, and several must be no further off.
-    """
-    if reference.problem.settings.precision == "float64":
-        yield reference.measure("one rank, in float32", alone, 1, precision="float32")
-        if (most := max(sizes)) > 1:
-            yield reference.measure(f"{MEASURED_BY}, in float32", by_name(MEASURED_BY),
-                                    most, precision="float32")
-
-
 def _save(problem: Problem, path: Path) -> None:
     torch.save(trajectory(problem, alone), path)
 

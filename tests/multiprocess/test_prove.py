@@ -35,7 +35,6 @@ from studies.proof.comparison import FACTOR, QUANTITIES, Gap, beyond, bounds, di
 from studies.proof.experiment import (
     Case,
     create_reference,
-    in_float32,
     judged,
     local_statistics,
 )
@@ -128,14 +127,6 @@ def test_local_statistics_are_measured_and_not_judged(references):
     [case] = local_statistics(references["float64", "synchronised"], [1, 2])
     assert case.world_size == 2 and case.verdict == "measured"
     assert case.gaps["weights"].absolute > 1e-3
-
-
-def test_float32_is_measured_beside_float64_on_one_rank_and_on_most(references):
-    alone, most = in_float32(references["float64", "synchronised"], [1, 2, 3])
-    assert (alone.world_size, most.world_size) == (1, 3)
-    for case in (alone, most):
-        assert case.verdict == "measured" and 1e-8 < case.gaps["weights"].absolute < 1e-2
-    assert not list(in_float32(references["float32", "synchronised"], [1, 2]))
 
 
 def test_the_bounds_are_tight_in_float64(references):
