@@ -83,11 +83,6 @@ def _make_room(figure: Figure, rows: int) -> None:
     figure.set_figheight(figure.get_figheight() + ROW * max(0, rows - 2))
 
 
-def unlisted(name: str) -> str:
-    """A label that a legend leaves out, as matplotlib has it: for common/reporting/hover.py."""
-    return f"_{name}"
-
-
 def shortened(name: str) -> str:
     """A name, cut at its end where it would leave no room beside an axis."""
     return name if len(name) <= NAME_LETTERS else name[:NAME_LETTERS - 1] + "…"
