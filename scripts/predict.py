@@ -8,6 +8,8 @@ Calibrates the model of studies/prediction/model.py on measured cells: on the fi
 benchmarks/sync.py wrote, or scripts/choose_strategy.py on your hosts. With --calibrate-on 4:1gbit
 2:none it uses these cells alone, and says how far off it is on the rest. Predictions are for nodes
 with processors of their own; --shared-processors is for hosts in one box.
+
+Exit codes: 0 done, 2 usage, 4 a file that holds no measurements.
 """
 
 import sys
@@ -39,12 +41,6 @@ from studies.prediction.tables import (
     which_strategy,
 )
 
-EXAMPLES = """examples:
-  python3 scripts/predict.py docs/results/sync_grid.json --nodes 8 --rate 300mbit 1gbit
-  python3 scripts/predict.py outputs/strategies.json --nodes 8 --rate 300mbit
-  python3 scripts/predict.py docs/results/sync_grid.json --calibrate-on 4:1gbit 4:none 2:none
-exit codes: 0 done, 2 usage, 4 a file that holds no measurements"""
-
 
 def main() -> None:
     options = _parser().parse_args()
@@ -74,7 +70,8 @@ def predict(options: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = FlagParser("scripts/predict.py", "Predicts seconds a step.", EXAMPLES)
+    title, _, rest = __doc__.partition("\n")
+    parser = FlagParser("scripts/predict.py", title, rest)
     parser.add_argument("cells", type=Path, metavar="FILE", help="what benchmarks/sync.py or "
                         "scripts/choose_strategy.py wrote")
     parser.add_argument("--calibrate-on", nargs="+", default=[], metavar="NODES:RATE",

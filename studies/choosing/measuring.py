@@ -24,7 +24,7 @@ from common.training import forward, train
 from studies.choosing.ready_times import ReadyTimes
 from studies.choosing.turn import Turn
 from studies.choosing.variants import find_variant
-from studies.prediction.grid import COMPUTE_ONLY, Cell, TurnRecord, cell, variant
+from studies.prediction.grid import COMPUTE_ONLY, Cell, TurnRecord, variant
 
 Rounds = list[list[TurnRecord]]
 """A variant's turns: each round has one of every rank."""
@@ -111,6 +111,6 @@ def measured_cell(nodes: int, contestants: Sequence[Contestant],
     """
     by_name = {each.name: own for each, own in zip(contestants, rounds, strict=True)}
     ready = [turn["ready"] for turns in by_name[COMPUTE_ONLY] for turn in turns]
-    return cell(nodes, "", contestants[0].gradient_bytes,
-                [median(each) for each in zip(*ready, strict=True)],
-                {name: variant(own) for name, own in by_name.items()})
+    return {"nodes": nodes, "rate": "", "gradient_bytes": contestants[0].gradient_bytes,
+            "ready": [median(each) for each in zip(*ready, strict=True)],
+            "variants": {name: variant(own) for name, own in by_name.items()}}

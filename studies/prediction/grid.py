@@ -3,7 +3,8 @@
     {"made_on": {...}, "cells": [{"nodes": 4, "rate": "1gbit", "gradient_bytes": [...],
      "ready": [...], "variants": {"all-reduce": {"steps": [...], "phases": {...}, ...}}}]}
 
-Seconds and bytes throughout. Imports no torch: what reads the file need not have it.
+Seconds and bytes throughout; `ready` are the seconds of backward until each gradient is. Imports no
+torch: what reads the file need not have it.
 """
 
 import json
@@ -20,13 +21,6 @@ PHASES = ("forward", "backward", "sync", "update")
 Cell = dict[str, Any]
 TurnRecord = dict[str, Any]
 """A rank's turn, or one step of a run: {"step": seconds, "phases": {"data": ...}}, and more."""
-
-
-def cell(nodes: int, rate: str | float, gradient_bytes: Sequence[float], ready: list[float],
-         variants: dict[str, Any]) -> Cell:
-    """The record of a cell; `ready` are the seconds of backward until each gradient is ready."""
-    return {"nodes": nodes, "rate": rate, "gradient_bytes": gradient_bytes, "ready": ready,
-            "variants": variants}
 
 
 def variant(rounds: Sequence[Sequence[TurnRecord]]) -> dict[str, Any]:

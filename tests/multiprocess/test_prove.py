@@ -332,15 +332,14 @@ def test_a_case_says_what_failed():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more, code", [([], 0), (["--float64-limit", "1e-30"], 1)])
-def test_the_literal_command(more, code, tmp_path):
+def test_the_literal_command(tmp_path):
     run = subprocess.run(
         [sys.executable, ROOT / "scripts/prove.py", "--workload", "digits-vgg11", "--batch-size",
          "5", "--samples", "13", "--steps", "2", "--sizes", "3", "--strategies", "all-reduce",
-         "--precisions", "float64", *more],
+         "--precisions", "float64"],
         capture_output=True, text=True, timeout=240, cwd=tmp_path)
-    assert run.returncode == code, run.stderr
-    assert ("FAILED" in run.stdout) == bool(code) and run.stderr == ""
+    assert run.returncode == 0, run.stderr
+    assert "FAILED" not in run.stdout and run.stderr == ""
 
 
 OWN_MODEL = """
