@@ -34,7 +34,6 @@ from studies.choosing.ranking import (
     CANDIDATES,
     ranking,
     ranking_table,
-    steps_of,
     verdict,
     whether_hosts_pay,
 )
@@ -91,7 +90,8 @@ def measured(options: argparse.Namespace, findings: "Findings", node: "Node") ->
 
 def tell(cells: list[Cell], findings: "Findings") -> None:
     """Prints what was found, and keeps it. On the leader."""
-    steps = steps_of(cells[-1])
+    steps = {name: variant["steps"] for name, variant in cells[-1]["variants"].items()
+             if name != COMPUTE_ONLY}
     places = ranking(steps)
     ranks, settings = findings.world.size, findings.settings
     print("\n" + ranking_table(places, settings.batch_size))

@@ -49,9 +49,6 @@ def _gaps(first: RecordedRun, other: RecordedRun) -> dict[int, float]:
 def _title(first: RecordedRun, curves: list[tuple[RecordedRun, dict[int, float]]]) -> str:
     largest = {short(run.name): max(gaps.values()) for run, gaps in curves}
     if not any(largest.values()):
-        common = min(len(gaps) for _, gaps in curves)
-        least = "at least " * any(len(gaps) > common for _, gaps in curves)
-        return (f"all losses are equal to {short(first.name)}'s, bit for bit, in {least}{common} "
-                f"iteration{'s' * (common > 1)}")
+        return f"all common losses are equal to {short(first.name)}'s, bit for bit"
     return f"losses differ from {short(first.name)}'s by at most " + ", ".join(
         f"{at_most(gap)} in {name}" for name, gap in largest.items())

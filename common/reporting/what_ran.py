@@ -1,10 +1,8 @@
-"""Settings, environment and memory of the runs, and the commands that run them again.
+"""Settings, environment and memory of the runs, and the commands that resume them.
 
     python3 scripts/compare.py outputs
 """
 
-import re
-import shlex
 from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,11 +13,8 @@ from common.reporting.recorded_run import RecordedRun
 from common.reporting.run_findings import MEGABYTE
 from common.reporting.tables import Table
 from common.settings.causes import join
-from common.settings.resume import Resume
 
 NODE_SETTINGS = ("data_dir", "output_dir", "resume", "dry_run")
-AGAIN = " --output-dir outputs/again"
-OUTPUT_DIR = r" --output-dir[ =](?:'[^']*'|\S+)"
 UNKNOWN = "-"
 
 
@@ -75,20 +70,11 @@ def _memory(run: RecordedRun, kind: str) -> str:
 
 
 class Commands(NamedTuple):
-    """Commands that repeat some runs, and that resume them; `settings` has all their flags."""
+    """The command that resumes some runs; the file `settings` has all their flags."""
 
     runs: str
-    repeat: str
     resume: str
     settings: Path | None
-
-
-def _again(resume: str) -> str:
-    """The command that goes on with a run, as one that starts it anew in another folder."""
-    command, _, value = resume.rpartition(" --resume ")
-    started = Resume.read("".join(shlex.split(value))).at_first
-    flag = f" --resume {shlex.quote(str(started))}" if started.file else ""
-    return re.sub(OUTPUT_DIR, "", command) + flag + AGAIN
 
 
 def commands(runs: Runs) -> list[Commands]:
@@ -97,7 +83,7 @@ def commands(runs: Runs) -> list[Commands]:
     for run in runs:
         if "resume" in run.start:
             started.setdefault(run.start["resume"], []).append(run)
-    return [Commands(join(list(map(label, several))), _again(resume), resume,
+    return [Commands(join(list(map(label, several))), resume,
                      next((file for run in several
                            if (file := run.folder / "settings.json").exists()), None))
             for resume, several in started.items()]

@@ -92,7 +92,7 @@ def test_the_page_is_valid_and_complete(written):
     words = " ".join(document.itertext())
     for fact in ("2.0e-13", "abacus", "prove.py --steps 3", "1.900 ± 0.000",
                  "--batch-size", "5eed1231", "1 library", "2 winograd-4", "503 MB",
-                 "python3 PartThree/main.py --output-dir outputs/again"):
+                 "python3 PartThree/main.py --resume auto"):
         assert fact in words
     pictures = list(document.iter("img"))
     assert any(says(each.get("alt"), "PartOne", 2, "gather-scatter", "all-reduce", "DDP")
