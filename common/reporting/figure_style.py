@@ -19,6 +19,7 @@ matplotlib.use("Agg")
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from common.core.visible import visible
 from common.reporting.recorded_run import capital
@@ -84,7 +85,8 @@ def _make_room(figure: Figure, rows: int) -> None:
 
 
 def shortened(name: str) -> str:
-    """A name, cut at its end where it would leave no room beside an axis."""
+    """A name beside an axis: shown as it is, and cut at its end where it would leave no room."""
+    name = visible(name)
     return name if len(name) <= NAME_LETTERS else name[:NAME_LETTERS - 1] + "…"
 
 
@@ -92,7 +94,7 @@ def rows_of_ranks(axes: Axes, ranks: Sequence[tuple[str, int]]) -> list[float]:
     """Names a row for each (run's name, rank) beside the axis, from the top; their places."""
     gaps = (1.0 if one == other else 1.6 for (one, _), (other, _) in pairwise(ranks))
     places = list(accumulate(gaps, initial=1.0))
-    names = [f"{name}, rank {rank}" for name, rank in ranks]
+    names = [f"{visible(name)}, rank {rank}" for name, rank in ranks]
     names = [name if len(name) <= NAME_LETTERS else "…" + name[1 - NAME_LETTERS:] for name in names]
     axes.set_yticks(places, names, fontsize=9)
     axes.set_ylim(places[-1] + 0.7, places[0] - 0.7)
@@ -115,6 +117,8 @@ def svg(figure: Figure) -> str:
 
     Control characters of names are shown as escapes.
     """
+    for text in figure.findobj(Text):
+        text.set_text(visible(text.get_text(), "\n"))
     with (matplotlib.rc_context({"svg.hashsalt": "figure", "svg.fonttype": "none"}),
           warnings.catch_warnings()):
         warnings.filterwarnings("ignore", message="Glyph")  # the reader's fonts may have it
@@ -125,4 +129,4 @@ def svg(figure: Figure) -> str:
     rules += [f'[style*="{what}: {light}"] {{{what}: {DARK[light]} !important}}'
               for light in (BLACK, INK, GRID) for what in ("fill", "stroke")]
     dark = "@media (prefers-color-scheme: dark) {\n" + "\n".join(rules) + "\n}"
-    return visible(buffer.getvalue(), "\n").replace("</style>", f"\n{dark}</style>", 1)
+    return buffer.getvalue().replace("</style>", f"\n{dark}</style>", 1)

@@ -28,7 +28,8 @@ CLASSES = ("a$_$b", "$x^2$", "<script>alert(1)</script>", "\x1b]0;title\x07", "\
 def page(tmp_path):
     size = len(CLASSES)
     for name in ("a$_$b <b>", "two\x1b[2J"):
-        folder = write_run(tmp_path / name, host="h\x07ost", loss=len(name), confusion=[
+        host = " ".join(["h\x07ost", *CLASSES])
+        folder = write_run(tmp_path / name, host=host, loss=len(name), confusion=[
             [row * size + column + len(name) for column in range(size)] for row in range(size)])
         log = folder / "metrics_rank0.jsonl"
         log.write_text(log.read_text().replace('["ant", "bee"]', json.dumps(CLASSES)))

@@ -19,6 +19,7 @@ from itertools import pairwise
 from math import isfinite, isnan
 from pathlib import Path
 from statistics import fmean, median, stdev
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -476,7 +477,7 @@ def speeds_hold(case: Case) -> None:
 def sentences_of(page: Page) -> Iterator[str]:
     yield from page.summary
     for section in page.sections:
-        yield from section.pictures
+        yield from filter(None, section.pictures)
 
 
 def hold(seed: int, folder: Path) -> None:
@@ -503,9 +504,9 @@ def hold(seed: int, folder: Path) -> None:
 
 def titles_alone(patch: pytest.MonkeyPatch, without_figures: bool) -> None:
     """Figures are made and not drawn, or not even made: their titles stand in their places."""
-    patch.setattr(page_module, "pictures_of", lambda drawn: [
-        figure.get_suptitle() for name, figure in drawn if figure and name != "learning"])
-    page_module._trace.cache_clear()
+    patch.setattr(page_module, "Picture", SimpleNamespace(
+        of=lambda name, figure: figure.get_suptitle() * (name != "learning")))
+    page_module._timeline.cache_clear()
     if without_figures:
         patch.setattr(figure_style, "Figure", lambda **_: Untouched())
 
