@@ -21,8 +21,6 @@ from common.core.interpreter import use_environment
 
 use_environment(__name__, [])  # any Python predicts
 
-import argparse
-
 from common.cluster.program import run_program
 from common.core.failures import UsageError, reading
 from common.options.flag_parser import FlagParser
@@ -47,12 +45,7 @@ def main() -> None:
     for rate in options.rate:
         payload_rate(rate)
     with reading(str(options.cells)):
-        predict(options)
-
-
-def predict(options: argparse.Namespace) -> None:
-    """Calibrates, predicts and prints, as `options` say."""
-    source = read_source(options.cells)
+        source = read_source(options.cells)
     seen, unseen = divide(source.cells, options.calibrate_on)
     model = calibrate(seen, source.machine, source.batch, source.latency)
     print(f"calibrated on {len(seen)} of {len(source.cells)} cells: {source.words}")
@@ -69,7 +62,7 @@ def predict(options: argparse.Namespace) -> None:
     print("\n" + scaling_table(model, rates))
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> FlagParser:
     title, _, rest = __doc__.partition("\n")
     parser = FlagParser("scripts/predict.py", title, rest)
     parser.add_argument("cells", type=Path, metavar="FILE", help="what benchmarks/sync.py or "

@@ -8,6 +8,7 @@ Both keep cells, which scripts/predict.py is calibrated on.
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain, count
 from statistics import median
 
@@ -95,11 +96,13 @@ def measure(contestants: Sequence[Contestant | None], steps: Sequence[int], roun
 
 
 def take_turn(contestant: Contestant | None, steps: int, node: Node) -> TurnRecord | None:
-    """Runs a turn, warm, that all ranks begin together."""
+    """Runs a turn, warm, that all ranks begin together, and only when all have ended the last."""
     node.progress.iteration += 1
+    wait_for_all = partial(gather_rows, torch.zeros(1, device=node.device))
+    wait_for_all()
     if contestant:
         contestant.warm_up()
-    gather_rows(torch.zeros(1, device=node.device))  # waits for all ranks
+    wait_for_all()
     return contestant.turn(steps) if contestant else None
 
 

@@ -26,17 +26,14 @@ TurnRecord = dict[str, Any]
 def variant(rounds: Sequence[Sequence[TurnRecord]]) -> dict[str, Any]:
     """A variant's record; each of `rounds` has the turns of its ranks.
 
-    `steps` are the slowest rank's; phases are medians of the means over ranks.
+    `steps` are the slowest rank's; phases are medians of the means over ranks, and loading data
+    counts as forward.
     """
-    phases = [[_phases(turn["phases"]) for turn in turns] for turns in rounds]
+    phases = [[turn["phases"] | {"forward": turn["phases"]["data"] + turn["phases"]["forward"]}
+               for turn in turns] for turns in rounds]
     return {"steps": [max(turn["step"] for turn in turns) for turns in rounds],
             "phases": {phase: median(fmean(each[phase] for each in turns) for turns in phases)
                        for phase in PHASES}}
-
-
-def _phases(seconds: dict[str, float]) -> dict[str, float]:
-    """The phases of a cell: loading data counts as forward."""
-    return {**seconds, "forward": seconds["data"] + seconds["forward"]}
 
 
 def exposed(record: Cell, name: str) -> float:
