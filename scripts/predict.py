@@ -49,7 +49,8 @@ def main() -> None:
     seen, unseen = divide(source.cells, options.calibrate_on)
     model = calibrate(seen, source.machine, source.batch, source.latency)
     print(f"calibrated on {len(seen)} of {len(source.cells)} cells: {source.words}")
-    if compared := checks(model, unseen):
+    compared = checks(model, unseen)
+    if compared:
         print("\n" + check_table(compared))
     print("\n" + bars_in_words(model, seen))
     print(processors_in_words(source.machine, options.shared_processors))
