@@ -107,6 +107,7 @@ def tell(cells: list[Cell], findings: "Findings") -> None:
               "faster, so that averaging is a larger part of a step.")
     path = settings.output_dir / NAME
     with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         save_grid(path, {"made_on": made_on(findings), "cells": cells})
     print(f"For other numbers of hosts, or other links: python3 scripts/predict.py {path} "
           f"--nodes {2 * ranks} --rate 1gbit")
