@@ -14,8 +14,6 @@ from common.reporting.figures import Runs, label
 from common.reporting.recorded_run import RecordedRun, short
 from common.settings.causes import at_most
 
-SMALLEST = 1e-9  # where no loss differs
-
 
 def loss_differences(runs: Runs) -> Figure | None:
     """Absolute differences on a logarithmic scale that ends in 0; None without a common iteration.
@@ -26,7 +24,7 @@ def loss_differences(runs: Runs) -> Figure | None:
         return None
     figure, (axes,) = new_figure(_title(first, curves), 3.6)
     positive = [gap for _, gaps in curves for gap in gaps.values() if gap]
-    axes.set_yscale("symlog", linthresh=min(positive, default=SMALLEST))
+    axes.set_yscale("symlog", linthresh=min(positive, default=1e-9))
     for index, (run, gaps) in enumerate(curves, 1):
         axes.plot(list(gaps), list(gaps.values()), label=label(run), **line(index))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda gap, _: f"{gap:.0e}" if gap else "0"))

@@ -13,7 +13,6 @@ from common.settings.causes import at_most, join
 
 Table = dict[str, Any]
 FAILED = "FAILED: "
-ONE_RANK = "one rank, "
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NAMED = 3  # more strategies than these are counted
 # Where a bound has grown to this fraction of the weights, agreement proves little.
@@ -46,7 +45,7 @@ def claim(table: Table) -> str:
                 f"{failed[0]['verdict'].removeprefix(FAILED)}; {len(failed)} of {len(cases)} "
                 "comparisons failed.")
     judged = [case for case in cases
-              if case["verdict"] == "agrees" and not case["name"].startswith(ONE_RANK)]
+              if case["verdict"] == "agrees" and not case["name"].startswith("one rank, ")]
     if not judged:
         return "The proof has compared no strategy with one rank."
     names = list(dict.fromkeys(case["name"] for case in judged))
