@@ -26,13 +26,13 @@ def confusion(runs: Runs) -> Figure | None:
         if names := "confusion_matrix" in event and event.get("class_names"):
             matrix = np.array(event["confusion_matrix"])
             figure, (axes,) = new_figure(f"{label(run)}: {_worst_mistake(matrix, names)}", 4.9)
-            _draw_cells(axes, matrix)
+            _draw_cells(axes, matrix, names)
             _name_classes(axes, names)
             return figure
     return None
 
 
-def _draw_cells(axes: Axes, matrix: np.ndarray) -> None:
+def _draw_cells(axes: Axes, matrix: np.ndarray, names: Sequence[str]) -> None:
     """Draws a number in each cell but zeros. Cells let the paper through: ink stays legible."""
     axes.grid(False)
     # roots, so that rare mistakes are seen too
@@ -40,8 +40,10 @@ def _draw_cells(axes: Axes, matrix: np.ndarray) -> None:
     for row, column in zip(*matrix.nonzero(), strict=True):
         axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, linewidth=0,
                                  facecolor=RIGHT if row == column else MISTAKEN,
-                                 alpha=DEEPEST * float(shares[row, column])))
-        if len(matrix) <= LEGIBLE:
+                                 alpha=DEEPEST * float(shares[row, column]),
+                                 label=f"{names[row]} taken for {names[column]}: "
+                                       f"{matrix[row, column]}"))
+        if len(names) <= LEGIBLE:
             axes.text(column, row, str(matrix[row, column]), ha="center", va="center",
                       fontsize=7.5)
 

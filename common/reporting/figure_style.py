@@ -84,6 +84,11 @@ def _make_room(figure: Figure, rows: int) -> None:
     figure.set_figheight(figure.get_figheight() + ROW * max(0, rows - 2))
 
 
+def unlisted(name: str) -> str:
+    """A label that a legend leaves out, as matplotlib has it: for common/reporting/hover.py."""
+    return f"_{name}"
+
+
 def shortened(name: str) -> str:
     """A name beside an axis: shown as it is, and cut at its end where it would leave no room."""
     name = visible(name)

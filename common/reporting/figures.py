@@ -22,6 +22,7 @@ from common.reporting.figure_style import (
     mark,
     new_figure,
     rows_of_ranks,
+    unlisted,
 )
 from common.reporting.recorded_run import RecordedRun, short
 
@@ -41,7 +42,8 @@ def learning(runs: Runs) -> Figure | None:
         places = range(1, len(run.merged) + 1)
         loss.plot(places, [row["loss"] for row in run.merged], label=label(run), **line(index))
         factor = 100 if run.metric.is_share else 1
-        score.plot(places, [factor * row["score"] for row in run.merged], **line(index))
+        score.plot(places, [factor * row["score"] for row in run.merged],
+                   label=unlisted(label(run)), **line(index))
         _mark_epochs(run, index, loss, score)
     for panel in (loss, score):
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))

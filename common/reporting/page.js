@@ -1,7 +1,8 @@
 // What the page can do beyond being read: it needs none of this, and fetches nothing.
 "use strict";
 
-const UNKNOWN = "-";  // what a table has for it
+const NEAR = 40;        // pixels from the pointer to a value that is shown
+const UNKNOWN = "-";    // what a table has for it
 const kept = { open: {}, sorted: {}, paused: false, ...history.state };  // over a renewal
 const keep = () => history.replaceState(kept, "");
 
@@ -56,10 +57,57 @@ function makeSortable(table) {
   });
 }
 
-// Figures: a larger look at one.
+// Figures: the value nearest to the pointer; with the arrow keys one after the other.
+
+function showValues(plot) {
+  const spots = JSON.parse(plot.dataset.spots);
+  const ring = element("span", { className: "spot", hidden: true });
+  const words = element("span", { className: "value", hidden: true });
+  words.setAttribute("role", "status");
+  let current = -1;
+
+  function show(place) {
+    current = place;
+    ring.hidden = words.hidden = place < 0;
+    if (place < 0)
+      return;
+    const [x, y, text] = spots[place];
+    words.textContent = text;
+    ring.style.left = words.style.left = `${100 * x}%`;
+    ring.style.top = words.style.top = `${100 * y}%`;
+    const shift = y < 0.3 ? "1rem" : "calc(-100% - 1rem)";
+    words.style.transform = `translate(${-100 * x}%, ${shift})`;
+  }
+
+  function nearest(event) {
+    const box = plot.getBoundingClientRect();
+    const far = ([x, y]) => Math.hypot(box.left + x * box.width - event.clientX,
+                                       box.top + y * box.height - event.clientY);
+    const distances = spots.map(far), least = Math.min(...distances);
+    return least < NEAR ? distances.indexOf(least) : -1;
+  }
+
+  plot.append(ring, words);
+  plot.tabIndex = 0;
+  plot.setAttribute("role", "group");
+  plot.setAttribute("aria-label", "values of the figure: arrow keys step through them");
+  plot.onpointermove = plot.onpointerdown = event => show(nearest(event));
+  plot.onpointerleave = event => event.pointerType === "touch" || show(-1);
+  plot.onblur = () => show(-1);
+  plot.onkeydown = event => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (step) {
+      show((current + step + spots.length + (current < 0 && step < 0)) % spots.length);
+      event.preventDefault();
+    } else if (event.key === "Escape") {
+      show(-1);
+    }
+  };
+}
 
 function enlarge(figure) {
   const plot = figure.querySelector(".plot").cloneNode(true);
+  all(".spot, .value", plot).forEach(each => each.remove());
   const dialog = element("dialog");
   let width = 100;
   const zoom = factor => {
@@ -78,6 +126,8 @@ function enlarge(figure) {
                 button("\u2212", "smaller", () => zoom(1 / 1.5)), inside);
   dialog.onclose = () => dialog.remove();
   document.body.append(dialog);
+  if (plot.dataset.spots)
+    showValues(plot);
   dialog.showModal();
 }
 
@@ -91,7 +141,7 @@ function makeEnlargeable(figure) {
 // While runs go on the page is written anew, and loads itself again where the reader was.
 
 const focusable = () => all("a, button, summary, [tabindex]");
-const isRead = () => document.querySelector("dialog") || `${getSelection()}`;
+const isRead = () => document.querySelector("dialog, .value:not([hidden])") || `${getSelection()}`;
 
 function age() {
   const drawn = Date.parse(document.querySelector("footer time").dateTime);
@@ -150,6 +200,7 @@ all("details").forEach(each => {
 });
 all("table").filter(each => each.tBodies[0].rows.length > 1).forEach(makeSortable);
 all("figure").forEach(makeEnlargeable);
+all(".plot[data-spots]").forEach(showValues);
 if (document.body.dataset.refresh)
   refresh(Number(document.body.dataset.refresh));
 if (kept.again)

@@ -14,6 +14,7 @@ from common.reporting.figure_style import (
     PHASES,
     legend_below,
     new_figure,
+    unlisted,
 )
 
 Span = tuple[float, float]
@@ -131,13 +132,18 @@ def timeline(trace: Trace, name: str) -> Figure:
     for place, rank in enumerate(ranks):
         for phase, look in PHASES.items():
             axes.broken_barh(spans(trace, rank, step, phase_is(phase)), (place - 0.4, 0.45),
-                             label=phase if place == 0 else None, **look)
+                             label=_once(phase, place), **look)
         if moving := _joined(spans(trace, rank, step, moves_bytes)):
             axes.broken_barh(moving, (place + 0.08, 0.25), color=INK,
-                             label="communication" if place == 0 else None)
+                             label=_once("communication", place))
     axes.set_ylim(-0.6, len(ranks) - 0.4)
     axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds of one traced step")
     legend_below(figure, axes)
     return figure
+
+
+def _once(name: str, place: int) -> str:
+    """The label for the first row only, so that the legend has it once."""
+    return unlisted(name) if place else name

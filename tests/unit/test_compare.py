@@ -134,7 +134,7 @@ def test_differences_of_settings(tmp_path):
 
 def test_text_from_logs_is_escaped(tmp_path):
     write_run(tmp_path / "PartOne", workload="<script>alert(1)</script>")
-    write_run(tmp_path / "'><script>alert(1)", 4)
+    write_run(tmp_path / "'><script>alert(1)", 4)  # a name in the values of figures
     Page.of(find_runs([tmp_path]), []).write(tmp_path, "page")
     text = (tmp_path / "page.html").read_text()
     assert "alert(1)" in text and text.count("<script") == 1
@@ -279,14 +279,17 @@ USE = """<script>addEventListener("load", () => {
   table.tBodies[0].rows[1].cells[2].textContent = "-";
   button.click();
   const unknown = names().pop();
+  const plot = within(".plot[data-spots]");
+  plot.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}));
+  const words = within(".value:not([hidden])", plot).textContent;
   within("figure > button").click();
-  document.title = JSON.stringify({before, sorted, head,
+  document.title = JSON.stringify({before, sorted, head, words,
     open: within("dialog").open, kept: history.state.sorted["time-1"], unknown});
 });</script>"""
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (scripts/test.sh does it)")
-def test_a_browser_sorts_tables_and_enlarges_figures(written, tmp_path):
+def test_a_browser_sorts_tables_tells_values_and_enlarges_figures(written, tmp_path):
     page = tmp_path / "page.html"
     page.write_text(without_policy(written[0] / "comparison.html").replace("</head>",
                                                                            USE + "</head>"))
@@ -298,6 +301,7 @@ def test_a_browser_sorts_tables_and_enlarges_figures(written, tmp_path):
                               "PartOne"]  # by seconds an iteration
     assert told["head"] == "ascending" and told["kept"] == [2, "descending"]
     assert told["unknown"] == "PartTwo/all-reduce"
+    assert says(told["words"], "ideal", 1)
     assert told["open"]
 
 

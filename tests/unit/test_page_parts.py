@@ -1,10 +1,19 @@
-"""The page beyond tables and figures: waiting, commands, run states.
+"""The page beyond tables and figures: values, waiting, commands, run states.
 
+<<<<<<< HEAD
 Mutations that turn this red: own work for waiting; the median of ranks for the slowest; a linear
 scale; a finished run among those in progress; drawing again
 although no log has grown; an end while a run goes on; an iteration that a rank has not logged yet;
 a trace read for each drawing; marks of epochs that have not ended; write_text in place of a file
 replaced; no refresh, or one that stays.
+=======
+Mutations that turn this red: y from below in hover.py, or points outside the axes (NaN is nowhere);
+own work for waiting; the median of ranks for the slowest; a linear scale; the resume command to
+repeat a run; a finished run among those in progress; drawing again although no log has grown; an
+end while a run goes on; an iteration that a rank has not logged yet; a trace read for each drawing;
+marks of epochs that have not ended; write_text in place of a file replaced; no refresh, or one that
+stays; a run's own folder kept in the command that repeats it.
+>>>>>>> parent of 130c5a2 (The page's figures without values for whoever points at them)
 """
 
 import json
@@ -15,9 +24,12 @@ import pytest
 from common.core.trace_file import pack_trace
 from common.reporting import difference_figures, live
 from common.reporting import page as page_module
-from common.reporting.figures import learning
+from common.reporting.confusion_figures import confusion
+from common.reporting.figures import learning, phases
+from common.reporting.hover import spots
 from common.reporting.page import Page
 from common.reporting.recorded_run import find_runs
+from common.reporting.timeline import timeline
 from common.reporting.waiting import figure as waiting_figure
 from common.reporting.waiting import waits
 from common.reporting.what_ran import commands, environment
@@ -33,6 +45,34 @@ def course(tmp_path):
 def laid_out(figure):
     figure.draw_without_rendering()
     return figure
+
+
+def test_values_stand_where_the_figure_has_them(course):
+    found = spots(laid_out(learning(course)))
+    first = next(spot for spot in found if says(spot.words, "PartOne"))
+    assert says(first.words, "1 rank", "loss", 2, "iteration 1")
+    later = next(spot for spot in found
+                 if says(spot.words, "PartOne", "loss", 0.5, "iteration 4"))
+    assert 0 < first.x < later.x < 1 and 0 < first.y < later.y < 0.5  # the upper panel, falling
+    assert any(says(spot.words, "DDP", "4 ranks", "accuracy", "%", 10) for spot in found)
+
+
+def test_bars_and_cells_have_values_too(course):
+    words = [spot.words for spot in spots(laid_out(phases(course)))]
+    assert any(says(each, "PartOne", "rank 0", "backward", "1500 ms") for each in words)
+    assert any(says(spot.words, "bee", "ant", 5) for spot in spots(laid_out(confusion(course))))
+
+
+def test_what_is_not_a_number_stands_nowhere(tmp_path):
+    runs = find_runs([write_run(tmp_path / "PartOne", loss=float("nan"))])
+    found = spots(laid_out(learning(runs)))
+    assert not any("loss nan" in spot.words for spot in found)
+    assert any("accuracy" in spot.words for spot in found)
+
+
+def test_long_lines_have_few_values(tmp_path):
+    runs = find_runs([write_run(tmp_path / "PartOne", steps=900, epochs=450)])
+    assert len(spots(laid_out(learning(runs)))) <= 2 * 200
 
 
 def test_the_first_iterations_of_a_run_have_room(tmp_path):
@@ -51,8 +91,9 @@ def test_who_waits_for_whom(tmp_path):
     assert {(each.rank, each.times, each.iterations) for rank, each in found.items()
             if rank != 2} == {(2, 3, 3)}
     drawn = laid_out(waiting_figure([alone, several]))
-    bars = [patch.get_width() for patch in drawn.axes[0].patches]
-    assert bars == pytest.approx([1000, 1000, 1500, 1000, 500, 500, 0, 500])  # milliseconds
+    words = [spot.words for spot in spots(drawn)]
+    for facts in (("rank 0", "1000 ms"), ("rank 0", "waits", "500 ms"), ("rank 2", "1500 ms")):
+        assert any(says(each, "DDP", *facts) for each in words), facts
     assert [says(text.get_text(), "rank 2", 3) for text in drawn.axes[0].texts] == [
         True, True, False, True]
     (tmp_path / "PartThree/metrics_rank3.jsonl").unlink()
@@ -71,6 +112,12 @@ def step(*events: dict) -> dict:
     times = (("data", 0, 1), ("forward", 1, 20), ("backward", 20, 60), ("sync", 60, 80),
              ("update", 80, 90))
     return {"traceEvents": [*(span(*each, track=0) for each in times), *events]}
+
+
+def test_a_timeline_has_values_for_every_rank():
+    trace = step(*(span("backward", 20, 60, track=0, rank=1) for _ in range(1)))
+    assert any(says(spot.words, "rank 1", "backward", 20, 60)
+               for spot in spots(laid_out(timeline(trace, "DDP"))))
 
 
 def test_a_trace_is_read_once_until_it_changes(tmp_path, monkeypatch):
