@@ -8,9 +8,8 @@ In each cell (nodes x rate) all variants take turns in one process group, so tha
 cell hold on a noisy machine: VGG-11, global batch 256, random images. In a turn steps follow one
 another as in training; each counts as long as the slowest rank takes, on average. Prints Markdown:
 the median step, its smallest and largest, what of it is exposed communication (step minus the
-compute-only step) and the bound; and a rank's bytes in theory, by our count and by the kernel's.
-With --json each cell is kept as soon as it is measured, and a second call goes on with those that
-are missing; scripts/predict.py calibrates itself there.
+compute-only step) and the bound. With --json each cell is kept as soon as it is measured, and a
+second call goes on with those that are missing; scripts/predict.py calibrates itself there.
 """
 
 import sys
@@ -30,7 +29,7 @@ import platform
 import tempfile
 
 from benchmarks.programs import run_to_end
-from benchmarks.sync_tables import cell_table, largest_gap
+from benchmarks.sync_tables import cell_table
 from common.cluster.program import run_program
 from common.core.failures import UsageError
 from common.core.provenance import processor
@@ -81,8 +80,6 @@ def main() -> None:
             grid["cells"].append(record)
             save_grid(options.json, grid)
         print(cell_table(record), flush=True)
-    gap, where = largest_gap(grid["cells"])
-    print(f"\nThe interfaces' counters are within {100 * gap:.1f} % of our count ({where}).")
     print("\n" + ", ".join(f"{name} {value}" for name, value in grid["made_on"].items()
                            if name != "variants"))
 

@@ -24,6 +24,7 @@ from common.options.workloads import create_augment
 from common.run.state import over_ranks
 from common.settings.settings import Settings
 from common.step.optimizers import without_smoothing
+from common.step.readings import not_finite, say_not_finite
 
 EVALUATION_BATCH = 250
 NO_CLASSES = np.empty(0, np.int64)
@@ -76,16 +77,18 @@ class Evaluation(NamedTuple):
         return self.totals.samples if self.totals else len(self.truth)
 
 
-def evaluate(run: Evaluable, criterion: nn.Module, dataset: Dataset) -> Evaluation:
+def evaluate(run: Evaluable, criterion: nn.Module, dataset: Dataset,
+             split: str = "test") -> Evaluation:
     """Evaluates the run's model on `dataset`; every rank takes a shard and gets all results.
 
     Every rank must call it. The leader's running statistics count. `criterion` must be the mean
-    over a batch; labels are not smoothed here. The model is left in evaluation mode.
+    over a batch; labels are not smoothed here. The model is left in evaluation mode. Raises
+    NonFiniteLoss, which calls the data set the `split` set.
     """
-    result = _evaluate(run.model, without_smoothing(criterion), dataset, run)
+    result = _evaluate(run.model, without_smoothing(criterion), dataset, run, split)
     if not run.settings.tta:
         return result
-    both = _evaluate(Mirrored(run.model), without_smoothing(criterion), dataset, run)
+    both = _evaluate(Mirrored(run.model), without_smoothing(criterion), dataset, run, split)
     return result._replace(mirrored_accuracy=both.accuracy)
 
 
@@ -102,13 +105,13 @@ class Mirrored(nn.Module):
 
 
 def _evaluate(model: nn.Module, criterion: nn.Module, dataset: Dataset,
-              run: Evaluable) -> Evaluation:
+              run: Evaluable, split: str) -> Evaluation:
     device = run.node.device
     share_leaders_buffers(model)
     batches = _my_batches(len(dataset), run.node.world)
     totals, classes = predict(model, criterion, _loaded(
         dataset, create_augment(run.settings), batches, device), run.precision, run.node.progress,
-        run.metric)
+        run.metric, split, batches[0].start if batches else 0)
     # Batches are disjoint, so sums over ranks put the pieces together; `seen` proves it.
     gathered = torch.zeros(3, len(dataset), dtype=torch.int64, device=device)
     mine = [place for batch in batches for place in range(batch.start, batch.stop)]
@@ -144,11 +147,13 @@ def _loaded(dataset: Dataset, augment: Preparation, batches: Sequence[slice],
 @torch.no_grad()
 def predict(model: nn.Module, criterion: nn.Module, batches: Iterable[tuple[Tensor, Tensor]],
             precision: Precision, progress: Progress,
-            metric: Metric = ACCURACY) -> tuple[Totals, Tensor]:
+            metric: Metric = ACCURACY, split: str = "test", first: int = 0,
+            ) -> tuple[Totals, Tensor]:
     """Sums over the samples; and their classes and the predicted ones, int64 (2, n).
 
     The predicted class is the arg-max of the log-softmax. With a metric other than accuracy all are
-    0. Leaves the model in evaluation mode. Needs no other rank. Raises NonFiniteLoss.
+    0. Leaves the model in evaluation mode. Needs no other rank. Raises NonFiniteLoss, with the
+    number of a sample that is not finite itself; that of the `split` set's first here is `first`.
     """
     model.eval()
     totals, classes = Totals(), []
@@ -159,8 +164,11 @@ def predict(model: nn.Module, criterion: nn.Module, batches: Iterable[tuple[Tens
         outputs = precision.widen(outputs)
         loss = criterion(outputs, targets).item()
         if not math.isfinite(loss):
-            raise NonFiniteLoss(f"the test loss is {loss}: the last updates have ruined the "
-                                "weights; try a smaller --learning-rate")
+            wrong = not_finite(inputs, targets)
+            raise NonFiniteLoss(f"the {split} loss is {loss}: " + (say_not_finite(
+                first + totals.samples + wrong[0], f"of the {split} set", len(wrong) - 1)
+                if wrong else "the last updates have ruined the weights; try a smaller "
+                "--learning-rate"))
         totals.add(Totals(Fraction(loss) * len(targets), metric.sum(outputs, targets),
                           len(targets)))
         classes.append(torch.stack([targets, outputs.log_softmax(dim=1).argmax(dim=1)])

@@ -1,6 +1,5 @@
 """Creates the objects that a main wires together from settings: data, loader and model."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +17,7 @@ from common.core.console import console
 from common.core.failures import DataError, UsageError
 from common.core.metrics import ACCURACY
 from common.core.precision import Precision
-from common.data.dataset import Dataset, as_dataset, require_labels
+from common.data.dataset import Dataset, as_dataset, require_labels, require_same_classes
 from common.data.epoch_plan import EpochPlan, shard_range, validation_split
 from common.data.loaders import InMemoryLoader, WorkerLoader
 from common.data.resident import on_device
@@ -48,14 +47,12 @@ def load_datasets(settings: Settings, node: Node) -> tuple[Dataset, Dataset | No
         if row.metric is ACCURACY:
             require_labels(train_set, "training")
             require_labels(test_set, "test")
+        require_same_classes(train_set.class_names, test_set.class_names, settings.data_dir)
     except DataError as error:
         raise DataError(f"{node.whose}{error}") from error
     if row.metric is ACCURACY and not train_set.class_names:
         raise DataError(f"--workload {settings.workload} reports accuracy, but its data set names "
                         "no classes: return (inputs, targets, class names), or give it a metric")
-    if train_set.class_names != test_set.class_names:
-        raise DataError(f"{node.whose}training and test set in {settings.data_dir} have different "
-                        f"classes: {_difference(train_set.class_names, test_set.class_names)}")
     node.agree("data", f"{train_set.digest} {test_set.digest}")
     trained, held_out = hold_out(train_set, settings)
     _describe_data(trained, held_out, test_set, node)
@@ -88,14 +85,6 @@ def read_before_joining(settings: Settings) -> str:
     return " ".join(each.digest for each in _read[0])
 
 
-def _difference(trained: Sequence[str], tested: Sequence[str]) -> str:
-    """The classes that only one of both has; all of them where they differ in order alone."""
-    alone = [f"{name}, of which the {other} set has no image" for names, others, other in (
-        (trained, tested, "test"), (tested, trained, "training"))
-        for name in names if name not in others]
-    return "; ".join(alone) or f"{', '.join(trained)} and {', '.join(tested)}"
-
-
 def _describe_data(trained: Dataset, held_out: Dataset | None, tested: Dataset,
                    node: Node) -> None:
     """Says, on the leader, how large the data sets are, and what was noted when they were read."""
@@ -105,7 +94,7 @@ def _describe_data(trained: Dataset, held_out: Dataset | None, tested: Dataset,
     validation = f", {len(held_out):,} validation" if held_out else ""
     classes = f" of {len(names):,} class{'es' * (len(names) > 1)}" if names else ""
     lines = [f"{len(trained):,} training{validation} and {len(tested):,} test samples{classes}",
-             trained.note, tested.note]
+             *trained.note.split("\n"), *tested.note.split("\n")]
     if len(names) == 1:
         lines.append(f"warning: all samples are of one class, {names[0]}, so there is nothing to "
                      "tell apart")
@@ -137,8 +126,9 @@ def create_loader(settings: Settings, dataset: Dataset,
     plan = EpochPlan(len(dataset), settings.batch_size, settings.seed,
                      alternating_flips=settings.flips == "alternating")
     if plan.iterations == 0:
-        raise DataError(f"{len(dataset)} training samples give no batch of {settings.batch_size}: "
-                        f"give --batch-size {len(dataset)} or less")
+        raise DataError(f"{len(dataset)} training sample{'s' * (len(dataset) > 1)} cannot make up "
+                        f"a batch of {settings.batch_size}: give --batch-size {len(dataset)} or "
+                        "less")
     window(settings, plan.iterations)
     augment = create_augment(settings)
     augment.require_images(dataset.take([0])[0], complete({"workload": settings.workload,
@@ -157,9 +147,10 @@ def _require_a_sample_for_each(plan: EpochPlan, nodes: int, kind: str) -> None:
         return
     larger = (replace(plan, batch_size=size) for size in range(plan.batch_size, plan.samples + 1))
     enough = next((each.batch_size for each in larger if _last_batch(each) >= nodes), None)
-    raise UsageError(f"the last batch of an epoch has {last} samples, too few for {nodes} {kind}: "
-                     + (f"use --batch-size {enough} in every run that you compare" if enough
-                        else f"use fewer {kind}"))
+    advice = (f"use --batch-size {enough} in every run that you compare" if enough
+              else f"use fewer {kind}")
+    raise UsageError(f"the last batch of an epoch has {last} sample{'s' * (last > 1)}, too few for "
+                     f"{nodes} {kind}: {advice}")
 
 
 def _last_batch(plan: EpochPlan) -> int:

@@ -73,5 +73,5 @@ def _forward(model: nn.Module, criterion: nn.Module, run: Run, part: Part) -> Te
 
 def validate(run: Run, criterion: nn.Module, validation_set: Dataset, epoch: int) -> None:
     """Evaluates the model after `epoch` and records the result. Every rank must call it."""
-    test = evaluate(run, criterion, validation_set)
+    test = evaluate(run, criterion, validation_set, "validation")
     run.note_validation(epoch, test.loss, test.score, mirrored_accuracy=test.mirrored_accuracy)

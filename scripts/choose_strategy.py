@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ranks strategies on your hosts, and says how many pay. Give every host the flags of the run:
+"""Ranks strategies on your hosts, and says if the hosts pay. Give each the flags of the run:
 
     python3 scripts/choose_strategy.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0  (1, 2, 3 there)
     scripts/ssh_cluster.sh hosts.txt scripts/choose_strategy.py --data-dir ~/cifar10
@@ -30,17 +30,14 @@ from common.core.provenance import processor
 from common.options.command_line import parse_command_line
 from common.options.flag_parser import SentenceParser
 from common.settings.types import positive
-from studies.choosing.paying import paying, paying_in_words
 from studies.choosing.ranking import (
     CANDIDATES,
     ranking,
     ranking_table,
-    steps_of,
     verdict,
     whether_hosts_pay,
 )
 from studies.prediction.grid import COMPUTE_ONLY, Cell, save_grid
-from studies.prediction.model import STRATEGIES
 
 if TYPE_CHECKING:
     from common.cluster.node import Node
@@ -78,14 +75,12 @@ def print_page(findings: "Findings") -> None:
 
 def measured(options: argparse.Namespace, findings: "Findings", node: "Node") -> list[Cell]:
     """Every rank must call, after a preflight without a problem. Says how long it will take."""
-    from common.preflight.examine import keep_measurements
     from common.setup import load_datasets
     from studies.choosing.hosts import measure_hosts
 
     settings = findings.settings
     if node.world.is_leader:
         print_page(findings)
-        keep_measurements(findings)
         minutes = (len(options.strategies) + 2) * options.seconds / 60
         print(f"\nmeasuring {len(options.strategies)} strategies in turns: {minutes:.0f} minutes, "
               "more where links are slow", flush=True)
@@ -95,7 +90,8 @@ def measured(options: argparse.Namespace, findings: "Findings", node: "Node") ->
 
 def tell(cells: list[Cell], findings: "Findings") -> None:
     """Prints what was found, and keeps it. On the leader."""
-    steps = steps_of(cells[-1])
+    steps = {name: variant["steps"] for name, variant in cells[-1]["variants"].items()
+             if name != COMPUTE_ONLY}
     places = ranking(steps)
     ranks, settings = findings.world.size, findings.settings
     print("\n" + ranking_table(places, settings.batch_size))
@@ -104,25 +100,22 @@ def tell(cells: list[Cell], findings: "Findings") -> None:
     if len(cells) > 1:
         print(whether_hosts_pay(cells[0]["variants"][COMPUTE_ONLY]["steps"],
                                 steps[places[0].name], ranks))
-    links = [link for row in findings.links for link in row if link.bandwidth]
     for cell in cells:
-        cell["rate"] = median(link.bandwidth or 0.0 for link in links)
+        cell["rate"] = median_link(findings, "bandwidth")
     if machines < ranks:
         print(f"They share {machines} machine{'s' * (machines > 1)}: hosts of their own compute "
-              "faster, so that averaging is a larger part of a step. How many of those pay was not "
-              "measured.")
-    elif places[0].name not in STRATEGIES:
-        print(f"How many hosts pay with {places[0].name} is not predicted: "
-              "studies/prediction/model.py has no formula for its messages.")
-    elif len(cells) > 1:
-        latency = median(link.round_trip or 0.0 for link in links) / 2
-        print(paying_in_words(places[0].name, paying(places[0].name, cells, made_on(findings),
-                                                     latency)))
+              "faster, so that averaging is a larger part of a step.")
     path = settings.output_dir / NAME
     with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         save_grid(path, {"made_on": made_on(findings), "cells": cells})
     print(f"For other numbers of hosts, or other links: python3 scripts/predict.py {path} "
           f"--nodes {2 * ranks} --rate 1gbit")
+
+
+def median_link(findings: "Findings", what: str) -> float:
+    """The median over all pairs of ranks: bytes a second, or seconds of a round trip."""
+    return median(getattr(link, what) for row in findings.links for link in row if link.bandwidth)
 
 
 def made_on(findings: "Findings") -> dict:
@@ -132,7 +125,8 @@ def made_on(findings: "Findings") -> dict:
     here = sum(info.machine == findings.ranks[0].machine for info in findings.ranks)
     return {"processor": processor(), "cores": cores, "machines": machines,
             "threads": findings.settings.threads or max(1, cores // here),
-            "precision": findings.settings.precision, "batch": findings.settings.batch_size}
+            "precision": findings.settings.precision, "batch": findings.settings.batch_size,
+            "latency": median_link(findings, "round_trip") / 2}
 
 
 def _strategies(text: str) -> tuple[str, ...]:

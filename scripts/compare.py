@@ -39,21 +39,17 @@ def main() -> None:
     options = _parser().parse_args()
     output = options.output or options.folders[0]
     with reading(" or ".join(map(str, [*options.folders, *options.proof]))):
-        _compare(options, output)
+        if options.watch:
+            _watch(options, output)
+        runs = find_runs(options.folders)
+        from common.reporting.digests import digests_as_text, have_one_digest
 
-
-def _compare(options: argparse.Namespace, output: Path) -> None:
-    if options.watch:
-        _watch(options, output)
-    runs = find_runs(options.folders)
-    from common.reporting.digests import digests_as_text, have_one_digest
-
-    if options.one_digest:
-        print(digests_as_text(runs), end="\n\n")
-    page = _write(options, output, runs)
-    print(page.first_sentences(), page.timing_as_text(), sep="\n\n")
-    print(f"\nthe comparison, to look at: {output / NAME}.html")
-    sys.exit(options.one_digest and not have_one_digest(runs))
+        if options.one_digest:
+            print(digests_as_text(runs), end="\n\n")
+        page = _write(options, output, runs)
+        print(page.first_sentences(), page.timing_as_text(), sep="\n\n")
+        print(f"\nthe comparison, to look at: {output / NAME}.html")
+        sys.exit(options.one_digest and not have_one_digest(runs))
 
 
 def _watch(options: argparse.Namespace, output: Path) -> None:

@@ -48,7 +48,8 @@ step 60 "proof in float64" "${prove[@]}" --precisions float64 \
     --strategies gather-scatter,all-reduce,ddp
 step 60 "bits of virtual nodes" "${prove[@]}" --bits --virtual-nodes 4 --precisions float32 \
     --strategies all-reduce
-[ ! -d "$images" ] || step 300 "a recipe's seconds and accuracy" benchmarks/time_to_accuracy.py \
-    --seeds 1 --data-dir "$images" -- --device cuda --recipe record --precision bf16
+[ ! -d "$images" ] || step 300 "a recipe's seconds and accuracy" PartOne/main.py --device cuda \
+    --data-dir "$images" --recipe record --precision bf16 --tta --log-every 1000 \
+    --output-dir outputs/gpu_check --resume replace
 echo "written to $result" >&2
 exit $status

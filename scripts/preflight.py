@@ -4,8 +4,7 @@
     python3 scripts/preflight.py --master-ip 10.0.0.1 --num-nodes 4 --rank 0    (1, 2, 3 elsewhere)
 
 The leader prints one page. It ends in "ready", or in the first thing to fix, within --timeout
-seconds (default: 60, of which half is for all ranks to join); what it measured is kept in
-preflight.json in --output-dir, for scripts/predict.py. Every rank exits alike: 0 ready,
+seconds (default: 60, of which half is for all ranks to join). Every rank exits alike: 0 ready,
 2 usage, 3 ranks disagree, 4 data, 75 a rank or a link is missing, broken or far too slow.
 """
 
@@ -24,7 +23,7 @@ from common.options.command_line import parse_command_line
 
 def main() -> None:
     settings, world = parse_command_line("Preflight")
-    from common.preflight.examine import Findings, examine, keep_measurements
+    from common.preflight.examine import Findings, examine
     from common.preflight.page import page
 
     findings = Findings(world, settings)
@@ -33,8 +32,6 @@ def main() -> None:
     finally:
         if world.is_leader and findings.ranks:
             print(page(findings), flush=True)
-    if world.is_leader and world.size > 1:
-        keep_measurements(findings)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 PRECISIONS, TO_THE_BIT = ("float64", "float32"), ("float32", "bf16")
 PASSES = (2, 4)
+FLOAT64_LIMIT = 1e-9  # no float64 difference may be larger, whatever the bounds allow
 SIZES = (1, 2, 3, 4)
 STRATEGY_NAMES = (*SYNC_NAMES, "ddp")
 EPILOG = """All flags of PartOne/main.py that say what is trained (--workload, --data-dir,
@@ -88,9 +89,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch-norm", choices=("synchronised", "frozen"), default="synchronised",
                         help="statistics that allow agreement: of the global batch, or constant; "
                         "the gap that each rank's own leave is measured beside the former")
-    parser.add_argument("--float64-limit", type=float, default=1e-9, metavar="X",
-                        help="no float64 difference may be larger, whatever the bounds allow "
-                        "(default: 1e-9)")
     parser.add_argument("--bits", action="store_true",
                         help="compare to the last bit; requires --virtual-nodes V")
     parser.add_argument("--output", type=Path, metavar="PATH",
@@ -171,7 +169,7 @@ def prove(options: argparse.Namespace, settings: Settings,
     from studies.proof.strategies import chosen, local_strategies
     from studies.proof.trajectory import Problem
 
-    limit = options.float64_limit if settings.precision == "float64" else float("inf")
+    limit = FLOAT64_LIMIT if settings.precision == "float64" else float("inf")
     problem = Problem(settings, options.samples)
     print(report.title(problem), flush=True)
     reference = experiment.create_reference(problem, folder / "reference.pt", limit)
@@ -183,8 +181,7 @@ def prove(options: argparse.Namespace, settings: Settings,
                       experiment.judged(reference, local, options.sizes, are_meant_to_agree=False),
                       experiment.accumulated(reference, PASSES),
                       experiment.local_statistics(reference, options.sizes)
-                      if settings.batch_norm == "synchronised" else (),
-                      experiment.in_float32(reference, options.sizes)):
+                      if settings.batch_norm == "synchronised" else ()):
         print(report.row(case), flush=True)
         cases.append(case)
     return reference, cases

@@ -29,13 +29,12 @@ proof_float32 | data | docs/proof_float32.* | studies/proof $TRAINING
 proof_strategies | data | docs/proof_strategies.* | studies/proof $TRAINING
 example | data quiet chromium | $EXAMPLE | common/reporting scripts/compare.py $TRAINING
 gigabit | data quiet root | docs/example/gigabit-* | common/reporting $TRAINING
-worker_sweep | data quiet | docs/example/worker_sweep.svg | common/reporting common/data
 sync_grid | quiet root hours | docs/results/sync_grid.json docs/predicting.md | $SYNC $TRAINING
 sync_cross_step | quiet root hours | docs/results/sync_cross_step.json | $SYNC $TRAINING
 sync_float32 | quiet root | docs/network.md | $SYNC $TRAINING
-prediction | | docs/prediction.svg docs/scaling.svg | docs/results/sync_grid.json studies/prediction
+prediction | | docs/predicting.md | docs/results/sync_grid.json studies/prediction
 peers | data quiet | docs/results/peers.json docs/one_node.md README.md | benchmarks/peers.py benchmarks/peer_loops $TRAINING
-accuracy | data quiet hours | docs/recipe.md | benchmarks/time_to_accuracy.py $TRAINING
+accuracy | data quiet hours | docs/recipe.md | $TRAINING
 detection | quiet | docs/results/detection.json docs/faults.md README.md | benchmarks/detection.py common/cluster
 kills | hours | docs/results/kills.json docs/faults.md README.md | tests/faults/random_kills.py tests/faults/compared_runs.py common/run $TRAINING
 gpu | data gpu | docs/gpu.md docs/results/gpu_* | scripts/gpu_check.sh $TRAINING
@@ -120,16 +119,6 @@ renew_gigabit() {
         docs/example/gigabit-gather-scatter.svg
 }
 
-renew_worker_sweep() {
-    local workers
-    for workers in 0 1 2 4; do
-        train PartOne --loader "workers:$workers" --max-iterations 20 \
-            --output-dir $NEW/sweep/$workers
-    done
-    "$PYTHON" scripts/compare.py $NEW/sweep
-    cp $NEW/sweep/comparison_figures/worker-sweep.svg docs/example/worker_sweep.svg
-}
-
 renew_sync_grid() {
     rm -f $NEW/sync_grid.json
     "$PYTHON" benchmarks/sync.py --precision bf16 --json $NEW/sync_grid.json
@@ -152,10 +141,8 @@ renew_sync_float32() {
 
 renew_prediction() {
     "$PYTHON" scripts/predict.py docs/results/sync_grid.json --calibrate-on 4:none 4:1gbit \
-        4:100mbit 2:none 2:100mbit --nodes 4 --rate 300mbit 1gbit --shared-processors \
-        --figure docs/prediction.svg
-    "$PYTHON" scripts/predict.py docs/results/sync_grid.json --rate 300mbit 1gbit 10gbit \
-        --simulate docs/scaling.svg
+        4:100mbit 2:none 2:100mbit --nodes 4 --rate 300mbit 1gbit --shared-processors
+    "$PYTHON" scripts/predict.py docs/results/sync_grid.json --rate 300mbit 1gbit 10gbit
 }
 
 renew_peers() {
@@ -164,8 +151,12 @@ renew_peers() {
 }
 
 renew_accuracy() {
-    "$PYTHON" benchmarks/time_to_accuracy.py --seeds 1 2 3 --data-dir "$IMAGES" -- \
-        --recipe record --precision bf16
+    local seed
+    for seed in 1 2 3; do
+        train PartOne --recipe record --precision bf16 --tta --seed $seed \
+            --output-dir $NEW/accuracy/$seed
+    done
+    "$PYTHON" scripts/compare.py $NEW/accuracy
 }
 
 renew_detection() {

@@ -19,11 +19,9 @@ def cell(ranks: int, rate: str, model: Calibration = PLANTED) -> dict:
     """The record that benchmarks/sync.py would write of a cluster that obeys the model."""
     compute, link = model.compute(ranks), model.link(payload_rate(rate))
     phases = {**Compute._asdict(compute), "sync": 0.0}
-    moved = [{"counted": 1e6, "wire": 1.05e6, "payload_sent": 1e6, "payload_received": 1e6}] * ranks
     return {"nodes": ranks, "rate": rate, "gradient_bytes": list(SIZES[::-1]),
             "ready": [compute.backward * at for at in READY[::-1]],
-            "variants": {name: {"steps": [model.seconds(name, ranks, link)] * 3, "phases": phases,
-                                "bytes": moved}
+            "variants": {name: {"steps": [model.seconds(name, ranks, link)] * 3, "phases": phases}
                          for name in (COMPUTE_ONLY, *model.costs)}}
 
 

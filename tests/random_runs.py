@@ -206,8 +206,6 @@ def _draw_trace(draw: random.Random, run: Drawn) -> None:
     share = draw.choice([1.0, 1.0, 1.0, 0.4, 0.0])
     sent = (run.counted or draw.choice([0, 60_000])) * share
     busy, moving = np.zeros((2, ranks, LENGTH), bool)
-    travels = np.zeros(LENGTH)
-    last = draw.randint(500, 850)
     for rank in range(ranks):
         for name, start, end in (("data", 0, 50), ("forward", 50, BACKWARD),
                                  ("backward", BACKWARD, 880), ("sync", 880, UPDATE),
@@ -218,18 +216,15 @@ def _draw_trace(draw: random.Random, run: Drawn) -> None:
             busy[rank, start:start + 120] = True
             events.append(_event(rank, 5, name, start, start + 120, cat="cpu_op"))
         events.append(_event(rank, 6, "aten::add_", 0, LENGTH, cat="cpu_op"))  # a lane's thread
-        events.append(_event(rank, 5, "torch::autograd::AccumulateGrad", last - 1, last,
+        events.append(_event(rank, 5, "torch::autograd::AccumulateGrad", 849, 850,
                              [100, GRADIENTS // 400], cat="cpu_op"))
         for part in draw.choice([[1.0], [0.25, 0.75]]) if sent and ranks > 1 else ():
             start = draw.choice([draw.randint(100, 880), draw.randint(BACKWARD, 500)])
             end = min(LENGTH, start + draw.choice([20, 100, 400]))
             moving[rank, start:end] = True
-            numbers = round(part * sent * ranks / (2 * (ranks - 1)) / 4)
-            if rank == 0:
-                travels[start:end] += numbers * 4 * 2 * (ranks - 1) / ranks / (end - start)
-            events.append(_event(rank, 9, "gloo:all_reduce", start, end, [numbers]))
+            events.append(_event(rank, 9, "gloo:all_reduce", start, end, [round(part * sent)]))
     run.trace = {"traceEvents": events}
-    run.loads = {"busy": busy, "moving": moving, "travels": travels, "last": np.array(last)}
+    run.loads = {"busy": busy, "moving": moving}
 
 
 def _event(rank: int, track: int, name: str, start: int, end: int, shape: list[int] | None = None,

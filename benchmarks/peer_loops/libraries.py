@@ -22,18 +22,14 @@ def library_loader(job: Job) -> tuple[DataLoader, str]:
     return textbook_loader(job, workers), f"channels_last, {workers} workers"
 
 
-def run_lightning(job: Job, clock: StepClock) -> str:
-    """Trains through lightning.pytorch.Trainer until the clock has seen enough; its settings."""
-    return _lightning(job, clock)
-
-
 def run_lightning_compiled(job: Job, clock: StepClock) -> str:
-    """The same with a model that torch.compile has compiled."""
-    return f"{_lightning(job, clock, torch.compile)}, torch.compile"
+    """Trains as run_lightning, with a model that torch.compile has compiled."""
+    return f"{run_lightning(job, clock, torch.compile)}, torch.compile"
 
 
-def _lightning(job: Job, clock: StepClock,
-               prepare: Callable[[nn.Module], nn.Module] = lambda model: model) -> str:
+def run_lightning(job: Job, clock: StepClock,
+                  prepare: Callable[[nn.Module], nn.Module] = lambda model: model) -> str:
+    """Trains through lightning.pytorch.Trainer until the clock has seen enough; its settings."""
     from lightning import pytorch
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)

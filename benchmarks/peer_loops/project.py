@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Iterator
 
-from benchmarks.peer_loops.arithmetic import multiplications
 from benchmarks.peer_loops.job import Job, StepClock
 from common.arithmetic.choice import products
 from common.cluster.process_group import one_node
@@ -45,8 +44,7 @@ def run_project(job: Job, clock: StepClock, *more: str) -> str:
             with open_run("PartOne", "none", settings, node, loader, model, optimizer,
                           seam) as run:
                 train(model, criterion, optimizer, TickingLoader(loader, clock), seam, run)
-    return (f"PartOne {' '.join(flags)}; {multiplications(model):.0%} of the multiplications, "
-            f"products {products(model, Precision(job.precision))}")
+    return f"PartOne {' '.join(flags)}; products {products(model, Precision(job.precision))}"
 
 
 def run_project_native(job: Job, clock: StepClock) -> str:

@@ -8,34 +8,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
+from torchvision.models.vgg import cfgs, make_layers
 
 from benchmarks.peer_loops.job import Job, StepClock
 from common.options.workloads import find_workload
 
-LAYOUT = (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M")
 WORKERS = 2
 RATE, MOMENTUM, DECAY = 0.1, 0.9, 1e-4
 
 
-class TextbookVGG11(nn.Module):
+def textbook_vgg11(classes: int = 10) -> nn.Module:
     """VGG-11 in the write-up's order of layers: images (n, 3, 32, 32) to scores (n, classes)."""
-
-    def __init__(self, classes: int = 10) -> None:
-        super().__init__()
-        layers: list[nn.Module] = []
-        channels = 3
-        for width in LAYOUT:
-            if isinstance(width, str):
-                layers.append(nn.MaxPool2d(2, 2))
-                continue
-            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width),
-                       nn.ReLU(inplace=True)]
-            channels = width
-        self.features = nn.Sequential(*layers)
-        self.classifier = nn.Linear(512, classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.classifier(self.features(images).flatten(1))
+    return nn.Sequential(make_layers(cfgs["A"], batch_norm=True), nn.Flatten(),
+                         nn.Linear(512, classes))
 
 
 class ArrayImages(Dataset):
@@ -73,7 +58,7 @@ def textbook_training(job: Job) -> tuple[nn.Module, nn.Module, torch.optim.Optim
     """Model, on the job's device, criterion and optimiser with the course's numbers."""
     torch.manual_seed(1)
     classes = find_workload(job.workload).load("train", job.data_dir).class_names
-    model = TextbookVGG11(len(classes)).to(job.device)
+    model = textbook_vgg11(len(classes)).to(job.device)
     return model, nn.CrossEntropyLoss(), torch.optim.SGD(
         model.parameters(), RATE, MOMENTUM, weight_decay=DECAY)
 

@@ -25,8 +25,6 @@ from benchmarks.peer_loops.job import Job, StepClock
 from common.cluster.program import run_program
 from common.core.failures import UsageError
 
-CEILING = "ceiling"
-
 
 def contestant(name: str) -> Callable[[Job, StepClock], str]:
     """The loop of a row of that name; imports only what it needs."""
@@ -36,27 +34,19 @@ def contestant(name: str) -> Callable[[Job, StepClock], str]:
 
 
 def take_turn(row: str, job: Job) -> dict:
-    """Seconds of each timed step, peak bytes, and the settings, of one contestant's turn."""
+    """Seconds of each timed step, threads and settings of one contestant's turn."""
     torch.backends.cudnn.allow_tf32 = False  # float32 means float32, for every contestant
     clock = StepClock(job)
     settings = contestant(row.split("-")[0])(job, clock)
     if not clock.is_done:
         raise UsageError(f"{row} has ended after {len(clock.ends)} of {job.ticks} steps: an epoch "
                          "has too few batches for --steps")
-    return {"seconds": clock.seconds(), "peak_bytes": clock.peak_bytes, "settings": settings}
-
-
-def measure_ceiling(device: str) -> dict:
-    """By precision, the matrix products' operations a second; and what ran them."""
-    from benchmarks.peer_loops.arithmetic import matmul_ceiling
-
-    return {precision: matmul_ceiling(precision, device) for precision in ("float32", "bf16")} | {
-        "torch": torch.__version__, "threads": torch.get_num_threads()}
+    return {"seconds": clock.seconds(), "threads": torch.get_num_threads(), "settings": settings}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="One turn of benchmarks/peers.py.")
-    parser.add_argument("--row", required=True, help="LOOP-PRECISION, or ceiling")
+    parser.add_argument("--row", required=True, help="LOOP-PRECISION")
     parser.add_argument("--workload", default="cifar10-vgg11")
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--batch-size", type=int, default=256)
@@ -66,9 +56,7 @@ def main() -> None:
     options = parser.parse_args()
     job = Job(options.workload, options.data_dir, options.batch_size, options.steps,
               options.row.partition("-")[2], options.device)
-    measured = (measure_ceiling(options.device) if options.row == CEILING
-                else take_turn(options.row, job))
-    options.output.write_text(json.dumps(measured))
+    options.output.write_text(json.dumps(take_turn(options.row, job)))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -157,7 +158,10 @@ def as_dataset(loaded: Any) -> Dataset:
     if isinstance(loaded, tuple) and len(loaded) in (2, 3):
         inputs, targets = map(_as_array, loaded[:2])
         if len(inputs) != len(targets):
-            raise DataError(f"there are {len(inputs)} inputs and {len(targets)} targets")
+            raise DataError("a workload's load returned inputs and targets that are not as many: "
+                            f"{len(inputs)} and {len(targets)}")
+        if not len(inputs):
+            raise DataError("a workload's load returned an empty data set: no inputs, no targets")
         return make_dataset(inputs, targets, loaded[2] if len(loaded) == 3 else ())
     if not (hasattr(loaded, "__getitem__") and hasattr(loaded, "__len__")):
         raise DataError(f"a workload's load returned {type(loaded).__name__}: it must be (inputs, "
@@ -201,3 +205,14 @@ def require_labels(dataset: Dataset, split: str) -> None:
         raise DataError(f"sample {wrong[0]} of the {split} set has the label "
                         f"{dataset.targets[wrong[0]]}, and its {classes} classes are 0 to "
                         f"{classes - 1}; {len(wrong)} of {len(dataset)} labels are outside")
+
+
+def require_same_classes(trained: Sequence[str], tested: Sequence[str], data_dir: Path) -> None:
+    """Raises DataError where training and test set have other classes, or in another order."""
+    if list(trained) == list(tested):
+        return
+    alone = [f"only the {split} set has {', '.join(only)}" for split, names, others in (
+        ("training", trained, tested), ("test", tested, trained))
+        if (only := [name for name in names if name not in others])]
+    raise DataError(f"training and test set in {data_dir} have different classes: " + (
+        "; ".join(alone) or f"{', '.join(trained)} and {', '.join(tested)}"))

@@ -2,7 +2,8 @@
 
 One folder per source and state of the source, holding images.npy, labels.npy and meta.json. It is
 built once, under a lock, and appears whole or not at all. Who can read all of the source can read
-the cache beside it; a user who cannot, or cannot write there, has one in a folder of the user's.
+the cache beside it; a user who cannot, or cannot write there, has one in a folder of the user's, as
+has one whose disk there is full.
 Another user's cache is believed where that user owns the source.
 """
 
@@ -15,8 +16,9 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -25,7 +27,7 @@ import numpy as np
 from common.core.failures import DataError, first_line
 from common.core.files import open_file, read_json
 from common.data.dataset import ArrayDataset, digest_of_arrays, make_dataset
-from common.data.permissions import files_in, open_to_readers_of, walk
+from common.data.permissions import open_to_readers_of, walk
 from common.data.rows_on_disk import RowsOnDisk, state_of
 
 CACHE_FORMAT = 2
@@ -35,47 +37,52 @@ IMAGES, LABELS, META = "images.npy", "labels.npy", "meta.json"
 Arrays = tuple[np.ndarray, np.ndarray, list[str]] | tuple[np.ndarray, np.ndarray, list[str], str]
 
 
-def cached(data_dir: Path, name: str, source: Path, read: Callable[[], Arrays]) -> ArrayDataset:
+def cached(data_dir: Path, name: str, source: Path, read: Callable[[], Arrays],
+           compared: Path | None = None) -> ArrayDataset:
     """The data set from its cache; decoded and cached first when `source` is new or has changed.
 
-    `read` returns images, labels, class names and, where there is one, the data set's note.
+    `read` returns images, labels, class names and, where there is one, the data set's note. What it
+    returns depends on the folder that is `compared` too, if any.
     """
-    state, owners = _fingerprint(source), _owners(source)
-    for folder in _cache_roots(data_dir, source):
-        if _is_usable(folder / f"{name}-{state}", owners):
-            return _open_cache(folder / f"{name}-{state}")
-    folder, is_new = _writable_root(data_dir, source, f"{name}-{state}")
+    sources = [source, *filter(None, [compared])]
+    state = _fingerprint(sources)
+    if cache := _usable(data_dir, source, f"{name}-{state}"):
+        return _open_cache(cache)
+    roots = _writable_roots(data_dir, source, f"{name}-{state}")
+    folder, is_new = next(roots, (None, False))
+    if folder is None:
+        raise DataError(f"neither {data_dir} nor the user's cache folder nor "
+                        f"{tempfile.gettempdir()} can be written, so there is no place for the "
+                        "decoded images")
     with _locked(folder / f"{name}.lock") as is_locked:
         if is_locked:
             _remove_partial(folder, name)
-        cache = folder / f"{name}-{_fingerprint(source)}"  # another rank may have been first
-        if not _is_usable(cache, owners):
-            dataset, state = _read_unchanged(source, read)
-            cache = folder / f"{name}-{state}"
-            _write_cache(dataset, cache, name, source if _is_beside(folder, data_dir) else None)
-            for other in folder.glob(f"{glob.escape(name)}-*"):
-                if other != cache and len(other.name) == len(cache.name):
-                    shutil.rmtree(other, ignore_errors=True)
+        cache = _usable(data_dir, source, f"{name}-{_fingerprint(sources)}")
+        if cache is None:  # else another rank was first
+            dataset, state = _read_unchanged(sources, read)
+            cache = _write_to_one(chain([folder], (root for root, _ in roots)), dataset, data_dir,
+                                  source, name, state)
         if is_new and _is_beside(folder, data_dir):
             open_to_readers_of(source, [folder])  # again: `read` may have downloaded the source
     if not _is_usable(cache, _owners(source)):  # another user's was faster
-        return cached(data_dir, name, source, read)
+        return cached(data_dir, name, source, read, compared)
     return _open_cache(cache)
 
 
-def _read_unchanged(source: Path, read: Callable[[], Arrays]) -> tuple[ArrayDataset, str]:
-    """The data set and its source's fingerprint, read again if the source changed meanwhile.
+def _read_unchanged(sources: Sequence[Path], read: Callable[[], Arrays]
+                    ) -> tuple[ArrayDataset, str]:
+    """The data set and its sources' fingerprint, read again if they changed meanwhile.
 
     So a folder that is still being unpacked makes no cache that looks complete. Raises DataError
     for a folder that never stays as it is.
     """
     for _ in range(MOST_READINGS):
-        before = _fingerprint(source)
+        before = _fingerprint(sources)
         dataset = make_dataset(*read())
-        if _fingerprint(source) == before:
+        if _fingerprint(sources) == before:
             return dataset, before
-    raise DataError(f"{source} changed while it was read, {MOST_READINGS} times: wait until nobody "
-                    "writes there")
+    raise DataError(f"{sources[0]} changed while it was read, {MOST_READINGS} times: wait until "
+                    "nobody writes there")
 
 
 def _cache_roots(data_dir: Path, source: Path) -> Iterator[Path]:
@@ -112,10 +119,16 @@ def _is_usable(cache: Path, owners: set[int]) -> bool:
         return False
 
 
-def _writable_root(data_dir: Path, source: Path, name: str) -> tuple[Path, bool]:
-    """The first root that can be written, and has no cache called `name` that is not usable.
+def _usable(data_dir: Path, source: Path, name: str) -> Path | None:
+    """The cache called `name` in the first root that has one which may be used."""
+    caches = (root / name for root in _cache_roots(data_dir, source))
+    return next((cache for cache in caches if _is_usable(cache, _owners(source))), None)
 
-    And whether this call has made it.
+
+def _writable_roots(data_dir: Path, source: Path, name: str) -> Iterator[tuple[Path, bool]]:
+    """The roots that can be written, and have no cache called `name` that is not usable.
+
+    And whether this call has made them: each is made when it is asked for.
     """
     for folder in _cache_roots(data_dir, source):
         try:
@@ -125,9 +138,7 @@ def _writable_root(data_dir: Path, source: Path, name: str) -> tuple[Path, bool]
         is_taken = os.path.lexists(folder / name) and not _is_usable(folder / name,
                                                                     _owners(source))
         if os.access(folder, os.W_OK) and not is_taken:
-            return folder, is_new
-    raise DataError(f"neither {data_dir} nor the user's cache folder nor {tempfile.gettempdir()} "
-                    "can be written, so there is no place for the decoded images")
+            yield folder, is_new
 
 
 def _make_root(folder: Path, source: Path | None) -> bool:
@@ -148,14 +159,30 @@ def _locked(path: Path) -> Iterator[bool]:
     """Holds an exclusive lock on `path`: of all ranks of a node, one decodes and the rest wait.
 
     Whether it is held: on a file system without locks they all decode, and the first to finish
-    wins; so do two users, of whom one may not read the other's file.
+    wins; so do two users, of whom one may not read the other's file. Whoever has held it removes
+    the file, and the folder around it if that is empty.
     """
     with ExitStack() as held:
         is_locked = False
         with suppress(OSError):
-            fcntl.flock(held.enter_context(_lock_file(path)), fcntl.LOCK_EX)
-            is_locked = True
-        yield is_locked
+            while not is_locked:
+                file = held.enter_context(_lock_file(path))
+                fcntl.flock(file, fcntl.LOCK_EX)
+                is_locked = _is_at(path, file)  # else it was removed while this process waited
+        try:
+            yield is_locked
+        finally:
+            with suppress(OSError):
+                if is_locked:
+                    path.unlink()
+                    path.parent.rmdir()
+
+
+def _is_at(path: Path, file: IO[bytes]) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def _lock_file(path: Path) -> IO[bytes]:
@@ -184,22 +211,47 @@ def _partial_prefix(name: str) -> str:
     return f"partial-{name}-{socket.gethostname()}-"
 
 
-def _fingerprint(source: Path) -> str:
-    """Names, sizes and times of the source's files: cheap, and different when the source changed.
+def _fingerprint(sources: Sequence[Path]) -> str:
+    """Names, sizes and times in the sources: cheap, and different when one of them changed.
 
-    60,000 files take about 0.2 s.
+    The time of a change too, which no program can set: a file may be replaced by another of the
+    same size and date. 60,000 files take about 0.2 s.
     """
     digest = hashlib.sha256(str(CACHE_FORMAT).encode())
-    for folder, entries in walk(source):
-        states = [(name, state.st_size, state.st_mtime_ns) for name, state in files_in(entries)]
+    for source, (folder, entries) in ((each, found) for each in sources for found in walk(each)):
+        states = [(name, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+                  for name, state in entries]
         digest.update(os.fsencode(f"{os.path.relpath(folder, source)} {states}"))
     return digest.hexdigest()[:16]
+
+
+def _write_to_one(roots: Iterable[Path], dataset: ArrayDataset, data_dir: Path, source: Path,
+                  name: str, state: str) -> Path:
+    """Writes the cache to the first of `roots` that takes it, and removes those before it there.
+
+    Raises DataError where none does, such as for want of space.
+    """
+    problems = []
+    for root in roots:
+        cache = root / f"{name}-{state}"
+        try:
+            _write_cache(dataset, cache, name, source if _is_beside(root, data_dir) else None)
+        except OSError as error:  # numpy's has no reason where the disk is full
+            problems.append(f"{root} ({error.strerror or 'not all of it can be written'})")
+            continue
+        for other in root.glob(f"{glob.escape(name)}-*"):
+            if other != cache and len(other.name) == len(cache.name):
+                shutil.rmtree(other, ignore_errors=True)
+        return cache
+    raise DataError(f"the decoded images, {dataset.inputs.nbytes / 1e6:,.0f} MB, cannot be written "
+                    f"to {' or '.join(problems)}: free some space, or set XDG_CACHE_HOME to a "
+                    "folder that has it")
 
 
 def _write_cache(dataset: ArrayDataset, cache: Path, name: str, source: Path | None) -> None:
     """Writes beside the final place and renames, so that a cache is whole or absent.
 
-    It is as readable as `source`; without one, for this user alone.
+    It is as readable as `source`; without one, for this user alone. Raises OSError.
     """
     partial = Path(tempfile.mkdtemp(prefix=_partial_prefix(name), dir=cache.parent))
     try:
@@ -212,11 +264,9 @@ def _write_cache(dataset: ArrayDataset, cache: Path, name: str, source: Path | N
         if source is not None:
             open_to_readers_of(source, [partial, *partial.iterdir()])
         partial.rename(cache)
-    except OSError as error:
-        if os.path.lexists(cache):
-            return  # another process was faster
-        raise DataError(f"the decoded images cannot be written to {cache.parent}: "
-                        f"{error.strerror}") from error
+    except OSError:
+        if not os.path.lexists(cache):  # else another process was faster
+            raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

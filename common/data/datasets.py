@@ -1,4 +1,4 @@
-"""Data sets as arrays: CIFAR-10, any image folder, scikit-learn's digits, points on spirals.
+"""Data sets as arrays: CIFAR-10, scikit-learn's digits, points on spirals.
 
 Images are decoded once into a cache; see common/data/dataset_cache.py.
 
@@ -16,7 +16,10 @@ from common.core.failures import DataError, first_line
 from common.data.dataset import ArrayDataset, make_dataset
 from common.data.dataset_cache import Arrays, cached
 from common.data.epoch_plan import EpochPlan
-from common.data.images import read_image_folder, readable_suffixes
+from common.data.image_folders import folders_in, holds_classes, is_split, load_image_folder
+
+ARCHIVE, PACKED = "cifar-10-batches-py", "cifar-10-python.tar.gz"
+A_CLASS = "airplane"  # of CIFAR-10's ten
 
 
 def load_cifar10(split: str, data_dir: Path) -> ArrayDataset:
@@ -25,83 +28,34 @@ def load_cifar10(split: str, data_dir: Path) -> ArrayDataset:
     The folder is `train/<class>/*.jpg|png` and `test/<class>/...`; the archive is the official
     python one, downloaded by torchvision when missing. Raises DataError in one sentence.
     """
-    if (data_dir / split).is_dir():
+    if is_split(data_dir):
         return load_image_folder(split, data_dir)
-    archive = data_dir / "cifar-10-batches-py"
-    has_archive = archive.is_dir() or (data_dir / "cifar-10-python.tar.gz").is_file()
-    if not has_archive and any(map(_has_images, _folders(data_dir))):
+    if not _has_archive(data_dir):
+        _require_room_for_cifar10(data_dir)
+    return cached(data_dir, f"cifar10-{split}", data_dir / ARCHIVE,
+                  lambda: _read_cifar10_archive(split, data_dir))
+
+
+def _has_archive(folder: Path) -> bool:
+    return (folder / ARCHIVE).is_dir() or (folder / PACKED).is_file()
+
+
+def _require_room_for_cifar10(data_dir: Path) -> None:
+    """Raises DataError where CIFAR-10 is a level off, or something else is in its place."""
+    if data_dir.is_file():
+        raise DataError(f"{data_dir} is a file: give --data-dir the folder of CIFAR-10")
+    above = data_dir.resolve().parent
+    near = [each for each in folders_in(data_dir)
+            if _has_archive(each) or (each / "train" / A_CLASS).is_dir()]
+    if (_has_archive(above) if data_dir.resolve().name == ARCHIVE else
+            is_split(above) and (data_dir / A_CLASS).is_dir()):
+        near = [above]
+    if near:
+        raise DataError(f"CIFAR-10 is not in {data_dir}, but in {near[0]}: give that as --data-dir")
+    if holds_classes(data_dir):
         raise DataError(f"{data_dir} holds folders of images and no CIFAR-10: --workload "
                         "image-folder trains on them, a class each; to download CIFAR-10, give "
                         "another --data-dir")
-    return cached(data_dir, f"cifar10-{split}", archive,
-                   lambda: _read_cifar10_archive(split, data_dir))
-
-
-def _folders(folder: Path) -> list[Path]:
-    """The folders in `folder`, if it is one, without hidden ones."""
-    return [path for path in _entries(folder) if path.is_dir() and path.name[0] != "."]
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:  # it may not be read, or is not a folder
-        return []
-
-
-def _has_images(folder: Path) -> bool:
-    suffixes = readable_suffixes()
-    return any(path.suffix.lower() in suffixes for path in _entries(folder))
-
-
-def load_image_folder(split: str, data_dir: Path, size: int = 32,
-                      skip_unreadable: bool = False) -> ArrayDataset:
-    """Any `data_dir/split/<class>/*`; other sizes are resized to `size` x `size` pixels.
-
-    Where the classes lie in `data_dir` itself, a fixed fifth of the images is the test set. Labels
-    follow the sorted class names. Raises DataError for an empty folder, and for files that cannot
-    be read unless they are to be skipped.
-    """
-    def read(name: str, folder: Path) -> ArrayDataset:
-        return cached(data_dir, f"folder-{name}-{size}{'-readable' * skip_unreadable}", folder,
-                      lambda: read_image_folder(folder, size, skip_unreadable))
-
-    folder = data_dir / split
-    if folder.is_dir():
-        return read(split, folder)
-    if not data_dir.is_dir() or any((data_dir / other).is_dir() for other in ("train", "test")):
-        what = (f"{data_dir} is a file" if data_dir.is_file() else
-                f"there is no {folder if data_dir.is_dir() else f'folder {data_dir}'}")
-        others = [path.name for path in _folders(data_dir) if path.name != "train"]
-        has = f", but {', '.join(others)}" if split == "test" and others else ""
-        raise DataError(f"{what}{has}; expected {data_dir}/train/<class>/*.jpg or *.png, and "
-                        f"test/, or {data_dir}/<class>/*.jpg{_meant(data_dir)}")
-    if not any(map(_has_images, _folders(data_dir))) and (hint := _meant(data_dir)):
-        raise DataError(f"{data_dir} holds no folders of images{hint}")
-    whole = read("all", data_dir)
-    if len(whole) < 5:
-        raise DataError(f"{data_dir} has {len(whole)} images: a fifth of them is to be the test "
-                        "set, so give 5 or more, or folders train and test")
-    return whole.part(_chosen(split, len(whole), len(whole) // 5))
-
-
-def _meant(data_dir: Path) -> str:
-    """A hint at what was probably meant by a --data-dir that is not as it must be, or ""."""
-    folders = sorted(_folders(data_dir))
-    for path in folders:
-        if path.name.lower() in ("train", "test") and not path.name.islower():
-            return f"; rename {path.name} to {path.name.lower()}"
-    train = data_dir / "train"
-    for path in [train] if train in folders else folders:
-        if (path / "train").is_dir() or any(map(_has_images, _folders(path))):
-            return (f"; give --data-dir {path}"
-                    + ", of which a fifth is then the test set" * (path == train))
-    if _has_images(data_dir):
-        return (f"; it holds images itself, as a class does: give --data-dir "
-                f"{data_dir.resolve().parent}")
-    if (data_dir / "metrics_rank0.jsonl").exists():
-        return "; it is a run's folder: give that of the images"
-    return ""
 
 
 def load_digits(split: str, data_dir: Path | None = None) -> ArrayDataset:

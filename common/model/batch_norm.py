@@ -11,7 +11,6 @@ ranks: see common/step/lockstep.py. torch's own SyncBatchNorm refuses CPU tensor
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -43,35 +42,32 @@ def over_shards(gather: Gather) -> Iterator[None]:
         _over_shards = before
 
 
-def _gather_over(group: dist.ProcessGroup | None) -> Gather | None:
+def _exchange() -> Gather | None:
     """Returns the exchange of numbers; None where there is nobody to exchange them with."""
-    if _over_shards or not dist.is_initialized() or dist.get_world_size(group) == 1:
+    if _over_shards or not dist.is_initialized() or dist.get_world_size() == 1:
         return _over_shards
-    return partial(_gather_ranks, group)
+    return _gather_ranks
 
 
-def _gather_ranks(group: dist.ProcessGroup | None, mine: Tensor) -> Tensor:
-    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(rows, mine, group=group)
+def _gather_ranks(mine: Tensor) -> Tensor:
+    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, mine)
     return torch.stack(rows)
 
 
 class _GlobalStatistics(AnyBatchNorm):
     """The forward of the layers below; input (n, C, ...), any floating dtype and memory format.
 
-    In training every rank of `process_group` (None: the default group) must call forward, and then
-    backward, of the same layers in the same order, with any number of samples, also none; within
-    `over_shards`, every shard of the batch.
+    In training every rank must call forward, and then backward, of the same layers in the same
+    order, with any number of samples, also none; within `over_shards`, every shard of the batch.
     The input's gradient is that of the *sum* of all ranks' losses. The gradients of weight and bias
     are this rank's part: the strategy in the seam averages them with all other gradients.
     Mutates the running buffers as nn.BatchNorm on the joined batch. In eval mode, or alone, it is
     nn.BatchNorm. Raises ValueError on every rank if all hold fewer than two values per channel.
     """
 
-    process_group: dist.ProcessGroup | None = None
-
     def forward(self, input: Tensor) -> Tensor:
-        gather = _gather_over(self.process_group)
+        gather = _exchange()
         if not (self.training and gather):
             return super().forward(input)
         torch_private.require_dimensions(self, input)
@@ -83,7 +79,7 @@ class _GlobalStatistics(AnyBatchNorm):
             track(self, count, mean, squares)
             statistics = torch.stack([mean, squares / count])
         return self._finish(_Normalize.apply(input, self.weight, self.bias, statistics, count,
-                                             self))
+                                             self.eps))
 
     def _finish(self, normalized: Tensor) -> Tensor:
         """Returns the output for the normalised maps; layers that do more override it."""
@@ -194,12 +190,12 @@ class _Normalize(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, input: Tensor, weight: Tensor | None, bias: Tensor | None,
-                statistics: Tensor, count: int, layer: _GlobalStatistics) -> Tensor:
+                statistics: Tensor, count: int, eps: float) -> Tensor:
         statistics = statistics.to(torch.promote_types(input.dtype, torch.float32))
         weight, bias = (p if p is None else p.to(statistics.dtype) for p in (weight, bias))
         ctx.save_for_backward(input, weight, statistics)
-        ctx.count, ctx.eps, ctx.group = count, layer.eps, layer.process_group
-        return batch_norm(input, statistics[0], statistics[1], weight, bias, eps=layer.eps)
+        ctx.count, ctx.eps = count, eps
+        return batch_norm(input, statistics[0], statistics[1], weight, bias, eps=eps)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -208,7 +204,7 @@ class _Normalize(torch.autograd.Function):
         if gradient.stride() != input.stride():  # mixed memory formats take the kernels' slow path
             gradient = torch.empty_like(input).copy_(gradient)
         local = _gradient_sums(gradient, input, statistics, ctx.eps)
-        gather = _gather_over(ctx.group)
+        gather = _exchange()
         assert gather is not None
         total = gather(local).sum(0)  # the parameters' gradients stay this rank's part
         of_input = _input_gradient(gradient, input, weight, statistics, total / ctx.count, ctx.eps)

@@ -56,8 +56,8 @@ def _check_world(part: str, settings: Settings, world: World) -> None:
         _check_elastic(settings)
     if settings.batch_size < nodes:
         kind = "virtual nodes" if settings.virtual_nodes else "ranks"
-        raise UsageError(f"--batch-size is the global batch size: {settings.batch_size} samples "
-                         f"are too few for {nodes} {kind}")
+        raise UsageError(f"--batch-size {settings.batch_size} is too small for {nodes} {kind}, "
+                         "each of which computes a sample of the global batch at least")
     if settings.accumulate > (least := settings.batch_size // world.size):
         raise UsageError(f"--accumulate {settings.accumulate} asks for more micro-batches than a "
                          f"rank has samples in a batch: give {least} at most, or a larger "

@@ -69,7 +69,7 @@ def _import_and_call(place: str, *arguments: Any, **more: Any) -> Any:
 
 
 _LOAD_MNIST = _lazy("common.data.mnist:load_mnist")
-_LOAD_FOLDER = _lazy("common.data.datasets:load_image_folder")
+_LOAD_FOLDER = _lazy("common.data.image_folders:load_image_folder")
 _VGG11_FOR_A_SMALL_RATE = _lazy("common.model.vgg11:VGG11", last_scale=1.0)
 _CIFAR10_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
 _CIFAR10_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)

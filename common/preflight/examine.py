@@ -5,8 +5,6 @@ pair, which links connect and how fast they are; and only if all do, the process
 rank finds is shared, so every rank draws the same conclusion. scripts/preflight.py is the command.
 """
 
-import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -20,7 +18,7 @@ from common.cluster.rendezvous import exchange, join
 from common.core.failures import DataError, Failure, PeerLost, RanksDisagree, Verdict
 from common.data.dataset import as_dataset
 from common.options.workloads import workload_of
-from common.preflight.findings import Findings, broken_link, measurements, slow_link
+from common.preflight.findings import Findings, broken_link, slow_link
 from common.preflight.links import Link, LinkServer, pairings, probe
 from common.preflight.node_facts import NodeFacts
 from common.settings.settings import Settings
@@ -58,20 +56,6 @@ def examine(findings: Findings, then: Callable[[Node], None] | None = None) -> N
         findings.problems.insert(0, failure)
     if findings.problems:
         raise findings.problems[0]
-
-
-def keep_measurements(findings: Findings) -> None:
-    """Writes preflight.json, for scripts/predict.py, where runs will write. On the leader.
-
-    A folder that cannot be written is reported and does not fail the preflight: the links still
-    work.
-    """
-    path = findings.settings.output_dir / "preflight.json"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(measurements(findings), indent=1) + "\n")
-    except OSError as error:
-        print(f"{path} is not kept: {error.strerror}", file=sys.stderr, flush=True)
 
 
 def _exchange(findings: Findings, board: Board, me: RankInfo, port: int,

@@ -1,6 +1,6 @@
 """The results of a preflight and conclusions from them: pure functions, equal on every rank."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import median
 
 from common.cluster.addresses import place
@@ -13,7 +13,6 @@ from common.preflight.node_facts import NodeFacts
 from common.settings.settings import Settings
 
 SLOW_FACTOR = 3.0
-CLOCK_SECONDS = 0.5
 
 
 @dataclass
@@ -80,32 +79,3 @@ def slow_link(findings: Findings) -> PeerLost | None:
                             f"{in_megabits(rate)} Mbit/s, though both reach other ranks at "
                             f"{in_megabits(able)} Mbit/s or more")
     return None
-
-
-def remarks(findings: Findings) -> list[str]:
-    """Facts that do not stop a run but are worth knowing, one sentence each."""
-    lines = []
-    for info, facts in zip(findings.ranks, findings.facts, strict=True):
-        if facts.name_means.startswith("127.") and not info.address.startswith("127."):
-            lines.append(f"{info}: {info.host} means {facts.name_means} there (hosts file); the "
-                         f"run uses {info.address} all the same")
-        if abs(ahead := clock_ahead(findings, info.rank)) > CLOCK_SECONDS:
-            lines.append(f"{info}: its clock is {ahead:+.1f} s off rank 0's, so times in logs will "
-                         "not line up")
-    return lines
-
-
-def measurements(findings: Findings) -> dict:
-    """The measurements of a cluster that scripts/predict.py reads: plain values, ready for JSON.
-
-    Bandwidths are bytes of payload a second, times seconds.
-    """
-    kept = ("rank", "host", "address", "machine", "cores")
-    return {"ranks": [{name: getattr(info, name) for name in kept} for info in findings.ranks],
-            "links": [[asdict(link) for link in row] for row in findings.links],
-            "all_reduce": [speed._asdict() for speed in findings.speeds]}
-
-
-def clock_ahead(findings: Findings, rank: int) -> float:
-    """Seconds by which a rank's clock is ahead of the leader's; 0 where it is not known."""
-    return (findings.links[0][rank].clock_ahead or 0.0) if findings.links else 0.0

@@ -33,13 +33,12 @@ _NUMBER = struct.Struct("!d")
 class Link:
     """The result of one rank's connection to another.
 
-    `round_trip` and `clock_ahead` (its clock minus ours) are seconds, `bandwidth` is bytes a second
-    towards the other rank; None where `error` says why a value is missing.
+    `round_trip` is seconds, `bandwidth` bytes a second towards the other rank; None where `error`
+    says why a value is missing.
     """
 
     round_trip: float | None = None
     bandwidth: float | None = None
-    clock_ahead: float | None = None
     error: str = ""
 
     @property
@@ -50,7 +49,7 @@ class Link:
 class LinkServer(socketserver.ThreadingTCPServer):
     """Answers probes on an ephemeral port of `address` from threads of its own, until the end.
 
-    It replies the time of day to a ping and counts the bytes of a stream; it keeps nothing.
+    It answers a ping and counts the bytes of a stream; it keeps nothing.
     """
 
     daemon_threads = True
@@ -76,7 +75,7 @@ def _answer(connection: socket.socket, *_: object) -> None:
         _prepare(connection)
         while request := connection.recv(1):
             if request == _PING:
-                connection.sendall(_NUMBER.pack(time.time()))
+                connection.sendall(_NUMBER.pack(0))
                 continue
             seconds = _receive_number(connection)
             _receive_for(WARM_UP_SECONDS, connection)
@@ -107,14 +106,13 @@ def probe(address: str, port: int, seconds: float) -> Link:
     with connection:
         _prepare(connection)
         try:
-            pings = sorted(_ping(connection) for _ in range(PINGS))
+            round_trip = median(_ping(connection) for _ in range(PINGS))
         except OSError as error:
             return Link(error=f"connected, then {error.strerror or error}")
-        round_trip = median(trip for trip, _ in pings)
         try:
-            return Link(round_trip, _stream(connection, seconds), pings[0][1])
+            return Link(round_trip, _stream(connection, seconds))
         except OSError as error:
-            return Link(round_trip, None, pings[0][1],
+            return Link(round_trip, None,
                         f"small messages pass, large ones do not ({error.strerror or error})")
 
 
@@ -123,13 +121,12 @@ def _prepare(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _ping(connection: socket.socket) -> tuple[float, float]:
-    """(round trip, seconds by which its clock is ahead); most exact for the shortest trip."""
-    asked, start = time.time(), time.perf_counter()
+def _ping(connection: socket.socket) -> float:
+    """Seconds of a round trip."""
+    start = time.perf_counter()
     connection.sendall(_PING)
-    theirs = _receive_number(connection)
-    trip = time.perf_counter() - start
-    return trip, theirs - (asked + trip / 2)
+    _receive_number(connection)
+    return time.perf_counter() - start
 
 
 def _stream(connection: socket.socket, seconds: float) -> float:

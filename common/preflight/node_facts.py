@@ -1,18 +1,15 @@
-"""Facts of a node: name, memory, disk. From files of Linux, with no other program.
+"""Facts of a node: ports, memory, disk. From files of Linux, with no other program.
 
-    python3 -c "from common.preflight.node_facts import *; print(own_name(), memory())"
+    python3 -c "from common.preflight.node_facts import *; print(given_ports(), memory())"
 """
 
 import os
 import shutil
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from common.cluster.addresses import resolve
-from common.core.failures import UsageError
 from common.core.provenance import lines_of
 
 
@@ -26,7 +23,6 @@ class NodeFacts:
 
     port: int
     ports: str
-    name_means: str
     link_speed: int | None
     mtu: int | None
     memory: int
@@ -39,21 +35,10 @@ class NodeFacts:
     def of_this_node(cls, port: int, output_dir: Path, interface: str) -> "NodeFacts":
         """Collects the facts of this node."""
         return cls(
-            port, given_ports(), own_name(), _interface_number(interface, "speed"),
+            port, given_ports(), _interface_number(interface, "speed"),
             _interface_number(interface, "mtu"), *memory(), disk_free(output_dir),
             os.getloadavg()[0],
             [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())])
-
-
-def own_name() -> str:
-    """The address that this host's own name resolves to here, or "unknown".
-
-    Debian's hosts file says 127.0.1.1: a rank that announced that address would not be found.
-    """
-    try:
-        return resolve(socket.gethostname())
-    except UsageError:
-        return "unknown"
 
 
 def given_ports() -> str:

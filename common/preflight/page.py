@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from common.cluster.addresses import place
 from common.cluster.all_reduce_speed import in_megabits, speed_table
 from common.core.markdown import aligned
-from common.preflight.findings import Findings, clock_ahead, remarks
+from common.preflight.findings import Findings
 from common.preflight.links import Link
 
 
@@ -25,8 +25,7 @@ def page(findings: Findings) -> str:
     for heading, body in (("ranks", _ranks(findings)), ("machines", _machines(findings)),
                           ("software and data", _software(findings)),
                           ("links", _links(findings)), ("ports to open", _ports(findings)),
-                          ("all-reduce", speeds),
-                          ("remarks", ["  " + remark for remark in remarks(findings)])):
+                          ("all-reduce", speeds)):
         lines += ["", heading, *body] if body else []
     verdict = (f"not ready: {findings.problems[0]}" if findings.problems else
                f"ready: start the run with the same flags on all {world.size} ranks")
@@ -34,10 +33,9 @@ def page(findings: Findings) -> str:
 
 
 def _ranks(findings: Findings) -> list[str]:
-    return table(["rank", "host", "pid", "address", "interface", "own name means", "clock"],
-                 [[info.rank, info.host, info.pid, info.address, info.interface, facts.name_means,
-                   f"{1000 * clock_ahead(findings, info.rank):+.1f} ms"]
-                  for info, facts in zip(findings.ranks, findings.facts, strict=True)])
+    return table(["rank", "host", "pid", "address", "interface"],
+                 [[info.rank, info.host, info.pid, info.address, info.interface]
+                  for info in findings.ranks])
 
 
 def _machines(findings: Findings) -> list[str]:

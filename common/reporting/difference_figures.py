@@ -7,14 +7,12 @@ equal to the bit stays at 0.
 """
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from common.reporting.figure_style import legend_below, line, new_figure
 from common.reporting.figures import Runs, label
 from common.reporting.recorded_run import RecordedRun, short
 from common.settings.causes import at_most
-
-SMALLEST = 1e-9  # where no loss differs
 
 
 def loss_differences(runs: Runs) -> Figure | None:
@@ -26,9 +24,10 @@ def loss_differences(runs: Runs) -> Figure | None:
         return None
     figure, (axes,) = new_figure(_title(first, curves), 3.6)
     positive = [gap for _, gaps in curves for gap in gaps.values() if gap]
-    axes.set_yscale("symlog", linthresh=min(positive, default=SMALLEST))
+    axes.set_yscale("symlog", linthresh=min(positive, default=1e-9))
     for index, (run, gaps) in enumerate(curves, 1):
         axes.plot(list(gaps), list(gaps.values()), label=label(run), **line(index))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda gap, _: f"{gap:.0e}" if gap else "0"))
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("difference of the loss")
@@ -48,9 +47,6 @@ def _gaps(first: RecordedRun, other: RecordedRun) -> dict[int, float]:
 def _title(first: RecordedRun, curves: list[tuple[RecordedRun, dict[int, float]]]) -> str:
     largest = {short(run.name): max(gaps.values()) for run, gaps in curves}
     if not any(largest.values()):
-        common = min(len(gaps) for _, gaps in curves)
-        least = "at least " * any(len(gaps) > common for _, gaps in curves)
-        return (f"all losses are equal to {short(first.name)}'s, bit for bit, in {least}{common} "
-                f"iteration{'s' * (common > 1)}")
+        return f"all common losses are equal to {short(first.name)}'s, bit for bit"
     return f"losses differ from {short(first.name)}'s by at most " + ", ".join(
         f"{at_most(gap)} in {name}" for name, gap in largest.items())

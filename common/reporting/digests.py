@@ -33,9 +33,7 @@ def _verdict(digests: Sequence[str]) -> str:
     runs = f"{number(len(digests))} run{'s' * (len(digests) > 1)}".capitalize()
     kinds = len(set(digests))
     if missing := digests.count(NOT_ENDED):
-        which = f"of which {number(missing)}" if len(digests) > 1 else "which"
-        again = "them" if missing > 1 else "it"
-        return f"{runs}, {which} did not end: run {again} again."
+        return f"{runs}, {number(missing)} not ended: run again what did not end."
     if len(digests) == 1:
         return f"{runs}, digest {digests[0]}: there is no other to compare it with."
     if kinds == 1:

@@ -9,8 +9,7 @@ bars keep their light faces and dark edges.
 import io
 import textwrap
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -21,11 +20,11 @@ matplotlib.use("Agg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter
 
 from common.core.visible import visible
 from common.reporting.recorded_run import capital
 
+matplotlib.rcParams["text.parse_math"] = False  # a name may hold dollar signs
 WIDTH = 4.6  # inches
 LETTERS = 47  # of the title that fit into the width
 NAME_LETTERS = 26  # of a name beside the axis
@@ -91,20 +90,16 @@ def unlisted(name: str) -> str:
 
 
 def shortened(name: str) -> str:
-    """A name, cut at its end where it would leave no room beside an axis."""
+    """A name beside an axis: shown as it is, and cut at its end where it would leave no room."""
+    name = visible(name)
     return name if len(name) <= NAME_LETTERS else name[:NAME_LETTERS - 1] + "…"
-
-
-def wrapped(name: str) -> str:
-    """A name that stands beside an axis, in lines that leave room for the axis."""
-    return textwrap.fill(name, NAME_LETTERS)
 
 
 def rows_of_ranks(axes: Axes, ranks: Sequence[tuple[str, int]]) -> list[float]:
     """Names a row for each (run's name, rank) beside the axis, from the top; their places."""
     gaps = (1.0 if one == other else 1.6 for (one, _), (other, _) in pairwise(ranks))
     places = list(accumulate(gaps, initial=1.0))
-    names = [f"{name}, rank {rank}" for name, rank in ranks]
+    names = [f"{visible(name)}, rank {rank}" for name, rank in ranks]
     names = [name if len(name) <= NAME_LETTERS else "…" + name[1 - NAME_LETTERS:] for name in names]
     axes.set_yticks(places, names, fontsize=9)
     axes.set_ylim(places[-1] + 0.7, places[0] - 0.7)
@@ -122,31 +117,13 @@ def legend_below(figure: Figure, axes: Axes, columns: int = 3) -> None:
                   fontsize=9, handlelength=2.6)
 
 
-def _take_literally(figure: Figure) -> None:
-    """Shows dollar signs and control characters of names literally: "$" begins a formula otherwise.
-
-    The ticks of a logarithmic axis are formulae of its own.
-    """
-    own: set[Text] = set()
-    for axis in (each for axes in figure.axes for each in (axes.xaxis, axes.yaxis)):
-        labels = axis.get_ticklabels()
-        if isinstance(formatter := axis.get_major_formatter(), FuncFormatter):  # given names
-            formatter.func = partial(_shown, formatter.func)
-        else:
-            own.update(labels)
-    for text in figure.findobj(Text):
-        if text not in own:
-            text.set_parse_math(False)
-            text.set_text(visible(text.get_text(), "\n"))
-
-
-def _shown(words: Callable[[float, int], str], value: float, place: int) -> str:
-    return visible(words(value, place), "\n")
-
-
 def svg(figure: Figure) -> str:
-    """The figure as SVG, letters as text; the same figure gives the same words."""
-    _take_literally(figure)
+    """The figure as SVG, letters as text; the same figure gives the same words.
+
+    Control characters of names are shown as escapes.
+    """
+    for text in figure.findobj(Text):
+        text.set_text(visible(text.get_text(), "\n"))
     with (matplotlib.rc_context({"svg.hashsalt": "figure", "svg.fonttype": "none"}),
           warnings.catch_warnings()):
         warnings.filterwarnings("ignore", message="Glyph")  # the reader's fonts may have it

@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from common.core.spread import times_as_fast
 from common.reporting import run_findings as findings
 from common.reporting.figure_style import (
     BAR_EDGE,
@@ -24,10 +23,8 @@ from common.reporting.figure_style import (
     new_figure,
     rows_of_ranks,
     unlisted,
-    wrapped,
 )
 from common.reporting.recorded_run import RecordedRun, short
-from common.settings.types import LoaderChoice
 
 Runs = Sequence[RecordedRun]
 MILLISECONDS = 1000
@@ -120,63 +117,5 @@ def _kind(run: RecordedRun) -> str:
     return short(run.name).rsplit("/", 1)[-1]
 
 
-def bytes_sent(runs: Runs) -> Figure | None:
-    """Bars of the megabytes an iteration that the busiest and the least busy rank send."""
-    several = [run for run in runs if max(run.bytes_sent.values()) > 0]
-    if not several:
-        return None
-    figure, (axes,) = new_figure(findings.bytes_moved(runs), 1.8 + 0.5 * len(several))
-    busiest = [max(run.bytes_sent.values()) / findings.MEGABYTE for run in several]
-    others = [min(run.bytes_sent.values()) / findings.MEGABYTE for run in several]
-    middle = range(len(several))
-    for offset, values, name, look in ((-0.2, busiest, "busiest rank", PHASES["sync"]),
-                                       (0.2, others, "least busy rank", PHASES["forward"])):
-        bars = axes.barh([place + offset for place in middle], values, height=0.4, label=name,
-                         **look)
-        axes.bar_label(bars, fmt="%.4g", padding=3, fontsize=9)
-    axes.set_yticks(middle, [wrapped(label(run)) for run in several], fontsize=9)
-    axes.invert_yaxis()
-    axes.margins(x=0.15)
-    axes.set_xlabel("MB sent by a rank in an iteration")
-    legend_below(figure, axes)
-    return figure
-
-
-def worker_sweep(runs: Runs) -> Figure | None:
-    """Images a second by loader processes, for runs that differ in that; beside it the wait."""
-    swept = sorted((run for run in findings.timed(runs)
-                    if LoaderChoice.parse(run.settings["loader"]).name == "workers"), key=_workers)
-    if len(set(map(_workers, swept))) < 2:
-        return None
-    figure, (speed, wait) = new_figure(_fastest_workers(swept), 4.2, panels=2)
-    workers = [_workers(run) for run in swept]
-    speed.plot(workers, [run.images_per_second or 0 for run in swept], marker="o",
-               label=unlisted("speed"), **line(2))
-    wait.plot(workers, [MILLISECONDS * fmean(rank["data"] for rank in run.phases.values())
-                        for run in swept], marker="s", label=unlisted("wait"), **line(3))
-    for axes in (speed, wait):
-        axes.set_ylim(bottom=0)
-        axes.set_xticks(workers)
-    speed.set_ylabel("samples a second")
-    wait.set_ylabel("waiting for data,\nms an iteration")
-    wait.set_xlabel("worker processes of the loader")
-    return figure
-
-
-def _workers(run: RecordedRun) -> int:
-    return LoaderChoice.parse(run.settings["loader"]).workers
-
-
-def _fastest_workers(swept: Runs) -> str:
-    """Names the fastest number of loader processes, or the least of those that are as fast."""
-    best = max(swept, key=lambda run: run.images_per_second or 0)
-    equal = [run for run in swept if not times_as_fast(run.durations, best.durations)]
-    number = _workers(equal[0])
-    who = f"{number} worker process{'es are' if number != 1 else ' is'}"
-    how = "the fastest" if len(equal) == 1 else "as fast as any, within the spread"
-    return f"{who} {how}: {equal[0].images_per_second:.0f} samples a second"
-
-
 FIGURES: dict[str, Callable[[Runs], Figure | None]] = {
-    "learning": learning, "phases": phases, "speed-up": speed_up, "bytes": bytes_sent,
-    "worker-sweep": worker_sweep}
+    "learning": learning, "phases": phases, "speed-up": speed_up}

@@ -1,11 +1,11 @@
-"""The ranks' steps of one run side by side: the global loss, the skew, and the straggler.
+"""The ranks' steps of one run side by side: the global loss, and the straggler.
 
-    python3 scripts/merge_logs.py outputs/PartTwo/all-reduce
+    python3 scripts/compare.py outputs
 
-An iteration's loss is the mean over all samples of its global batch; its skew in a phase is the
-slowest rank's seconds minus the fastest's. The straggler is the rank with the longest own work:
-data, forward and backward, which no other rank can lengthen. Where averaging happens during
-backward (Part Three), backward includes waiting for other ranks, so only data and forward count.
+An iteration's loss is the mean over all samples of its global batch. The straggler is the rank with
+the longest own work: data, forward and backward, which no other rank can lengthen. Where averaging
+happens during backward (Part Three), backward includes waiting for other ranks, so only data and
+forward count.
 """
 
 import os
@@ -18,8 +18,7 @@ from statistics import fmean, median
 from typing import Any
 
 from common.core.events import read_events, require_sound
-from common.core.metrics import ACCURACY, Metric
-from common.core.progress import PHASES
+from common.core.metrics import ACCURACY
 from common.core.spread import half_interval
 
 NOTABLE = 0.1  # of the other ranks' median: so much longer is a straggler's own work
@@ -87,12 +86,6 @@ def by_place(paths: Sequence[Path]) -> Steps:
     return dict(sorted(steps.items()))
 
 
-def metric_of(paths: Iterable[Path]) -> Metric:
-    """The metric that a run reports beside the loss, from any rank's log."""
-    starts = (event for path in paths for event in read_events(path, "start"))
-    return Metric(**next(starts, {}).get("metric", {"name": "accuracy", "is_share": True}))
-
-
 def rank_of(path: Path) -> int:
     """The rank in a file name metrics_rankR.jsonl."""
     name = _RANKS_LOG.fullmatch(path.name)
@@ -100,25 +93,20 @@ def rank_of(path: Path) -> int:
     return int(name[1])
 
 
-def merge(place: tuple[int, int], ranks: dict[int, MergedStep], metric: str = ACCURACY.key,
-          overlaps: bool = False) -> dict[str, Any]:
+def merge(place: tuple[int, int], ranks: dict[int, MergedStep],
+          metric: str = ACCURACY.key) -> dict[str, Any]:
     """One iteration of all ranks in one record; loss and score are means over samples.
 
-    The score is that of the `metric` with this key in the log; `overlaps` is for own_work.
+    The score is that of the `metric` with this key in the log.
     """
     samples = sum(step["samples"] for step in ranks.values())
     # exact where the log has exact sums, so that it does not depend on the number of ranks
     loss = sum(_sum_of_losses(step) for step in ranks.values())
-    by_phase = [step["seconds"] for step in ranks.values()]
     return {
         "epoch": place[0], "iteration": place[1], "ranks": sorted(ranks), "samples": samples,
         "loss": float(loss / samples),
         "score": sum(step[metric] * step["samples"] for step in ranks.values()) / samples,
-        "seconds": max(step["duration"] for step in ranks.values()),
-        "skew": {phase: max(seconds[phase] for seconds in by_phase)
-                 - min(seconds[phase] for seconds in by_phase) for phase in PHASES},
-        "slowest": max(ranks, key=lambda rank: own_work(ranks[rank], overlaps)),
-    }
+        "seconds": max(step["duration"] for step in ranks.values())}
 
 
 def _sum_of_losses(step: MergedStep) -> Fraction | float:

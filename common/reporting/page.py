@@ -28,7 +28,7 @@ from common.reporting import (
     waiting,
     what_ran,
 )
-from common.reporting.picture import Picture, pictures_of
+from common.reporting.picture import Picture
 from common.reporting.recorded_run import RecordedRun
 from common.reporting.run_findings import (
     as_sentences,
@@ -40,15 +40,12 @@ from common.reporting.run_findings import (
 from common.reporting.run_state import RunState, state_of, tally
 from common.reporting.tables import Proof, Runs, Table
 from common.reporting.timeline import timeline
-from common.reporting.travel import figure as travel_figure
-from common.reporting.travel import travel
 from common.reporting.what_ran import Commands
 
 TERMINAL = 100  # columns
 HERE = Path(__file__).parent
 FIGURES = {**figures.FIGURES, "loss-differences": difference_figures.loss_differences,
-           "confusion": confusion_figures.confusion,
-           "confusion-differences": confusion_figures.differences, "waiting": waiting.figure}
+           "confusion": confusion_figures.confusion, "waiting": waiting.figure}
 # Nothing is fetched, and no script runs but ours, whatever the logs hold.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'"
 
@@ -140,13 +137,12 @@ def _policy(script: str) -> str:
 
 def _sections(runs: Runs, proofs: list[Proof]) -> Iterator[Section]:
     yield Section("Proof", [table for proof in proofs for table in proof.tables], [])
-    yield Section("Time", [tables.timing(runs)], _drawn(runs, "speed-up", "bytes", "worker-sweep"))
-    yield Section("Where the time went", _with_rows(tables.phases(runs), tables.waiting(runs)),
+    yield Section("Time", [tables.timing(runs)], _drawn(runs, "speed-up"))
+    yield Section("Where the time went", _with_rows(tables.phases(runs)),
                   _drawn(runs, "phases", "waiting"))
     yield _traces(runs)
-    yield Section("What was learned", _with_rows(tables.learned(runs), tables.by_class(runs)),
-                  _drawn(runs, "learning", "loss-differences", "confusion",
-                         "confusion-differences"))
+    yield Section("What was learned", [tables.learned(runs)],
+                  _drawn(runs, "learning", "loss-differences", "confusion"))
     yield Section("Settings", _with_rows(*what_ran.settings(runs)), [])
     yield Section("Environment", [what_ran.environment(runs)], [])
     yield Section("Run it again", [], [], what_ran.commands(runs))
@@ -157,35 +153,26 @@ def _with_rows(*found: Table) -> list[Table]:
 
 
 def _drawn(runs: Runs, *names: str) -> list[Picture]:
-    return pictures_of((name, FIGURES[name](runs)) for name in names)
+    drawn = ((name, FIGURES[name](runs)) for name in names)
+    return [Picture.of(name, figure) for name, figure in drawn if figure]
 
 
 def _traces(runs: Runs) -> Section:
-    """The section on traces: top operators, timeline, and messages during computation."""
-    rows, pictures = _with_rows(tables.operators(runs)), []
-    for run in runs:
-        for path in sorted((run.folder / "traces").glob("trace_all*.json.gz"))[-1:]:
-            table, drawn = _trace(path, path.lstat().st_mtime_ns, short(run.name),
-                                  f"{run.name.replace('/', '-').lower()}-{run.ranks}",
-                                  run.sent_while_traced)
-            rows += table
-            pictures += drawn
-    return Section("Traces", rows, pictures)
+    """The section on traces: top operators, and a timeline for each run."""
+    drawn = [_timeline(path, path.lstat().st_mtime_ns, short(run.name),
+                       f"trace-{run.name.replace('/', '-').lower()}-{run.ranks}")
+             for run in runs
+             for path in sorted((run.folder / "traces").glob("trace_all*.json.gz"))[-1:]]
+    return Section("Traces", _with_rows(tables.operators(runs)), drawn)
 
 
 @lru_cache
-def _trace(path: Path, changed: int, name: str, place: str,
-           counted: int) -> tuple[list[Table], list[Picture]]:
-    """Tables and pictures of one run's trace, computed once until it changes: that takes a second.
+def _timeline(path: Path, changed: int, name: str, file: str) -> Picture:
+    """The picture of one run's trace, drawn once until it changes: that takes a second.
 
     Raises DataError if the file is not a trace.
     """
     try:
-        trace = unpack_trace(read_bytes(path))
-        drawn = [(f"trace-{place}", timeline(trace, name, counted))]
-        intervals = travel(trace, counted)
+        return Picture.of(file, timeline(unpack_trace(read_bytes(path)), name))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise DataError(f"{path} is not a trace that a run with --profile wrote") from error
-    if intervals:
-        drawn.append((f"travel-{place}", travel_figure(intervals, name)))
-    return [tables.travel(intervals, name)] if intervals else [], pictures_of(drawn)

@@ -4,7 +4,6 @@
 """
 
 import base64
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
@@ -37,8 +36,3 @@ class Picture(NamedTuple):
     @property
     def data_uri(self) -> str:
         return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
-
-
-def pictures_of(drawn: Iterable[tuple[str, Figure | None]]) -> list[Picture]:
-    """Pictures of named figures; None, for a figure without anything to show, is skipped."""
-    return [Picture.of(name, figure) for name, figure in drawn if figure]

@@ -9,13 +9,10 @@ bounds ("agrees", "FAILED: ..."), or measured only.
 from collections.abc import Sequence
 from typing import Any
 
-from common.settings.causes import at_most, join, told_apart
+from common.settings.causes import at_most, join
 
 Table = dict[str, Any]
-Case = dict[str, Any]
-NAMES = {"gather-scatter": "gather/scatter", "ddp": "DDP"}
 FAILED = "FAILED: "
-ONE_RANK = "one rank, "
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NAMED = 3  # more strategies than these are counted
 # Where a bound has grown to this fraction of the weights, agreement proves little.
@@ -27,15 +24,9 @@ def number(value: int) -> str:
     return NUMBERS[value] if value < len(NUMBERS) else str(value)
 
 
-def ranks(size: int) -> str:
-    """A number of ranks in words."""
-    return f"{number(size)} rank{'s' * (size > 1)}"
-
-
-def held_to_bounds(table: Table) -> list[Case]:
-    """The strategies that were judged, on any number of ranks."""
-    return [case for case in table["cases"] if not case["name"].startswith(ONE_RANK)
-            and (case["verdict"] == "agrees" or case["verdict"].startswith(FAILED))]
+def ranks(*sizes: int) -> str:
+    """Numbers of ranks in words."""
+    return f"{join([number(size) for size in sizes])} rank{'s' * (sizes[-1] > 1)}"
 
 
 def best_table(tables: Sequence[Table]) -> Table:
@@ -46,47 +37,29 @@ def best_table(tables: Sequence[Table]) -> Table:
 
 def claim(table: Table) -> str:
     """Says whether N ranks learn what one rank learns, with the number that shows it."""
-    if failed := [case for case in table["cases"] if case["verdict"].startswith(FAILED)]:
-        return _failure(table, failed)
-    judged = held_to_bounds(table)
+    cases, settings = table["cases"], table["settings"]
+    after = f"after {table['steps']} steps of {settings['workload']} in {settings['precision']}"
+    if failed := [case for case in cases if case["verdict"].startswith(FAILED)]:
+        return (f"The proof FAILED: {after} {failed[0]['name']} on {ranks(failed[0]['ranks'])} has "
+                "not learned what one rank learns, by its "
+                f"{failed[0]['verdict'].removeprefix(FAILED)}; {len(failed)} of {len(cases)} "
+                "comparisons failed.")
+    judged = [case for case in cases
+              if case["verdict"] == "agrees" and not case["name"].startswith("one rank, ")]
     if not judged:
         return "The proof has compared no strategy with one rank."
+    names = list(dict.fromkeys(case["name"] for case in judged))
+    who = join(names) if len(names) <= NAMED else f"{number(len(names))} strategies"
+    return (f"{who[0].upper()}{who[1:]} on {ranks(*sorted({case['ranks'] for case in judged}))}: "
+            f"what one rank learns. {after[0].upper()}{after[1:]} {_agreement(table, judged)}.")
+
+
+def _agreement(table: Table, judged: Sequence[dict[str, Any]]) -> str:
     gap = max(case["gaps"]["weights"]["absolute"] for case in judged)
-    names = list(dict.fromkeys(shown(case["name"]) for case in judged))
-    text = (names[0][0].upper() + join(names)[1:] if len(names) <= NAMED
-            else f"All {number(len(names))} strategies")
-    sizes = sorted({case["ranks"] for case in judged})
-    several = join([number(size) for size in sizes]) + " rank" + "s" * (sizes[-1] > 1)
-    return f"{text} on {several} {_agreement(table, gap, len(names))}"
-
-
-def _agreement(table: Table, gap: float, names: int) -> str:
-    after = (f"after {table['steps']} steps of {table['settings']['workload']} in "
-             f"{table['settings']['precision']}")
-    learn = "learns" if names == 1 else "learn"
-    if table["bounds"]["weights"]["relative"] > MEANINGFUL:
-        return (f"{'stays' if names == 1 else 'stay'} within what rounding does to one rank: "
-                f"{after} no weight differs by more than {gap:.0e}, and "
-                f"{table['bounds']['weights']['absolute']:.0e} is explained by rounding.")
-    differs = (f"no weight differs by more than {at_most(gap)}" if gap else
-               "all weights are equal, bit for bit")
-    return f"{learn} what one rank learns: {after} {differs}."
-
-
-def _failure(table: Table, failed: Sequence[Case]) -> str:
-    case = failed[0]
-    quantity = case["verdict"].removeprefix(FAILED).split(", ")[0]
-    others = f" {number(len(failed) - 1).capitalize()} more of {len(table['cases'])} comparisons " \
-             "failed." if len(failed) > 1 else ""
-    gap, bound = told_apart(*(each[quantity]["absolute"]
-                              for each in (case["gaps"], table["bounds"])))
-    return (f"The proof FAILED: {shown(case['name'])} on "
-            f"{ranks(case['ranks'])} does not learn what one rank learns. In "
-            f"{table['settings']['precision']} the {quantity} "
-            f"{'differs' if quantity == 'loss' else 'differ'} by "
-            f"{gap}, where the bound is {bound}.{others}")
-
-
-def shown(name: str) -> str:
-    """A strategy's name as sentences have it."""
-    return NAMES.get(name, name)
+    bound = table["bounds"]["weights"]
+    if not gap:
+        return "all weights are equal, bit for bit"
+    text = f"no weight differs by more than {at_most(gap)}"
+    if bound["relative"] > MEANINGFUL:
+        text += f", where rounding explains {bound['absolute']:.0e}: that proves little"
+    return text

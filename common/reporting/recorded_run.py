@@ -73,7 +73,7 @@ class RecordedRun:
     @cached_property
     def merged(self) -> list[dict[str, Any]]:
         """One record for each iteration of all ranks: see common/reporting/merged_steps.py."""
-        return [merge(place, ranks, self.metric.key, self.overlaps_sync)
+        return [merge(place, ranks, self.metric.key)
                 for place, ranks in self.steps.items()]
 
     @cached_property
@@ -104,14 +104,6 @@ class RecordedRun:
         ranks = sorted(list(self.steps.values())[-1])
         return {rank: round(fmean(row[rank]["bytes_sent"] for row in self.steps.values()
                                   if rank in row)) for rank in ranks}
-
-    @property
-    def sent_while_traced(self) -> int:
-        """Bytes that the leader sent in the last iteration before its trace was written, or 0."""
-        kinds = [event["event"] for event in self.events]
-        traced = len(kinds) - kinds[::-1].index("operators") if "operators" in kinds else 0
-        return next((event["bytes_sent"] for event in reversed(self.events[:traced])
-                     if event["event"] == "step"), 0)
 
     @cached_property
     def overlaps_sync(self) -> bool:

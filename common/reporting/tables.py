@@ -12,10 +12,8 @@ from common.core.progress import PHASES
 from common.core.spread import speed_in_words
 from common.reporting.figures import label
 from common.reporting.proof_findings import best_table, claim
-from common.reporting.recorded_run import RecordedRun, short
+from common.reporting.recorded_run import RecordedRun
 from common.reporting.run_findings import MEGABYTE, base_of, timed
-from common.reporting.travel import ComputeSpan, in_words, unit_of
-from common.reporting.waiting import waits
 
 Runs = Sequence[RecordedRun]
 SHOWN_OPERATORS = 10
@@ -114,46 +112,6 @@ def learned(runs: Runs) -> Table:
                  "The digest is of the weights at the end: equal for equal bits",
                  ("run", "iterations", "first loss", "training loss", f"training {_metric(runs)}",
                   "test loss", f"test {_metric(runs)}", "digest"), rows)
-
-
-def by_class(runs: Runs) -> Table:
-    """Each class's recall on the test set; "-" where a run has other classes."""
-    recalls = {}
-    for run in runs:
-        if "confusion_matrix" in (test := run.last("evaluation")):
-            rows = enumerate(zip(test["class_names"], test["confusion_matrix"], strict=True))
-            recalls[label(run)] = {name: f"{100 * row[place] / sum(row):.1f} %"
-                                   for place, (name, row) in rows if sum(row)}
-    names = dict.fromkeys(name for recall in recalls.values() for name in recall)
-    return Table("Test images of each class that were recognised (recall); -: a run has none",
-                 ("class", *recalls),
-                 [(name, *(recall.get(name, "-") for recall in recalls.values()))
-                  for name in names])
-
-
-def waiting(runs: Runs) -> Table:
-    """The table of waiting: one row a rank, for the runs with the logs of all ranks."""
-    rows = []
-    for run in runs:
-        for rank, wait in waits(run).items():
-            host = f" ({run.hosts[rank]})" if run.hosts.get(rank) else ""
-            rows.append((f"{short(run.name)}, rank {rank}{host}", f"{1000 * wait.own:.1f}",
-                         f"{1000 * wait.waits:.1f}", wait.whom))
-    return Table("Who waits for whom in an iteration, mean of the last ones: milliseconds of a "
-                 "rank's own work, how long it waits at least because another rank's takes longer, "
-                 "and the rank whose took longest most often",
-                 ("rank", "own work", "waits at least", "for"), rows)
-
-
-def travel(intervals: Sequence[ComputeSpan], name: str) -> Table:
-    """The table of one traced step: bytes made ready and sent during each computation."""
-    unit, size = unit_of(intervals)
-    return Table(f"{name}: what rank 0 computes in its last traced step, and the bytes that it "
-                 f"sends meanwhile; {in_words(intervals)}",
-                 ("rank 0 computes", "from, ms", "to, ms", f"{unit} made ready", f"{unit} sent"),
-                 [(each.computes, f"{each.start:.1f}", f"{each.end:.1f}",
-                   f"{each.made / size:.2f}", f"{each.travelled / size:.2f}")
-                  for each in intervals])
 
 
 class Proof(NamedTuple):

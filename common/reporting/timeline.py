@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from matplotlib.figure import Figure
 
-from common.core.trace_file import Event, Trace
+from common.core.trace_file import PHASE_TRACK, Event, Trace, is_communication
 from common.reporting.figure_style import (
     INK,
     PHASES,
@@ -16,19 +16,33 @@ from common.reporting.figure_style import (
     new_figure,
     unlisted,
 )
-from common.reporting.messages import (
-    Span,
-    are_all_there,
-    is_of_gpus,
-    last_step,
-    moves_bytes,
-    phase_is,
-    ranks_of,
-)
 
+Span = tuple[float, float]
 Choice = Callable[[Event], bool]
 MICROSECONDS = 1e-3  # in milliseconds
 ENGINE = "autograd::engine::evaluate_function: "
+
+
+def last_step(trace: Trace) -> Span:
+    """The time from rank 0's last "data" to the end of its "update", in microseconds."""
+    leaders = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["pid"] == 0]
+    data, update = (list(filter(phase_is(phase), leaders))[-1] for phase in ("data", "update"))
+    return data["ts"], update["ts"] + update["dur"]
+
+
+def phase_is(phase: str) -> Choice:
+    """Returns a filter for the spans of a phase, as the host saw it."""
+    return lambda event: event["tid"] == PHASE_TRACK and event["name"] == phase
+
+
+def moves_bytes(event: Event) -> bool:
+    """True for messages."""
+    return is_communication(event["name"])
+
+
+def ranks_of(trace: Trace) -> list[int]:
+    """The ranks that were traced."""
+    return sorted({event["pid"] for event in trace["traceEvents"] if event["ph"] == "X"})
 
 
 def spans(trace: Trace, rank: int, step: Span, chosen: Choice) -> list[Span]:
@@ -54,7 +68,7 @@ def computing(trace: Trace, rank: int) -> list[Event]:
     does, where hooks run.
     """
     mine = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["pid"] == rank]
-    if is_of_gpus(trace):
+    if any(event.get("cat") == "kernel" for event in trace["traceEvents"]):
         return [event for event in mine if event.get("cat") == "kernel" and not moves_bytes(event)]
     threads = {event["tid"] for event in mine if event["name"].startswith(ENGINE)}
     operators = [event for event in mine if event["tid"] in threads
@@ -99,26 +113,22 @@ def _joined(pieces: Iterable[Span]) -> list[Span]:
     return joined
 
 
-def title(trace: Trace, counted: float) -> str:
-    """A title for the last step of a trace; `counted` are the bytes sent by rank 0's log."""
+def title(trace: Trace) -> str:
+    """A title for the last step of a trace."""
     ranks = ranks_of(trace)
     if len(ranks) == 1:
         return "one step of one rank"
-    if not are_all_there(trace, counted):
-        shows = "not all of its messages are" if counted else "too few messages for gradients are"
-        return f"one step of {len(ranks)} ranks; {shows} in the trace"
+    if not spans(trace, ranks[0], last_step(trace), moves_bytes):
+        return f"one step of {len(ranks)} ranks; no message is in the trace"
     fraction = f"{100 * overlap(trace):.0f} %"
     return ("messages are under way while the ranks compute nothing" if fraction == "0 %" else
             f"{fraction} of the time that messages are under way, the ranks compute")
 
 
-def timeline(trace: Trace, name: str, counted: float = 0) -> Figure:
-    """The last traced step: a row of phases for each rank, its communication in a row beneath.
-
-    `counted` are the bytes that rank 0 has sent in it, by its log; 0 where none were counted.
-    """
-    step, ranks, says = last_step(trace), ranks_of(trace), title(trace, counted)
-    figure, (axes,) = new_figure(f"{name}: {says}", 1.8 + 0.55 * len(ranks))
+def timeline(trace: Trace, name: str) -> Figure:
+    """The last traced step: a row of phases for each rank, its communication in a row beneath."""
+    step, ranks = last_step(trace), ranks_of(trace)
+    figure, (axes,) = new_figure(f"{name}: {title(trace)}", 1.8 + 0.55 * len(ranks))
     for place, rank in enumerate(ranks):
         for phase, look in PHASES.items():
             axes.broken_barh(spans(trace, rank, step, phase_is(phase)), (place - 0.4, 0.45),

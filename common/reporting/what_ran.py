@@ -1,12 +1,9 @@
-"""Settings, environment and memory of the runs, and the commands that run them again.
+"""Settings, environment and memory of the runs, and the commands that resume them.
 
     python3 scripts/compare.py outputs
 """
 
-import re
-import shlex
 from collections import Counter
-from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +13,8 @@ from common.reporting.recorded_run import RecordedRun
 from common.reporting.run_findings import MEGABYTE
 from common.reporting.tables import Table
 from common.settings.causes import join
-from common.settings.resume import Resume
 
 NODE_SETTINGS = ("data_dir", "output_dir", "resume", "dry_run")
-AGAIN = " --output-dir outputs/again"
-OUTPUT_DIR = r" --output-dir[ =](?:'[^']*'|\S+)"
 UNKNOWN = "-"
 
 
@@ -43,65 +37,44 @@ def _word(value: Any) -> str:
 
 def environment(runs: Runs) -> Table:
     """The environments of the runs, a column a run; facts unknown for all runs are dropped."""
-    rows = [(name, *(fact(run) for run in runs)) for name, fact in FACTS.items()]
+    facts = [_facts(run) for run in runs]
+    rows = [(name, *(each[name] for each in facts)) for name in facts[0]]
     return Table("What the runs ran on, what computed their convolutions, and the most memory that "
                  "a rank's process has held (in Part Two its earlier runs count too)",
                  ("fact", *(label(run) for run in runs)),
                  [row for row in rows if set(row[1:]) != {UNKNOWN}])
 
 
-def _ran_on(name: str) -> Callable[[RecordedRun], str]:
-    return lambda run: str(run.start["ran_on"].get(name, UNKNOWN))
+def _facts(run: RecordedRun) -> dict[str, str]:
+    start, ran_on = run.start, run.start["ran_on"]
+    layers = Counter(ran_on["convolutions"].split())
+    known = {
+        "started": f"{datetime.fromtimestamp(start['time'], timezone.utc):%Y-%m-%d %H:%M} UTC",
+        "hosts": ", ".join(sorted(set(run.hosts.values()))), "processor": start["processor"],
+        "cores a node": start["cores"], "threads a rank": ran_on.get("threads"),
+        "device": ran_on.get("device"),
+        "convolutions": ", ".join(f"{count} {name}" for name, count in layers.items()),
+        "their products": ran_on.get("products"),
+        "vector instructions": ran_on.get("instructions"),
+        **{name: ran_on.get(name) for name in ("python", "torch", "numpy")},
+        "peak memory of a rank": _memory(run, "resident"),
+        "peak memory of a rank's GPU": _memory(run, "device"),
+        "digest of the weights": run.last("evaluation").get("weights")}
+    return {name: str(fact or UNKNOWN) for name, fact in known.items()}
 
 
-def _started(run: RecordedRun) -> str:
-    return f"{datetime.fromtimestamp(run.start['time'], timezone.utc):%Y-%m-%d %H:%M} UTC"
-
-
-def _convolutions(run: RecordedRun) -> str:
-    layers = Counter(run.start["ran_on"]["convolutions"].split())
-    return ", ".join(f"{count} {name}" for name, count in layers.items()) or UNKNOWN
-
-
-def _memory(kind: str) -> Callable[[RecordedRun], str]:
-    def fact(run: RecordedRun) -> str:
-        held = sorted(memory[kind] for memory in run.memory.values() if kind in memory)
-        words = list(dict.fromkeys(f"{size / MEGABYTE:.0f}" for size in held[:1] + held[-1:]))
-        return " to ".join(words) + " MB" if words else UNKNOWN
-    return fact
-
-
-FACTS: dict[str, Callable[[RecordedRun], str]] = {
-    "started": _started,
-    "hosts": lambda run: ", ".join(sorted(set(run.hosts.values()))),
-    "processor": lambda run: run.start["processor"],
-    "cores a node": lambda run: str(run.start["cores"]),
-    "threads a rank": _ran_on("threads"),
-    "device": _ran_on("device"),
-    "convolutions": _convolutions,
-    "their products": _ran_on("products"),
-    "vector instructions": _ran_on("instructions"),
-    "python": _ran_on("python"), "torch": _ran_on("torch"), "numpy": _ran_on("numpy"),
-    "peak memory of a rank": _memory("resident"),
-    "peak memory of a rank's GPU": _memory("device"),
-    "digest of the weights": lambda run: run.last("evaluation").get("weights", UNKNOWN)}
+def _memory(run: RecordedRun, kind: str) -> str:
+    held = sorted(memory[kind] for memory in run.memory.values() if kind in memory)
+    words = dict.fromkeys(f"{size / MEGABYTE:.0f}" for size in held[:1] + held[-1:])
+    return " to ".join(words) + " MB" * bool(words)
 
 
 class Commands(NamedTuple):
-    """Commands that repeat some runs, and that resume them; `settings` has all their flags."""
+    """The command that resumes some runs; the file `settings` has all their flags."""
 
     runs: str
-    repeat: str
     resume: str
     settings: Path | None
-
-
-def _again(resume: str) -> str:
-    """The command that goes on with a run, as one that starts it anew in another folder."""
-    command, _, value = resume.rpartition(" --resume ")
-    started = Resume.read("".join(shlex.split(value))).at_first
-    flag = f" --resume {shlex.quote(str(started))}" if started.file else ""
-    return re.sub(OUTPUT_DIR, "", command) + flag + AGAIN
 
 
 def commands(runs: Runs) -> list[Commands]:
@@ -110,7 +83,7 @@ def commands(runs: Runs) -> list[Commands]:
     for run in runs:
         if "resume" in run.start:
             started.setdefault(run.start["resume"], []).append(run)
-    return [Commands(join(list(map(label, several))), _again(resume), resume,
+    return [Commands(join(list(map(label, several))), resume,
                      next((file for run in several
                            if (file := run.folder / "settings.json").exists()), None))
             for resume, several in started.items()]

@@ -190,8 +190,8 @@ def _remarks_on(plan: EpochPlan, settings: Settings, model: nn.Module) -> list[s
         remarks.append(f"--batch-size {plan.batch_size} is more than the {plan.samples} training "
                        "samples, so every step takes all of them")
     elif plan.dropped:
-        remarks.append(f"each epoch drops a last batch of {plan.dropped} samples, fewer than "
-                       f"{plan.smallest_batch}")
+        remarks.append(f"each epoch drops a last batch of {plan.dropped} "
+                       f"sample{'s' * (plan.dropped > 1)}, fewer than {plan.smallest_batch}")
     return remarks
 
 

@@ -60,11 +60,21 @@ def _require_finite(mean: float, part: Part) -> None:
 
 def _samples_not_finite(part: Part) -> str:
     """A clause on the samples of `part` whose own numbers are not finite, or ""."""
-    wrong = [number for number, sample in enumerate(zip(part.inputs, part.targets, strict=True))
-             if not all(bool(each.isfinite().all()) for each in sample)]
+    wrong = not_finite(part.inputs, part.targets)
     if not wrong:
         return ""
     if part.indices is None:
         return f"{len(wrong)} of its samples hold a number that is not finite"
-    return (f"sample {part.indices[wrong[0]]} of those trained on holds a number that is not "
-            "finite" + f", and so do {len(wrong) - 1} more of this batch" * (len(wrong) > 1))
+    return say_not_finite(part.indices[wrong[0]], "of those trained on", len(wrong) - 1)
+
+
+def not_finite(inputs: Tensor, targets: Tensor) -> list[int]:
+    """The numbers of the samples that hold a value that is infinite or not a number."""
+    return [number for number, sample in enumerate(zip(inputs, targets, strict=True))
+            if not all(bool(each.isfinite().all()) for each in sample)]
+
+
+def say_not_finite(number: int, among: str, others: int) -> str:
+    """A clause on sample `number`, `among` which it is, and so many `others` of its batch."""
+    return (f"sample {number} {among} holds a number that is not finite"
+            + f", and so do{'es' * (others == 1)} {others} more of this batch" * bool(others))

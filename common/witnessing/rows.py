@@ -81,7 +81,8 @@ class Comparison:
                     "ranks the same before the first step, by wrapping the model in "
                     "DistributedDataParallel, or by dist.broadcast")
         if self._averages:
-            return "" if self._is_first(is_last) else (
+            is_first = self._apart == 1 and not is_last  # the next rows will say which tensor it is
+            return "" if is_first else (
                 f"rank {rank} has other weights than rank {other} after {steps} steps{where}, "
                 "though their gradients are equal: the replicas drift. Give every rank the same "
                 "learning rate and optimizer state, and change no weights on one rank alone")
@@ -101,10 +102,6 @@ class Comparison:
                     f"of a step{every}")
         return (f"nobody averages: {differ}. Wrap the model in DistributedDataParallel and call "
                 f"what it returns, or average the gradients before optimizer.step(){every}")
-
-    def _is_first(self, is_last: bool) -> bool:
-        """True if the next rows will say which tensor it is."""
-        return self._apart == 1 and not is_last
 
     def _where(self, one: list[int], other: list[int]) -> str:
         different = [name for name, a, b in zip(self.names, one, other, strict=False) if a != b]

@@ -20,11 +20,6 @@ ROUNDS = 5  # each gives every strategy a turn
 WARM_UP_STEPS = 2
 
 
-def one_host(node: Node) -> Node:
-    """This node as if there were no other hosts."""
-    return replace(node, world=World(), ranks=(), store=None)
-
-
 def measure_hosts(names: Sequence[str], settings: Settings, train_set: Dataset, node: Node,
                   seconds: float) -> list[Cell]:
     """Cells of the strategies and of computing alone, on the leader; [] elsewhere.
@@ -35,15 +30,16 @@ def measure_hosts(names: Sequence[str], settings: Settings, train_set: Dataset, 
     everybody = [Contestant(name, settings, train_set, node) for name in (COMPUTE_ONLY, *names)]
     alone = None
     if settings.batch_norm == "local":  # the other is a collective in every layer
-        alone = Contestant(COMPUTE_ONLY, settings, train_set, one_host(node))  # on every rank:
+        by_itself = replace(node, world=World(), ranks=(), store=None)  # as if without other hosts
+        alone = Contestant(COMPUTE_ONLY, settings, train_set, by_itself)  # on every rank:
         alone = alone if node.world.is_leader else None  # choosing its convolutions is collective
     contestants = [alone, *everybody]
     steps = [_steps(each, seconds, node) for each in contestants]
     rounds = measure(contestants, steps, ROUNDS, node)
     if not rounds:
         return []
-    by_itself = [measured_cell(1, [alone], rounds[:1])] if alone else []
-    return [*by_itself, measured_cell(node.world.size, everybody, rounds[1:])]
+    one_host = [measured_cell(1, [alone], rounds[:1])] if alone else []
+    return [*one_host, measured_cell(node.world.size, everybody, rounds[1:])]
 
 
 def _steps(contestant: Contestant | None, seconds: float, node: Node) -> int:

@@ -1,4 +1,4 @@
-"""Times variants in turns, in one process group: each rank's own steps, phases and bytes.
+"""Times variants in turns, in one process group: each rank's own steps and phases.
 
     scripts/local_cluster.sh 2 scripts/choose_strategy.py --workload digits-vgg11 --seconds 5
 
@@ -7,11 +7,10 @@ Both keep cells, which scripts/predict.py is calibrated on.
 """
 
 import json
-import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain, count
-from statistics import fmean, median
-from typing import Any
+from statistics import median
 
 import torch
 
@@ -23,11 +22,10 @@ from common.options.workloads import workload_of
 from common.settings.settings import Settings
 from common.setup import create_loader, create_training
 from common.training import forward, train
-from studies.choosing.counters import read_counters
 from studies.choosing.ready_times import ReadyTimes
 from studies.choosing.turn import Turn
 from studies.choosing.variants import find_variant
-from studies.prediction.grid import BYTES, COMPUTE_ONLY, Cell, TurnRecord, cell, variant
+from studies.prediction.grid import COMPUTE_ONLY, Cell, TurnRecord, variant
 
 Rounds = list[list[TurnRecord]]
 """A variant's turns: each round has one of every rank."""
@@ -52,18 +50,14 @@ class Contestant:
 
     def turn(self, steps: int) -> TurnRecord:
         """Runs `steps` steps of common/training.py, until all weights are updated; the mean step.
-
-        `processor` is user and system seconds of this rank, its gloo threads included.
         """
-        turn, used, sent = self._turn(steps), os.times(), self._sync.bytes_sent
+        turn = self._turn(steps)
         train(self._replica, self._criterion, self._optimizer, self, self._sync,
               turn)  # type: ignore[arg-type]
         self._node.wait_for_device()
-        (whole, phases), ended = turn.timer.take(), os.times()
+        whole, phases = turn.timer.take()
         return {"step": whole / steps, "ready": turn.ready_at,
-                "phases": {name: seconds / steps for name, seconds in phases.items()},
-                "processor": (sum(ended[:2]) - sum(used[:2])) / steps,
-                "bytes": {"counted": (self._sync.bytes_sent - sent) / steps}}
+                "phases": {name: seconds / steps for name, seconds in phases.items()}}
 
     def warm_up(self) -> None:
         """Runs a step that sends nothing: the system may have put this memory away meanwhile."""
@@ -102,23 +96,14 @@ def measure(contestants: Sequence[Contestant | None], steps: Sequence[int], roun
 
 
 def take_turn(contestant: Contestant | None, steps: int, node: Node) -> TurnRecord | None:
-    """Runs a turn, warm, that all ranks begin together; its bytes are the kernel's too."""
+    """Runs a turn, warm, that all ranks begin together, and only when all have ended the last."""
     node.progress.iteration += 1
+    wait_for_all = partial(gather_rows, torch.zeros(1, device=node.device))
+    wait_for_all()
     if contestant:
         contestant.warm_up()
-    _wait_for_all(node)
-    before = read_counters()
-    turn = contestant.turn(steps) if contestant else None
-    _wait_for_all(node)  # by now all has arrived, and so the kernel has counted it
-    moved = read_counters() - before
-    if turn:
-        turn["bytes"] |= {"wire": moved.sent / steps, "payload_sent": moved.payload_sent / steps,
-                          "payload_received": moved.payload_received / steps}
-    return turn
-
-
-def _wait_for_all(node: Node) -> None:
-    gather_rows(torch.zeros(1, device=node.device))
+    wait_for_all()
+    return contestant.turn(steps) if contestant else None
 
 
 def measured_cell(nodes: int, contestants: Sequence[Contestant],
@@ -129,14 +114,6 @@ def measured_cell(nodes: int, contestants: Sequence[Contestant],
     """
     by_name = {each.name: own for each, own in zip(contestants, rounds, strict=True)}
     ready = [turn["ready"] for turns in by_name[COMPUTE_ONLY] for turn in turns]
-    return cell(nodes, "", contestants[0].gradient_bytes,
-                [median(each) for each in zip(*ready, strict=True)],
-                {name: _measured(own) for name, own in by_name.items()})
-
-
-def _measured(rounds: Rounds) -> dict[str, Any]:
-    """A variant's record, with its processor seconds and each rank's bytes, medians of rounds."""
-    return {**variant(rounds),
-            "processor": median(fmean(turn["processor"] for turn in turns) for turns in rounds),
-            "bytes": [{name: median(turn["bytes"][name] for turn in own) for name in BYTES}
-                      for own in zip(*rounds, strict=True)]}
+    return {"nodes": nodes, "rate": "", "gradient_bytes": contestants[0].gradient_bytes,
+            "ready": [median(each) for each in zip(*ready, strict=True)],
+            "variants": {name: variant(own) for name, own in by_name.items()}}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from common.core.markdown import markdown_table
 from common.core.spread import half_interval
 from common.settings.strategies import SYNC_NAMES
-from studies.prediction.grid import COMPUTE_ONLY, PART_THREE, Cell
+from studies.prediction.grid import PART_THREE
 
 BF16 = ", bf16 wire"
 # Per tensor they only cost more, and other DDP buckets are a flag.
@@ -45,12 +45,6 @@ def ranking(steps: Mapping[str, Sequence[float]]) -> list[RankedStrategy]:
             name, fmean(steps[name]), half_interval(steps[name]), fmean(ratios),
             0.0 if name == order[0] else half_interval(ratios)))
     return places
-
-
-def steps_of(cell: Cell) -> dict[str, list[float]]:
-    """The seconds of each strategy's turns, without those of computing alone."""
-    return {name: variant["steps"] for name, variant in cell["variants"].items()
-            if name != COMPUTE_ONLY}
 
 
 def ranking_table(places: Sequence[RankedStrategy], batch: int) -> str:

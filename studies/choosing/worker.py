@@ -40,7 +40,12 @@ def random_images(samples: int) -> Dataset:
 
 
 def main() -> None:
-    options, rest = _parser().parse_known_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--variants", default=json.dumps(list(VARIANTS)))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--output", type=Path, required=True)
+    options, rest = parser.parse_known_args()
     settings, world = parse_command_line("PartTwo", rest)
     images = random_images(settings.batch_size)
     with process_group(world, settings) as node:
@@ -52,15 +57,6 @@ def main() -> None:
         rounds = measure(contestants, [options.steps] * len(contestants), options.rounds, node)
     if world.is_leader:
         options.output.write_text(json.dumps(measured_cell(world.size, contestants, rounds)))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--variants", default=json.dumps(list(VARIANTS)))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--output", type=Path, required=True)
-    return parser
 
 
 if __name__ == "__main__":

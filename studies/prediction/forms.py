@@ -26,16 +26,6 @@ class LinkCost(NamedTuple):
     latency: float = 0.0
 
 
-class Level(NamedTuple):
-    """Groups of `size` members, each with a link of its own to the others of its group.
-
-    Of ranks the members are ranks; of nodes, nodes; of racks, racks.
-    """
-
-    size: int
-    link: LinkCost
-
-
 def payload_rate(rate: str | float) -> float:
     """Bytes of payload a second each way; infinite for "none". Raises UsageError.
 
@@ -73,11 +63,6 @@ def reduce_scatter(size: float, ranks: int, link: LinkCost) -> float:
     if ranks == 1:
         return 0.0
     return ranks * link.latency + 2 * (ranks - 1) / ranks * size * link.seconds_per_byte
-
-
-def sent(name: str, ranks: int) -> float:
-    """Gradients that the busiest rank sends: the root one to each rank, in a ring all alike."""
-    return ranks - 1 if name.startswith("gather-scatter") else 2 * (ranks - 1) / ranks
 
 
 def queue(ready: Sequence[float], seconds: Sequence[float]) -> float:

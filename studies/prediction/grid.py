@@ -3,7 +3,8 @@
     {"made_on": {...}, "cells": [{"nodes": 4, "rate": "1gbit", "gradient_bytes": [...],
      "ready": [...], "variants": {"all-reduce": {"steps": [...], "phases": {...}, ...}}}]}
 
-Seconds and bytes throughout. Imports no torch: what reads the file need not have it.
+Seconds and bytes throughout; `ready` are the seconds of backward until each gradient is. Imports no
+torch: what reads the file need not have it.
 """
 
 import json
@@ -17,33 +18,22 @@ from common.core.files import read_json
 
 COMPUTE_ONLY, DDP_DEFAULT, PART_THREE = "compute only", "DDP, torch's defaults", "Part Three"
 PHASES = ("forward", "backward", "sync", "update")
-BYTES = ("counted", "wire", "payload_sent", "payload_received")
 Cell = dict[str, Any]
 TurnRecord = dict[str, Any]
 """A rank's turn, or one step of a run: {"step": seconds, "phases": {"data": ...}}, and more."""
 
 
-def cell(nodes: int, rate: str | float, gradient_bytes: Sequence[float], ready: list[float],
-         variants: dict[str, Any]) -> Cell:
-    """The record of a cell; `ready` are the seconds of backward until each gradient is ready."""
-    return {"nodes": nodes, "rate": rate, "gradient_bytes": gradient_bytes, "ready": ready,
-            "variants": variants}
-
-
 def variant(rounds: Sequence[Sequence[TurnRecord]]) -> dict[str, Any]:
     """A variant's record; each of `rounds` has the turns of its ranks.
 
-    `steps` are the slowest rank's; phases are medians of the means over ranks.
+    `steps` are the slowest rank's; phases are medians of the means over ranks, and loading data
+    counts as forward.
     """
-    phases = [[_phases(turn["phases"]) for turn in turns] for turns in rounds]
+    phases = [[turn["phases"] | {"forward": turn["phases"]["data"] + turn["phases"]["forward"]}
+               for turn in turns] for turns in rounds]
     return {"steps": [max(turn["step"] for turn in turns) for turns in rounds],
             "phases": {phase: median(fmean(each[phase] for each in turns) for turns in phases)
                        for phase in PHASES}}
-
-
-def _phases(seconds: dict[str, float]) -> dict[str, float]:
-    """The phases of a cell: loading data counts as forward."""
-    return {**seconds, "forward": seconds["data"] + seconds["forward"]}
 
 
 def exposed(record: Cell, name: str) -> float:
@@ -53,7 +43,7 @@ def exposed(record: Cell, name: str) -> float:
 
 
 def load_grid(path: Path) -> dict[str, Any]:
-    """The file that benchmarks/sync.py wrote. Raises DataError when it is not one."""
+    """The file that a measurement wrote. Raises DataError when it is not one."""
     try:
         grid = read_json(path)
         if grid["made_on"] and all(each["variants"][COMPUTE_ONLY]["steps"]
@@ -61,7 +51,8 @@ def load_grid(path: Path) -> dict[str, Any]:
             return grid
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    raise DataError(f"{path} is no grid of cells that benchmarks/sync.py wrote")
+    raise DataError(f"{path} is no file of cells that benchmarks/sync.py or "
+                    "scripts/choose_strategy.py wrote")
 
 
 def open_grid(path: Path | None, made_on: dict[str, Any]) -> dict[str, Any]:

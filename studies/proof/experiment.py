@@ -5,13 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from common.cluster.node import Node
 from common.core.world import World
 from common.setup import create_training
-from studies.proof.by_step import Compared, Kept
 from studies.proof.comparison import (
     CHANGED,
     Gaps,
@@ -26,7 +24,6 @@ from studies.proof.strategies import PERTURBATIONS, Strategy, alone, by_name
 from studies.proof.trajectory import Problem, trajectory
 
 MEASURED_BY = "all-reduce"  # what all strategies do alike is measured with one of them
-KEPT = "weights by step"
 
 
 @dataclass(frozen=True)
@@ -34,9 +31,8 @@ class Case:
     """One comparison with one rank. `beyond` names what was out of bounds; None: not judged.
 
     `tensor` says in which tensor first, and on which rank, in the words of scripts/grade.py.
-    `by_step` holds the weights' largest difference after each look of studies/proof/by_step.py,
-    `by_tensor` that of each tensor by rank and quantity. `is_meant_to_agree` is false for another
-    algorithm, which fails nothing by being one.
+    `by_tensor` holds the largest difference of each tensor by rank and quantity.
+    `is_meant_to_agree` is false for another algorithm, which fails nothing by being one.
     """
 
     name: str
@@ -44,7 +40,6 @@ class Case:
     gaps: Gaps
     beyond: list[str] | None = None
     is_meant_to_agree: bool = True
-    by_step: Sequence[float] = ()
     by_tensor: Sequence[Mapping[str, Sequence[float]]] = ()
     tensor: str = ""
 
@@ -76,10 +71,9 @@ class Reference:
     def measure(self, name: str, strategy: Strategy, world_size: int, **changed: Any) -> Case:
         """Gaps between `world_size` ranks and one rank, with settings `changed` or not."""
         settings = replace(self.problem.settings, **changed)
-        gaps, by_step, tensors = zip(*run_ranks(world_size, _apart_here, replace(
+        gaps, tensors = zip(*run_ranks(world_size, _apart_here, replace(
             self.problem, settings=settings), strategy, self.path), strict=True)
-        return Case(name, world_size, worst(gaps), by_step=np.max(by_step, axis=0).tolist(),
-                    by_tensor=tensors)
+        return Case(name, world_size, worst(gaps), by_tensor=tensors)
 
     def judge(self, name: str, strategy: Strategy, world_size: int, is_meant_to_agree: bool = True,
               **changed: Any) -> Case:
@@ -148,30 +142,15 @@ def local_statistics(reference: Reference, sizes: Iterable[int]) -> Iterator[Cas
                                     by_name(MEASURED_BY), size, batch_norm="local")
 
 
-def in_float32(reference: Reference, sizes: Iterable[int]) -> Iterator[Case]:
-    """Gaps that float32 causes, on one rank and on the most ranks, from a reference in float64.
-
-    Measured, not judged: rounding alone leads one rank away, and several must be no further off.
-    """
-    if reference.problem.settings.precision == "float64":
-        yield reference.measure("one rank, in float32", alone, 1, precision="float32")
-        if (most := max(sizes)) > 1:
-            yield reference.measure(f"{MEASURED_BY}, in float32", by_name(MEASURED_BY),
-                                    most, precision="float32")
-
-
 def _save(problem: Problem, path: Path) -> None:
-    kept = Kept(problem.steps)
-    torch.save({**trajectory(problem, alone, kept), KEPT: kept.weights}, path)
+    torch.save(trajectory(problem, alone), path)
 
 
 def _apart_here(problem: Problem, strategy: Strategy,
-                path: Path) -> tuple[Gaps, list[float], Mapping[str, list[float]]]:
-    """Gaps between this rank's training and one rank's: at the end, by step, and by tensor."""
-    reference = _load(path)
-    compared = Compared(problem.steps, reference[KEPT])
-    learned = trajectory(problem, strategy, compared)
-    return differences(reference, learned), compared.gaps, by_tensor(reference, learned)
+                path: Path) -> tuple[Gaps, Mapping[str, list[float]]]:
+    """Gaps between this rank's training and one rank's, and the same by tensor."""
+    reference, learned = _load(path), trajectory(problem, strategy)
+    return differences(reference, learned), by_tensor(reference, learned)
 
 
 def _names(problem: Problem, only_trained: bool) -> list[str]:
@@ -182,5 +161,4 @@ def _names(problem: Problem, only_trained: bool) -> list[str]:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """A trajectory, and what was kept of its weights by step."""
     return torch.load(path, mmap=True, weights_only=True)

@@ -12,7 +12,6 @@ from common.core.markdown import markdown_table
 from common.core.provenance import code_digest, processor, versions
 from common.model.dropout import torchs_dropout
 from common.options.workloads import workload_of
-from studies.proof.by_step import looked_after
 from studies.proof.comparison import QUANTITIES, Gap, Gaps
 from studies.proof.experiment import Case, Reference
 from studies.proof.trajectory import Problem
@@ -101,10 +100,9 @@ def _head(shown: str, command: str, made_on: dict[str, Any]) -> str:
 def _as_json(reference: Reference, cases: Sequence[Case]) -> dict[str, Any]:
     problem = reference.problem
     return {"settings": problem.settings.trajectory(), "steps": problem.steps,
-            "looked_after": looked_after(problem.steps), "samples": problem.samples,
-            "bounds": _gaps_as_json(reference.allowed),
+            "samples": problem.samples, "bounds": _gaps_as_json(reference.allowed),
             "cases": [{"ranks": case.world_size, "name": case.name, "verdict": case.verdict,
-                       "gaps": _gaps_as_json(case.gaps), "by_step": list(case.by_step)}
+                       "gaps": _gaps_as_json(case.gaps)}
                       for case in (*reference.perturbed, *cases)]}
 
 

@@ -39,7 +39,7 @@ Look = Callable[[int, int, Tensor], None]
 
 
 def look_away(step: int, place: int, weight: Tensor) -> None:
-    """Does nothing: the look without a curve."""
+    """Does nothing: no weight is looked at."""
 
 
 class Recorder:

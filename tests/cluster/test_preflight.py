@@ -2,18 +2,15 @@
 
 Mutations that turn this red: `if False` for `if broken := broken_link(...)` or for `if slow :=
 slow_link(...)`; drop require_one_run, or the comparison of digests, from _compare; drop the
-comparison with `holder`, or loopback_hint, from exchange; probe only one way of each pair; drop
-`theirs` from _ping; drop the verdict from Board.share (two processes with one rank leave the others
-waiting).
+comparison with `holder`, or loopback_hint, from exchange; probe only one way of each pair; drop the
+verdict from Board.share (two processes with one rank leave the others waiting).
 """
 
 import re
-import time
 from functools import partial
 
 import pytest
 
-from studies.prediction.sources import read_links
 from tests.cluster.box import MASTER, box, needs_firewall, needs_namespaces, with_hosts
 from tests.facts import says
 from tests.faults.test_start_up import check, other_code, write_images
@@ -55,9 +52,7 @@ def test_a_sound_cluster_is_ready(hosts, tmp_path):
     assert says(page.splitlines()[-1], "ready", "4 ranks")
     for rank in range(4):
         assert f"node{rank}" in page and f"10.77.0.{rank + 1}  eth0" in page
-    assert "36.92 MB" in page and "bus" in page and "remarks" not in page
-    links = read_links(tmp_path / "out" / "preflight.json")
-    assert links.machines == 1 and 0 < links.latency < 0.01 and links.bytes_per_second > 1e7
+    assert "36.92 MB" in page and "bus" in page
     said = [line for outcome in outcomes[1:] for line in outcome.output.splitlines()]
     assert not [line for line in said if not line.startswith("[W")]  # torch's own warnings
 
@@ -149,17 +144,6 @@ def test_other_flags_on_one_node(hosts, tmp_path):
     check(outcomes, 3, "rank 1 on node1", "seed", 7, 1, "rank 0")
 
 
-def test_a_clock_that_is_ahead(hosts, tmp_path):
-    outcomes = preflight(hosts, tmp_path, before={2: clock_three_seconds_ahead})
-    assert [outcome.code for outcome in outcomes] == [0] * 4, outcomes
-    assert any(says(line, "rank 2 on node2", "+3.0 s") for line in page_of(outcomes).splitlines())
-
-
-def clock_three_seconds_ahead() -> None:
-    true_time = time.time
-    time.time = lambda: true_time() + 3
-
-
 DEBIAN = "127.0.0.1 localhost\n127.0.1.1 {name}\n" + "".join(
     f"10.77.0.{rank + 1} node{rank}\n" for rank in range(4))
 
@@ -169,11 +153,9 @@ def debian_hosts() -> dict:
     return {rank: partial(with_hosts, DEBIAN.format(name=f"node{rank}")) for rank in range(4)}
 
 
-def test_hosts_whose_name_means_127_0_1_1_are_ready_and_reported(hosts, tmp_path):
+def test_hosts_whose_name_means_127_0_1_1_are_ready(hosts, tmp_path):
     outcomes = preflight(hosts, tmp_path, before=debian_hosts())
     assert [outcome.code for outcome in outcomes] == [0] * 4, outcomes
-    assert any(says(line, "rank 2 on node2", "127.0.1.1", "10.77.0.3")
-               for line in page_of(outcomes).splitlines())
 
 
 def test_a_master_name_that_means_loopback_to_the_leader(hosts, tmp_path):

@@ -15,7 +15,7 @@ FOREIGN = ("checkpoints/Epoch_9.pt", "checkpoints/Epoch_\u0663.pt", "checkpoints
            "checkpoints/best.pt", "metrics_rank7.jsonl", "metrics_rank\u0661.jsonl",
            "metrics_rank1 (copy).jsonl", "logs_rank7.txt", "settings.json", "summary.json",
            "report.json", ".lock_rank0", "traces", "checkpoints/x.pt.partial",
-           "checkpoints/Epoch_2.pt.partial", "metrics_rank0.jsonl.partial", "preflight.json")
+           "checkpoints/Epoch_2.pt.partial", "metrics_rank0.jsonl.partial")
 LINES = ("3", "null", "[]", "{}", '{"event": "step"}', '{"event": 3}', '{"event": "start"}', '"',
          '{"event": "note"}', '{"event": "checkpoint"}', '{"event": "failed"}', "\x00\x1b]0;x\x07")
 

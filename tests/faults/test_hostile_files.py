@@ -7,7 +7,6 @@ Mutations that turn this red: read by Path.read_bytes in common/core/files.py; p
 in why_not_loaded; let RecursionError pass in parse_json; drop `_shown` from Output.write.
 """
 
-import json
 import os
 import random
 import re
@@ -58,8 +57,6 @@ KINDS = {
     "status": Kind("scripts/status.py", ["{}/course"], "course/PartOne/metrics_rank0.jsonl", JSON),
     "compare": Kind("scripts/compare.py", ["{}/course"], "course/PartThree/metrics_rank0.jsonl",
                     JSON),
-    "merge_logs": Kind("scripts/merge_logs.py", ["{}/course/PartThree"],
-                       "course/PartThree/metrics_rank2.jsonl", JSON),
     "report_problem": Kind("scripts/report_problem.py", ["{}/course"],
                            "course/PartThree/metrics_rank0.jsonl", JSON),
     "proof": Kind("scripts/compare.py", ["{}/course", "--proof", "{}/proof.json"], "proof.json",
@@ -67,8 +64,6 @@ KINDS = {
     "trace": Kind("scripts/compare.py", ["{}/course"],
                   "course/PartOne/traces/trace_all_epoch1.json.gz", ANY),
     "predict": Kind("scripts/predict.py", ["{}/grid.json", "--nodes", "4"], "grid.json", JSON),
-    "preflight": Kind("scripts/predict.py", ["{}/course", "--preflight", "{}/preflight.json"],
-                      "preflight.json", JSON),
 }
 
 
@@ -89,10 +84,6 @@ def sound(tmp_path_factory) -> Path:
         {"traceEvents": events, "schemaVersion": 1}))
     shutil.copy(ROOT / "docs/proof_float64.json", folder / "proof.json")
     shutil.copy(ROOT / "docs/results/sync_grid.json", folder / "grid.json")
-    links = [[{"bandwidth": 1e8 * (a != b), "round_trip": 1e-4} for a in range(4)]
-             for b in range(4)]
-    (folder / "preflight.json").write_text(json.dumps(
-        {"links": links, "ranks": [{"machine": str(rank)} for rank in range(4)]}))
     return folder
 
 

@@ -55,7 +55,7 @@ def check(seed: int, killed, tmp_path: Path) -> None:
     shutil.copytree(folder, out)
     done = spoil(out / RUN, chance)
     file = out / RUN / "checkpoints" / chance.choice(("Epoch_1.pt", "Epoch_2_Iteration_3.pt"))
-    readers = [("scripts/status.py", [str(out)]), ("scripts/merge_logs.py", [str(out)]),
+    readers = [("scripts/status.py", [str(out)]),
                ("scripts/compare.py", [str(out), "--output", str(tmp_path / "page")]),
                ("scripts/report_problem.py", [str(out), "--output", str(tmp_path / "report")]),
                ("scripts/evaluate.py", [str(file), "--threads", "1"])]

@@ -83,27 +83,6 @@ def test_eval_mode_or_a_world_of_one_or_no_group_is_torch_bit_for_bit():
         assert_same_bits(results)
 
 
-def normalize_in_pairs() -> tuple[Tensor, Tensor, Tensor]:
-    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    layer = SynchronizedBatchNorm1d(2).double()
-    layer.process_group = groups[dist.get_rank() // 2]
-    torch.manual_seed(dist.get_rank())
-    input = (torch.randn(3, 2, dtype=torch.float64) + dist.get_rank()).requires_grad_()
-    output = layer(input)
-    output.pow(3).sum().backward()
-    return input.detach(), input.grad, output.detach()
-
-
-def test_a_group_of_its_own_bounds_the_exchange():
-    results = run_ranks(4, normalize_in_pairs)
-    for pair in (results[:2], results[2:]):
-        input, gradient, output = (torch.cat(parts) for parts in zip(*pair, strict=True))
-        expected = nn.BatchNorm1d(2).double()(input.requires_grad_())
-        expected.pow(3).sum().backward()
-        torch.testing.assert_close(output, expected)
-        torch.testing.assert_close(gradient, input.grad)
-
-
 def normalize_vectors(sizes: list[int]) -> str:
     try:
         SynchronizedBatchNorm1d(2)(torch.ones(sizes[dist.get_rank()], 2))

@@ -135,7 +135,7 @@ def test_the_scripts_find_a_run_of_a_users_own(tmp_path):
     text, code = describe(run, time.time())
     assert says(text, "part2", "2 ranks", "finished", "epoch 2") and code == 0
     (_, paths), = logs_of_runs([tmp_path / "logs" / "part2"])
-    assert len(by_place(paths)) == 6  # what merge_logs.py shows
+    assert len(by_place(paths)) == 6
     assert Page.of([run], []).first_sentences()
 
 

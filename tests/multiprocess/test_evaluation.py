@@ -1,12 +1,15 @@
 """Evaluation: every test sample once on any number of ranks, means over samples, leader's buffers.
 
 Mutations that turn this red: evaluate rank 0's shard everywhere; do not share the buffers; add up
-batch means; do not look whether every sample was seen; gather the totals on every rank.
+batch means; do not look whether every sample was seen; gather the totals on every rank; blame the
+weights before looking at the samples; number them from the first of the rank, or of the batch.
 """
 
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,13 +17,16 @@ from torch import nn
 
 from common import evaluation
 from common.cluster.node import Node
-from common.core.failures import PeerLost
-from common.core.metrics import Totals
+from common.core.failures import NonFiniteLoss, PeerLost
+from common.core.metrics import ACCURACY, Totals
+from common.core.precision import Precision
 from common.core.world import World
+from common.data.dataset import make_dataset
 from common.evaluation import Evaluation, evaluate
 from common.run.run_log import RunLog
 from common.run.state import over_ranks
 from common.settings.settings import Settings
+from tests.facts import says
 from tests.ranks import run_ranks
 from tests.small import small_dataset, small_model, small_run
 from tests.workload import plant
@@ -39,6 +45,20 @@ def evaluated(folder: str) -> Evaluation:
     log = RunLog(Path(folder) / f"log{rank}", Path(folder) / f"jsonl{rank}", node.world)
     run = small_run(Path(folder), settings, node, log, model)
     return evaluate(run, nn.CrossEntropyLoss(), small_dataset(SAMPLES))
+
+
+@pytest.mark.parametrize("rank, sample", [(0, 401), (1, 555)])
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_a_sample_that_is_not_finite_is_named_and_no_weights_blamed(rank, sample, split):
+    points = np.zeros((600, 1, 1, 2), np.float32)
+    points[sample] = np.inf
+    run = SimpleNamespace(settings=Settings(workload="spiral-mlp"), precision=Precision("float32"),
+                          model=nn.Sequential(nn.Flatten(), nn.Linear(2, 2)), metric=ACCURACY,
+                          node=Node(World(rank, 2), torch.device("cpu"), 1))
+    with pytest.raises(NonFiniteLoss) as raised:
+        evaluate(run, nn.CrossEntropyLoss(),
+                 make_dataset(points, np.zeros(600, np.int64), ["one", "other"]), split)
+    assert says(raised.value, f"sample {sample}", split) and not says(raised.value, "weights")
 
 
 def evaluated_but_for_the_last_sample(folder: str) -> Evaluation:

@@ -44,7 +44,7 @@ def test_a_sound_link():
     with LinkServer("127.0.0.1") as server:
         link = probe("127.0.0.1", server.port, seconds=0.1)
         assert link.connects and link.error == ""
-        assert link.bandwidth > 1e6 and 0 < link.round_trip < 1 and abs(link.clock_ahead) < 1
+        assert link.bandwidth > 1e6 and 0 < link.round_trip < 1
     assert not probe("127.0.0.1", server.port, seconds=0.1).connects  # and the server is gone
 
 

@@ -8,8 +8,7 @@ dataset` always, or the first samples, in thinned; freeze_batch_norm left out. E
 dropped from Reversed; the leader's gaps alone in Reference.measure; local statistics synchronised,
 or measured on one rank; Verdict not raised, ranks not killed, or their temporary files not placed
 in run_ranks; exit status 0; has_failed, or a verdict, without is_meant_to_agree; no date, or no
-conclusion, in write_report. In by_step: weights kept without a copy; the hook before the step;
-steps counted from 0; `max` for np.maximum. In _first_tensor: `reversed` ranks; no `+ 1`.
+conclusion, in write_report. In _first_tensor: `reversed` ranks; no `+ 1`.
 """
 
 import json
@@ -32,12 +31,10 @@ from common.settings.user_code import Place
 from scripts import prove
 from studies.grading.grading import grade_of
 from studies.grading.scenarios import BASIC
-from studies.proof.by_step import Compared, looked_after
 from studies.proof.comparison import FACTOR, QUANTITIES, Gap, beyond, bounds, differences, worst
 from studies.proof.experiment import (
     Case,
     create_reference,
-    in_float32,
     judged,
     local_statistics,
 )
@@ -129,41 +126,7 @@ def test_it_is_caught_in_float32_too(name, references):
 def test_local_statistics_are_measured_and_not_judged(references):
     [case] = local_statistics(references["float64", "synchronised"], [1, 2])
     assert case.world_size == 2 and case.verdict == "measured"
-    assert case.gaps["weights"].absolute > 1e-3 and min(case.by_step) > 1e-4
-
-
-def test_float32_is_measured_beside_float64_on_one_rank_and_on_most(references):
-    alone, most = in_float32(references["float64", "synchronised"], [1, 2, 3])
-    assert (alone.world_size, most.world_size) == (1, 3)
-    for case in (alone, most):
-        assert case.verdict == "measured" and 1e-8 < case.gaps["weights"].absolute < 1e-2
-    assert not list(in_float32(references["float32", "synchronised"], [1, 2]))
-
-
-@pytest.mark.parametrize("name, world_size", [("all-reduce", 4), ("cross-step-all-reduce", 3),
-                                              ("ddp", 1)])
-def test_weights_are_compared_after_every_step(name, world_size, references):
-    [case] = judged(references["float64", "synchronised"], {name: STRATEGIES[name]}, [world_size])
-    assert len(case.by_step) == 7 and case.by_step[-1] == case.gaps["weights"].absolute
-    assert max(case.by_step) < 1e-12 and all((gap > 0) == (world_size > 1) for gap in case.by_step)
-
-
-def test_a_fault_shows_from_its_step_on(references):
-    [case] = judged(references["float64", "synchronised"],
-                    {"mine": BROKEN["no_synchronisation"]}, [2])
-    assert min(case.by_step) > 1e-3
-
-
-def test_ten_looks_at_most_and_the_last_step_among_them():
-    assert looked_after(1) == [1] and looked_after(7) == [1, 2, 3, 4, 5, 6, 7]
-    assert len(looked_after(40)) == 10 and looked_after(40)[-1] == 40
-
-
-def test_a_look_keeps_not_a_number():
-    compared = Compared(1, [{0: torch.ones(2), 1: torch.ones(2)}])
-    for place, value in ((0, float("nan")), (1, 1.5)):
-        compared(1, place, torch.tensor([1.0, value]))
-    assert compared.gaps[0] != compared.gaps[0]
+    assert case.gaps["weights"].absolute > 1e-3
 
 
 def test_the_bounds_are_tight_in_float64(references):
@@ -345,7 +308,6 @@ def test_the_exit_status_and_the_files(strategy, code, references, tmp_path, mon
     assert re.fullmatch(r"20\d\d-\d\d-\d\d", data["date"])
     last = data["tables"][0]["cases"][-1]
     assert (last["name"], last["ranks"]) == ("mine", 2) and len(last["gaps"]) == len(QUANTITIES)
-    assert len(last["by_step"]) == len(data["tables"][0]["looked_after"]) == 7
     text = (tmp_path / "d" / "proof.md").read_text()
     assert "| 2 | mine |" in text and "**bound**" in text and f"| {data['date']} |" in text
     assert ("FAILED" in text.splitlines()[2]) == ("FAILED" in text) == bool(code)
@@ -370,15 +332,14 @@ def test_a_case_says_what_failed():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more, code", [([], 0), (["--float64-limit", "1e-30"], 1)])
-def test_the_literal_command(more, code, tmp_path):
+def test_the_literal_command(tmp_path):
     run = subprocess.run(
         [sys.executable, ROOT / "scripts/prove.py", "--workload", "digits-vgg11", "--batch-size",
          "5", "--samples", "13", "--steps", "2", "--sizes", "3", "--strategies", "all-reduce",
-         "--precisions", "float64", *more],
+         "--precisions", "float64"],
         capture_output=True, text=True, timeout=240, cwd=tmp_path)
-    assert run.returncode == code, run.stderr
-    assert ("FAILED" in run.stdout) == bool(code) and run.stderr == ""
+    assert run.returncode == 0, run.stderr
+    assert "FAILED" not in run.stdout and run.stderr == ""
 
 
 OWN_MODEL = """

@@ -78,7 +78,8 @@ def test_a_machine_without_torchvision_says_so(monkeypatch):
 
 
 def test_the_folder_is_read_and_the_model_built_as_the_settings_say(tmp_path):
-    write_image_folder(tmp_path / "train", 3)
+    for split in ("train", "test"):
+        write_image_folder(tmp_path / split, 3)
     row = workload_of(settings_of("--model resnet18 --image-size 24"))
     dataset = row.load("train", tmp_path)
     assert dataset.inputs.shape == (6, 24, 24, 3) and row.has_batch_norm

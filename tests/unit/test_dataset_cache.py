@@ -4,7 +4,9 @@ Mutations that turn this red: leave the cache as mkdtemp makes it; take the firs
 whether it can be read or not; map the file instead of reading rows; do not look at its state after
 reading; take any other state for damage; ask for the source's parent before it is downloaded; open
 the folder of the cache only when it is made; remove `partial-*` without holding the lock, or of
-every host at once; never remove any; believe every user's cache; read again for ever.
+every host at once; never remove any; believe every user's cache; read again for ever; leave the
+time of a change out of the fingerprint; end where the first root is full; keep the lock's file;
+take a lock whose file is gone.
 """
 
 import errno
@@ -14,6 +16,7 @@ import shutil
 import signal
 import stat
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -251,6 +254,56 @@ def test_a_change_behind_a_link_is_a_change_of_the_data(data, tmp_path):
     (tmp_path / "bees" / "0.png").write_bytes(b"pixels")
     with pytest.raises(TypeError):  # read anew, by nothing
         load(data, None)
+
+
+def test_another_file_of_the_same_size_and_date_is_a_change(data):
+    load(data)
+    path = data / "train" / "ant" / "0.png"
+    before = path.stat()
+    path.write_bytes(b"others")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(TypeError):  # read anew, by nothing
+        load(data, None)
+
+
+def full(data: Path, save=np.save):
+    def save_elsewhere(path, array):
+        if path.is_relative_to(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(path, array)
+    return save_elsewhere
+
+
+def test_where_the_disk_is_full_the_cache_is_kept_elsewhere(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(dataset_cache.np, "save", full(data))
+    assert np.array_equal(load(data).inputs, IMAGES)
+    assert not (data / ".cache").exists()
+    assert np.array_equal(load(data, None).inputs, IMAGES)
+    (data / "train" / "ant" / "1.png").write_bytes(b"pixels")
+    monkeypatch.setattr(dataset_cache.np, "save", full(Path("/")))
+    with pytest.raises(DataError) as raised:
+        load(data)
+    assert says(raised.value, data / ".cache", tmp_path / "home", "No space left on device")
+
+
+def test_no_lock_is_left_behind(data):
+    load(data)
+    assert [path.name for path in (data / ".cache").iterdir()] == [the_cache(data / ".cache").name]
+
+
+def test_who_has_waited_for_a_lock_holds_one_that_others_find(data):
+    path, found = data / "some.lock", []
+
+    def wait() -> None:
+        with dataset_cache._locked(path):
+            found.append(path.exists())
+
+    with dataset_cache._locked(path):
+        (waiting := threading.Thread(target=wait)).start()
+        time.sleep(0.3)
+    waiting.join()
+    assert found == [True] and not path.exists()
 
 
 def require_a_sentence(data: Path) -> None:

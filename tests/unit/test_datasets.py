@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from common.core.failures import DataError
-from common.data import datasets, images
+from common.data import datasets, image_folders, images
 from common.data.dataset import as_dataset, require_labels
 from common.data.datasets import load_cifar10, load_digits, load_image_folder, load_spirals
 from studies.proof.ranks import CONTEXT
@@ -78,18 +78,18 @@ def test_ranks_of_a_node_decode_once(folder):
 
 def _digest_by_slow_reading(folder):
     """Reads a folder slowly, counts that, and returns the digest; in a process of the pool."""
-    read = datasets.read_image_folder
+    read = image_folders.read_image_folder
 
     def slow_and_counted(*arguments):
         with (folder / "reads").open("a") as file:
             file.write("read\n")
         time.sleep(0.3)
         return read(*arguments)
-    datasets.read_image_folder = slow_and_counted
+    image_folders.read_image_folder = slow_and_counted
     try:
         return load_cifar10("train", folder).digest
     finally:
-        datasets.read_image_folder = read
+        image_folders.read_image_folder = read
 
 
 def test_other_sizes_are_resized(folder):
@@ -101,11 +101,12 @@ def test_a_broken_image_is_named(folder):
     (folder / "train" / "cat" / "2.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"cat/2\.png"):
         load_cifar10("train", folder)
-    assert not [path for path in (folder / ".cache").iterdir() if path.is_dir()]
+    assert not (folder / ".cache").exists()
 
 
 def test_an_empty_folder_is_named(tmp_path):
-    (tmp_path / "train" / "cat").mkdir(parents=True)
+    for split in ("train", "test"):
+        (tmp_path / split / "cat").mkdir(parents=True)
     with pytest.raises(DataError) as raised:
         load_cifar10("train", tmp_path)
     assert says(raised.value, tmp_path / "train") and "--data-dir" not in str(raised.value)
@@ -172,7 +173,7 @@ def test_a_broken_archive_is_one_sentence(tmp_path, monkeypatch):
 
 
 def test_a_source_that_changes_while_it_is_read_is_read_again(folder, monkeypatch):
-    read = datasets.read_image_folder
+    read = image_folders.read_image_folder
 
     def unpacking_goes_on(*arguments):
         arrays = read(*arguments)
@@ -180,13 +181,13 @@ def test_a_source_that_changes_while_it_is_read_is_read_again(folder, monkeypatc
         if not late.exists():
             Image.new("RGB", (32, 32)).save(late)
         return arrays
-    monkeypatch.setattr(datasets, "read_image_folder", unpacking_goes_on)
+    monkeypatch.setattr(image_folders, "read_image_folder", unpacking_goes_on)
     assert len(load_cifar10("train", folder)) == 13
 
 
 def test_a_cache_beside_read_only_data_is_used(folder, monkeypatch):
     load_cifar10("train", folder)
-    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
     assert len(load_cifar10("train", folder)) == 12
 
 
@@ -235,6 +236,21 @@ def test_a_folder_of_classes_is_not_filled_with_cifar10(tmp_path):
     assert sorted(path.name for path in (tmp_path / "pets").iterdir()) == ["cat", "dog"]
 
 
+@pytest.mark.parametrize("given, hint", [
+    ("", "cifar"), ("cifar/train", "cifar"), ("cifar/train/airplane", None),
+    ("packed/cifar-10-batches-py", "packed"), ("archives", "archives/of")])
+def test_cifar10_a_level_off_is_found_and_not_downloaded(given, hint, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets, "_read_cifar10_archive", None)
+    for split in ("train", "test"):
+        write_image_folder(tmp_path / "cifar" / split, 1, names=("airplane", "bird"))
+    for name in ("packed", "archives/of"):
+        (tmp_path / name / "cifar-10-batches-py").mkdir(parents=True)
+    with pytest.raises(DataError if hint else TypeError) as raised:
+        load_cifar10("train", tmp_path / given)
+    assert not hint or says(raised.value, f"in {tmp_path.resolve() / hint}", "--data-dir")
+    assert not list(tmp_path.rglob("*.lock"))
+
+
 def test_spirals():
     train, test = load_spirals("train"), load_spirals("test")
     assert train.inputs.shape == (8500, 1, 1, 2) and train.inputs.dtype == np.float32
@@ -279,7 +295,8 @@ def test_digits_are_those_of_scikit_learn(has_file, monkeypatch):
 @pytest.mark.parametrize("found, facts", [
     (([[1, 2], [3]], [0, 1]), ["array"]), ((["one", "two"], [0, 1]), ["array"]),
     ((np.zeros((3, 2)), np.zeros(2)), [3, 2]), (np.zeros((3, 2)).sum(), ["float64"]),
-    (iter(()), ["tuple_iterator"])])
+    (iter(()), ["tuple_iterator"]),
+    ((np.zeros((0, 2)), np.zeros(0)), ["empty"])])
 def test_what_is_no_data_set_is_refused_in_a_sentence(found, facts):
     with pytest.raises(DataError) as raised:
         as_dataset(found)

@@ -6,6 +6,7 @@ step out of the results; misspell a flag in any step.
 
 import os
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,7 @@ def test_a_step_that_fails_does_not_end_the_rest(checked):
 def test_the_flags_of_every_step_are_the_programs(checked):
     commands = [line.split() for line in (checked[0] / "commands.txt").read_text().splitlines()]
     taken = {"benchmarks/peers.py": peers.parse, "scripts/prove.py": prove.parse,
-             "benchmarks/time_to_accuracy.py": lambda words: parse_command_line(
-                 "PartOne", words[words.index("--") + 1:])}
+             "PartOne/main.py": partial(parse_command_line, "PartOne")}
     for program, *words in commands[1:]:
         taken.pop(program, prove.parse)(words)
     assert not taken and commands[0][-1] == "tests/cuda" and (ROOT / "tests/cuda").is_dir()

@@ -3,7 +3,10 @@
 Mutations that turn this red: convert 16 bits of grey as Pillow does; leave out exif_transpose; keep
 a list of three suffixes; count no file that is left out; tell on no rank, or on every;
 let the traceback of a worker's error hold the worker; end at the first file that cannot be read;
-one cache for --skip-unreadable and without; keep folders without an image; a cache among classes.
+one cache for --skip-unreadable and without; keep folders without an image; a cache among classes;
+decode before looking at both sets; list the unreadable files of the training set alone; a fifth of
+all instead of each class; drop alpha unsaid; take an empty file for one of another format; leave
+the test set out of the training set's fingerprint; compare the copies' names, or sizes alone.
 """
 
 import multiprocessing
@@ -20,8 +23,9 @@ from torchvision.datasets import ImageFolder
 from common.cluster.node import Node
 from common.core.failures import DataError, UsageError
 from common.core.world import World
+from common.data import images
 from common.data.datasets import load_cifar10, load_image_folder
-from common.data.images import FOLDER, HIDDEN, OUTSIDE, UNREADABLE
+from common.data.images import HIDDEN, HIDDEN_FOLDER, NESTED, OUTSIDE, UNREADABLE
 from common.settings.settings import Settings
 from common.settings.types import LoaderChoice, Validation
 from common.setup import create_loader, load_datasets
@@ -84,7 +88,9 @@ def mixed(tmp_path):
     write(tmp_path, "1.bmp", Image.new("RGB", (SIZE, SIZE)))
     for name in ("notes.txt", "more.txt", "figure.pdf", ".DS_Store"):
         (tmp_path / "train" / "ant" / name).write_text("no image")
-    (tmp_path / "train" / "ant" / "more").mkdir()
+    for name in ("ant/more/er", ".cat"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        Image.new("RGB", (SIZE, SIZE)).save(tmp_path / "train" / name / "0.png")
     (tmp_path / "train" / "LICENSE").write_text("words")
     return tmp_path
 
@@ -94,8 +100,9 @@ def test_what_is_left_out_is_counted_and_why(load, mixed):
     for _ in range(2):  # decoded, and from the cache
         dataset = load("train", mixed)
         assert len(dataset) == 2 and not load("test", mixed).note
-        assert says(dataset.note, "train", ".txt", ".pdf", HIDDEN, FOLDER, OUTSIDE)
-        assert sorted(re.findall(r"\d+", dataset.note)) == ["1", "1", "1", "1", "2", "6"]
+        assert says(dataset.note, "train", ".txt", ".pdf", HIDDEN, NESTED, OUTSIDE,
+                    HIDDEN_FOLDER, ".cat")
+        assert sorted(re.findall(r"\d+", dataset.note.partition("\n")[0])) == [*"1111127"]
 
 
 def test_where_all_is_left_out_the_reason_is_told(mixed):
@@ -108,40 +115,45 @@ def test_where_all_is_left_out_the_reason_is_told(mixed):
 
 def spoilt(folder: Path, *names: str) -> None:
     for name in names:
-        (folder / "train" / name).parent.mkdir(exist_ok=True)
-        (folder / "train" / name).write_text("no image")
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("no image")
 
 
 def test_all_files_that_cannot_be_read_are_listed_or_left_out_and_counted(mixed):
-    spoilt(mixed, "ant/7.png", "bee/8.png")
+    spoilt(mixed, "train/ant/7.png", "train/bee/8.png", "test/bee/9.png")
     for _ in range(2):
         with pytest.raises(DataError) as raised:
             load_image_folder("train", mixed)
-        assert says(raised.value, 2, "--skip-unreadable", mixed / "train/ant/7.png",
-                    mixed / "train/bee/8.png")
+        assert says(raised.value, 3, "--skip-unreadable", mixed / "train/ant/7.png",
+                    mixed / "train/bee/8.png", mixed / "test/bee/9.png")
         dataset = load_image_folder("train", mixed, skip_unreadable=True)  # in a cache of its own
         assert len(dataset) == 2 and dataset.class_names == ("ant",)
-        assert says(dataset.note, UNREADABLE, 9, "bee")  # 6, these 2 and the folder
+        assert says(dataset.note, UNREADABLE, 9, "bee")  # 7 and these 2
 
 
 def test_folders_without_an_image_are_no_classes(mixed):
-    spoilt(mixed, "__MACOSX/._0.png", "aa/notes.txt")
+    spoilt(mixed, "train/__MACOSX/._0.png", "train/aa/notes.txt")
     Image.new("RGB", (SIZE, SIZE)).save(mixed / "train/ant/0.png")
     dataset = load_image_folder("train", mixed)
     assert dataset.class_names == ("ant",) and dataset.targets.tolist() == [0, 0]
     assert says(dataset.note, "__MACOSX", "aa")
 
 
-def test_a_class_without_an_image_in_one_of_both_sets_is_named(mixed):
+def refused_before_decoding(folder: Path, monkeypatch, *facts: object) -> None:
+    """Fails unless loading ends in a sentence with these facts, with nothing read or written."""
+    monkeypatch.setattr(images, "_read_image", None)
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(DataError) as raised:
+        load_datasets(Settings(workload="image-folder", data_dir=folder), NODE)
+    assert says(raised.value, *facts), raised.value
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_class_without_an_image_in_one_of_both_sets_is_named(mixed, monkeypatch):
     for split, name in (("train", "bee"), ("test", "cat")):
         (mixed / split / name).mkdir()
         Image.new("RGB", (SIZE, SIZE)).save(mixed / split / name / "0.png")
-    settings = Settings(workload="image-folder", data_dir=mixed)
-    with pytest.raises(DataError) as raised:
-        load_datasets(settings, NODE)
-    trained, tested = str(raised.value).split("; ")
-    assert says(trained, mixed, "bee", "test") and says(tested, "cat", "training")
-    assert not says(trained, "cat") and not says(tested, "test")
+    refused_before_decoding(mixed, monkeypatch, "training", "bee", "test", "cat", mixed)
 
 
 def test_other_programs_find_the_classes_and_nothing_of_ours(tmp_path):
@@ -163,30 +175,93 @@ def test_images_are_skipped_in_folders_of_images_alone(workload, error, fact, tm
 @pytest.mark.parametrize("has, given, hint", [
     (["all/train/ant", "all/test/ant"], "", "give --data-dir {}/all"),
     (["all/ant", "all/bee"], "", "give --data-dir {}/all"),
-    (["ant"], "ant", "give --data-dir {}"), (["Train/ant", "Test/ant"], "", "rename T"),
-    (["train/ant", "Test/ant"], "", "rename Test to test"),
+    (["ant", "bee"], "ant", "a folder for each class, or, .* give --data-dir {}$"),
+    (["train/ant", "train/bee", "test/ant"], "train/ant", "give --data-dir {}$"),
+    (["ant"], "ant", "a folder for each class$"), (["train"], "", "{}/train holds images"),
+    (["train", "test"], "", "{}/train .* a folder for each class, or, .* name$"),
+    (["Train/ant", "Test/ant"], "", "rename Train to train and Test to test"),
+    (["train/ant", "val/ant"], "", "rename val to test"),
+    (["Training/ant", "test/ant"], "", "rename Training to train"),
+    (["pets/cat", "pets/dog", "holiday"], "", "give --data-dir {}/pets"),
+    (["pets/train/cat", "pets/test/cat", "holiday"], "", "give --data-dir {}/pets"),
+    (["train/pets/cat", "train/ant", "test/ant"], "", "{}/train/pets holds folders of images"),
+    (["ant"], "ant/0.png", "ant/0.png is a file"),
     (["train/ant", "odd/ant"], "", "give --data-dir {}/train, of which a fifth")])
-def test_the_folder_that_was_meant_is_named(has, given, hint, tmp_path):
+def test_the_folder_that_was_meant_is_named(has, given, hint, tmp_path, monkeypatch):
     for name in has:
         (tmp_path / name).mkdir(parents=True)
-        Image.new("RGB", (SIZE, SIZE)).save(tmp_path / name / "0.png")
+        for number in range(2):
+            Image.new("RGB", (SIZE, SIZE)).save(tmp_path / name / f"{number}.png")
+    monkeypatch.setattr(images, "_read_image", None)
+    before = sorted(tmp_path.rglob("*"))
     with pytest.raises(DataError, match=hint.format(re.escape(str(tmp_path.resolve())))):
-        for split in ("train", "test"):
-            load_image_folder(split, tmp_path / given)
+        load_image_folder("train", tmp_path / given)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_folders_that_are_not_used_are_named(mixed):
+    for name in ("val/ant", "notes"):
+        (mixed / name).mkdir(parents=True)
+    Image.new("RGB", (SIZE, SIZE)).save(mixed / "val/ant/0.png")
+    assert says(load_image_folder("train", mixed).note, "val")
+    assert not says(load_image_folder("train", mixed).note, "notes")
+    assert not load_image_folder("test", mixed).note
+
+
+@pytest.mark.parametrize("mode, value, drops", [
+    ("RGBA", (1, 2, 3, 254), True), ("RGBA", (1, 2, 3, 255), False), ("LA", (1, 0), True),
+    ("P", 0, True), ("RGB", 0, False)])
+def test_transparency_that_is_dropped_is_counted(mode, value, drops, tmp_path):
+    write(tmp_path, "0.png", Image.new("RGB", (SIZE, SIZE)))
+    write(tmp_path, "1.png", Image.new(mode, (SIZE, SIZE), value),
+          **({"transparency": 0} if mode == "P" else {}))
+    assert says(load_image_folder("train", tmp_path).note, "transparency", 1) == drops
+
+
+@pytest.mark.parametrize("colours, expected", [
+    ({"train/ant": "01", "train/bee": "2", "test/ant": "3", "test/bee": "4"}, []),
+    ({"train/ant": "01", "train/bee": "2", "test/ant": "1", "test/bee": "4"},
+     [("1 picture", "training", "test", "train/ant/1.png", "test/ant/0.png")]),
+    ({"train/ant": "01", "train/bee": "10", "test/ant": "3", "test/bee": "4"},
+     [("2 pictures", "classes", "train/ant/0.png", "train/bee/1.png")]),
+    ({"train/ant": "01", "train/bee": "2", "test/ant": "3", "test/bee": "0"},
+     [("1 picture", "classes"), ("1 picture", "training", "test")]),
+    ({"ant": "0112", "bee": "34"}, [("1 picture", "training", "test", "ant/1.png", "ant/2.png")]),
+    ({"ant": "01", "bee": "13"}, [("1 picture", "classes", "ant/1.png", "bee/0.png")])])
+def test_copies_that_spoil_training_or_test_are_counted(colours, expected, tmp_path):
+    def write_all(colours: dict[str, str]) -> list[str]:
+        for name, each in colours.items():
+            (tmp_path / name).mkdir(parents=True, exist_ok=True)
+            for number, colour in enumerate(each):
+                Image.new("RGB", (4, 4), (int(colour), 0, 0)).save(
+                    tmp_path / name / f"{number}.png")
+        return [line for line in load_image_folder("train", tmp_path).note.splitlines() if line]
+    for _ in range(2):  # as it is decoded, and from its cache
+        lines = write_all(colours)
+        assert len(lines) == len(expected)
+        assert all(says(line, *facts) for line, facts in zip(lines, expected, strict=True))
+    last = [*colours][-1]
+    assert not [line for line in write_all({last: "56"[:len(colours[last])]}) if last in line]
+
+
+@pytest.mark.parametrize("contents", ["", "text"])
+def test_an_empty_file_is_called_empty(contents, tmp_path):
+    write(tmp_path, "0.png", Image.new("RGB", (SIZE, SIZE)))
+    (tmp_path / "train/ant/1.png").write_text(contents)
+    with pytest.raises(DataError) as raised:
+        first_image(tmp_path)
+    assert says(raised.value, "train/ant/1.png") and says(raised.value, "empty") == (not contents)
 
 
 def test_a_runs_folder_is_not_that_of_images(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "metrics_rank0.jsonl").touch()
-    with pytest.raises(DataError, match="holds no folders of images; it is a run's folder"):
+    with pytest.raises(DataError, match="holds no images; it is a run's folder"):
         load_image_folder("train", tmp_path)
 
 
 def test_the_size_of_the_data_is_said(tmp_path, capsys):
-    for name in ("ant", "bee"):
-        (tmp_path / name).mkdir()
-        for number in range(10):
-            Image.new("RGB", (SIZE, SIZE), (number,) * 3).save(tmp_path / name / f"{number}.png")
+    classes_of(tmp_path, ant=10, bee=10)
     load_datasets(Settings(workload="image-folder", data_dir=tmp_path, dry_run=True,
                            validation=Validation(0.25)), NODE)
     load_datasets(Settings(workload="digits-vgg11"), NODE)
@@ -197,12 +272,14 @@ def test_the_size_of_the_data_is_said(tmp_path, capsys):
 
 @pytest.mark.parametrize("rank, lines", [(0, 1), (1, 0)])
 def test_the_leader_tells_it_in_one_line(rank, lines, mixed, capsys):
+    Image.new("RGB", (SIZE, SIZE), 9).save(mixed / "test/ant/0.png")
+    Image.new("RGB", (SIZE, SIZE), 9).save(mixed / "test/ant/1.bmp")
     settings = Settings(workload="image-folder", data_dir=mixed)
     load_datasets(settings, Node(World(rank, 2), torch.device("cpu"), threads=1))
     told = capsys.readouterr().out.splitlines()
     assert len(told) == 3 * lines
     assert not told or says(told[0], 2, "training", "test", 1)
-    assert all(says(line, "train", 6) for line in told[1:2])
+    assert all(says(line, "train", 7) for line in told[1:2])
     assert all(says(line, "ant") for line in told[2:])
 
 
@@ -231,10 +308,28 @@ def test_with_both_loaders_a_damaged_cache_is_told_in_a_sentence(loader, mixed):
     assert not multiprocessing.active_children()
 
 
-def test_too_few_images_for_a_test_set_are_refused(tmp_path):
-    for name in ("ant", "bee"):
-        (tmp_path / name).mkdir()
-        Image.new("RGB", (4, 4)).save(tmp_path / name / "0.png")
+def classes_of(folder: Path, **counts: int) -> None:
+    for label, (name, count) in enumerate(counts.items()):
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", (4, 4), (number, label, 0)).save(folder / name / f"{number}.png")
+
+
+def test_a_class_of_one_image_leaves_none_to_test_with(tmp_path, monkeypatch):
+    classes_of(tmp_path, ant=30, bee=1)
+    refused_before_decoding(tmp_path, monkeypatch, tmp_path, "bee", "fifth")
+
+
+def test_so_does_one_of_which_one_image_can_be_read(tmp_path):
+    classes_of(tmp_path, ant=30, bee=1)
+    (tmp_path / "bee/1.png").write_text("no image")
     with pytest.raises(DataError) as raised:
-        load_image_folder("train", tmp_path)
-    assert says(raised.value, tmp_path, "2 images", "fifth")
+        load_image_folder("train", tmp_path, skip_unreadable=True)
+    assert says(raised.value, tmp_path, "bee", "fifth") and not says(raised.value, "ant")
+
+
+def test_every_class_is_trained_on_and_tested_with(tmp_path):
+    classes_of(tmp_path, ant=30, bee=2, cat=9)
+    train, test = (load_image_folder(split, tmp_path) for split in ("train", "test"))
+    assert np.bincount(train.targets).tolist() == [24, 1, 8]
+    assert np.bincount(test.targets).tolist() == [6, 1, 1]

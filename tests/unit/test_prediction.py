@@ -237,7 +237,7 @@ def test_bars_of_95_percent_hold_95_percent_of_cells_that_were_left_out():
     QUICK, pytest.param((COMPUTE_ONLY, *STRATEGIES), marks=pytest.mark.slow)])
 def test_bars_hold_95_percent_of_the_recorded_cells_that_were_left_out(names):
     """Cell by cell; steps of one cell resemble each other, so the bound is that of n / 2 steps."""
-    source = read_source([ROOT / "docs/results/sync_grid.json"], None)
+    source = read_source(ROOT / "docs/results/sync_grid.json")
     cells, found = [only(names, each) for each in source.cells], []
     for each in cells:
         rest = [one for one in cells if one is not each]

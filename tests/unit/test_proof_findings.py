@@ -39,14 +39,14 @@ def changed(**of_ddp):
 
 
 def test_the_claim_has_its_number():
-    assert says(claim(TABLE), "Gather/scatter", "all-reduce", "DDP", "one", "four", 3,
+    assert says(claim(TABLE), "Gather-scatter", "all-reduce", "ddp", "one", "four", 3,
                 "digits-vgg11", "float64", "2e-14")
     assert "FAILED" not in claim(TABLE)
 
 
 def test_a_failed_proof_says_so_first():
-    said = claim(changed(verdict="FAILED: weights", gaps={"weights": {"absolute": 0.03}}))
-    assert says(said, "FAILED", "DDP", "four", "float64", "weights", 0.03, "7e-13")
+    said = claim(changed(verdict="FAILED: weights, first in tensor 'a' on rank 1"))
+    assert says(said, "FAILED", "ddp", "four", "float64", "weights", "rank 1", 1, 8)
     assert "all-reduce" not in said and "2e-14" not in said
 
 
@@ -58,8 +58,8 @@ def test_where_bounds_have_grown_large_it_claims_less():
 
 @pytest.mark.parametrize("cases, facts", [
     (TABLE["cases"][:1], ["strategy"]),
-    (TABLE["cases"][1:2], ["Gather/scatter", "one", 3, "digits-vgg11", "float64", "bit"]),
-    ([case(name, 2, "agrees", 1e-15) for name in "abcde"], ["five", "two", 3, "1e-15"])])
+    (TABLE["cases"][1:2], ["Gather-scatter", "one", 3, "digits-vgg11", "float64", "bit"]),
+    ([case(name, 2, "agrees", 1e-15) for name in "abcde"], ["Five", "two", 3, "1e-15"])])
 def test_other_proofs(cases, facts):
     assert says(claim({**TABLE, "cases": cases}), *facts)
 

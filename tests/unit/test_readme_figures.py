@@ -71,7 +71,7 @@ def test_images_a_second_are_the_measured_ones():
 
 
 def test_the_prediction_errs_so_much_on_so_many_steps():
-    source = read_source([ROOT / "docs/results/sync_grid.json"], None)
+    source = read_source(ROOT / "docs/results/sync_grid.json")
     seen = [each for each in source.cells if f"{each['nodes']}:{each['rate']}" in CALIBRATED_ON]
     unseen = [each for each in source.cells if each not in seen]
     assert len(seen) == len(CALIBRATED_ON)

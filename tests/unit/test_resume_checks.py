@@ -109,7 +109,8 @@ def test_a_strategys_state_of_the_same_form_is_this_ranks():
 
 
 @pytest.mark.parametrize("batch, remarks", [
-    (20, []), (40, []), (35, [(5, 8)]), (41, [("--batch-size", 41, 40)])])
+    (20, []), (40, []), (35, [("5 samples", 8)]), (13, [("1 sample", 3)]),
+    (41, [("--batch-size", 41, 40)])])
 def test_what_becomes_of_the_last_batch_is_said(batch, remarks):
     said = _remarks_on(EpochPlan(40, batch), Settings(epochs=50), nn.BatchNorm2d(1))
     for each, facts in zip(said, remarks, strict=True):

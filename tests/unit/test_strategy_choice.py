@@ -1,14 +1,11 @@
 """The ranking of strategies: what the turns can tell, and what they cannot.
 
 Mutations that turn this red: ratios of means in the place of ratios within a round; an interval of
-a single round that is not infinite; name a wire that no program takes; bounds of one split
-of the measured cost, or of all that there may be on any measurement; one host more or less than has
-the shortest step; bounds beyond the measured hosts; `<` for `<=` in is_as_fast.
+a single round that is not infinite; name a wire that no program takes; `<` for `<=` in is_as_fast.
 """
 
 import random
 import re
-from dataclasses import replace
 from math import isinf
 from statistics import fmean
 
@@ -16,7 +13,6 @@ import pytest
 
 from common.core.spread import half_interval
 from common.options.command_line import parse_command_line
-from studies.choosing.paying import Paying, paying, paying_in_words
 from studies.choosing.ranking import (
     CANDIDATES,
     command,
@@ -25,16 +21,7 @@ from studies.choosing.ranking import (
     verdict,
     whether_hosts_pay,
 )
-from studies.prediction.calibration import Calibration
-from studies.prediction.fitting import calibrate
-from studies.prediction.forms import payload_rate
-from studies.prediction.grid import COMPUTE_ONLY, Cell
-from studies.prediction.model import Cost, Gradient, Machine
-from studies.prediction.sources import read_source
-from studies.prediction.tables import stops_paying
 from tests.facts import says
-from tests.grid import PLANTED, cell, grid
-from tests.ranks import ROOT
 
 NOISE = [1.0, 1.4, 0.8, 1.2, 1.1]  # the machine's, which all turns of a round share
 
@@ -86,78 +73,6 @@ def test_every_candidate_can_be_started(name):
     program, *flags = command(name).split()
     settings, _ = parse_command_line(program.removesuffix("/main.py"), flags)
     assert settings.wire == ("bf16" if "bf16" in name else "float32")
-
-
-RATE = payload_rate("1gbit")
-HOSTS = 8  # each on a machine of its own
-OWN = replace(PLANTED, machine=Machine(cores=2, machines=HOSTS), measured=(1, HOSTS))
-MADE_ON = grid()["made_on"] | {"machines": HOSTS}
-
-
-def measured_cells(name: str, spread: float, draw: random.Random,
-                   model: Calibration = OWN) -> list[Cell]:
-    """One host, and eight on machines of their own, in five rounds whose steps spread so much."""
-    cells = [cell(1, RATE, model), cell(HOSTS, RATE, model)]  # type: ignore[arg-type]
-    for each, names in zip(cells, ((COMPUTE_ONLY,), (COMPUTE_ONLY, name)), strict=True):
-        each["variants"] = {
-            one: {**variant, "steps": [variant["steps"][0] * draw.lognormvariate(0, spread)
-                                       for _ in range(5)]}
-            for one, variant in each["variants"].items() if one in names}
-    return cells
-
-
-@pytest.mark.parametrize("name", ["all-reduce", "overlapped-all-reduce"])
-def test_the_bounds_on_how_many_hosts_pay_hold_the_planted_number(name):
-    draw = random.Random(3)
-    truth, _ = stops_paying(OWN, name, RATE, HOSTS)
-    for spread in (0, *[0.03] * 4):
-        found = paying(name, measured_cells(name, spread, draw), MADE_ON, PLANTED.latency)
-        assert found.low <= truth <= found.high <= HOSTS == found.measured
-        assert found.low <= found.hosts <= found.high
-
-
-@pytest.mark.parametrize(("cost", "latency", "hosts"), [
-    (0.0, 0.0, HOSTS), (9.0, 0.0, 1), (0.0, 0.01, 7), (0.0, 0.05, 3)])
-def test_how_many_hosts_pay_is_the_number_with_the_shortest_step(cost, latency, hosts):
-    """A second of computing, shared, and a ring that grows by 2 latencies a host."""
-    model = replace(OWN, batch=256, fixed=0.0, image=1 / 256, update=0.0, latency=latency,
-                    gradient=Gradient((1.0,), (1.0,)), costs={"all-reduce": Cost(cost)})
-    cells = [{**each, "rate": float("inf")}
-             for each in measured_cells("all-reduce", 0.0, random.Random(1), model)]
-    found = paying("all-reduce", cells, MADE_ON, latency)
-    steps = {ranks: 1 / ranks + (ranks > 1) * cost + 2 * (ranks - 1) * latency
-             for ranks in range(1, HOSTS + 1)}
-    fewest = next((ranks for ranks in range(1, HOSTS) if steps[ranks + 1] >= steps[ranks]), HOSTS)
-    assert found.hosts == fewest == hosts
-    assert found.speed == pytest.approx(256 / steps[hosts], rel=0.01)
-
-
-@pytest.mark.parametrize("record", ["sync_grid", "sync_cross_step"])
-def test_one_recorded_cell_has_bounds_that_hold_what_all_cells_say(record):
-    source = read_source([ROOT / f"docs/results/{record}.json"], None)
-    machine, batch = source.machine, source.batch
-    made_on = {"cores": machine.cores, "machines": machine.machines, "threads": machine.threads,
-               "batch": batch}
-    model = calibrate(source.cells, machine, batch, source.latency)
-    for each in (each for each in source.cells if each["rate"] == "1gbit"):
-        seen = {**each, "rate": payload_rate(each["rate"])}
-        alone = {**seen["variants"][COMPUTE_ONLY]}
-        alone["steps"] = [model.compute(1).seconds] * len(alone["steps"])
-        for name in model.costs:
-            truth, _ = stops_paying(model, name, seen["rate"], each["nodes"])
-            found = paying(name, [{**seen, "nodes": 1, "variants": {COMPUTE_ONLY: alone}}, seen],
-                           made_on, source.latency)
-            assert found.low <= truth <= found.high <= each["nodes"], (name, each["nodes"])
-
-
-def test_how_many_hosts_pay_is_said_with_its_bounds_and_no_further_than_was_measured():
-    said = paying_in_words("all-reduce", Paying(7, 500.4, 5, 9, 12))
-    assert says(said, "all-reduce", "12 hosts", 7, "500 samples/s", 5, "9 hosts")
-    assert not says(said, "known")
-    said = paying_in_words("all-reduce", Paying(8, 500.4, 5, 8, 8))
-    assert says(said, "all-reduce", "all 8", "500 samples/s", 5, "8 hosts", "known")
-    said = paying_in_words("all-reduce", Paying(1, 500.4, 1, 1, 4))
-    assert says(said, "second host", "all-reduce", "4 hosts") and "samples/s" not in said
 
 
 def random_steps(draw: random.Random) -> dict[str, list[float]]:

@@ -112,8 +112,7 @@ def test_a_room_says_what_it_is_and_which_file_to_read_first(room):
     assert (path.parent / first).is_file(), first
 
 
-@pytest.mark.parametrize("module", [*LOG_READERS, "scripts.status", "scripts.merge_logs",
-                                    "scripts.predict", "studies.prediction.figures"])
+@pytest.mark.parametrize("module", [*LOG_READERS, "scripts.status", "scripts.predict"])
 def test_what_reads_logs_does_not_load_torch(module):
     check = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], cwd=ROOT).returncode == 0
