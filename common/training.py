@@ -66,7 +66,7 @@ def forward(model: nn.Module, criterion: nn.Module, part: Part | JointPart, run:
 def _forward(model: nn.Module, criterion: nn.Module, run: Run, part: Part) -> Tensor:
     with run.precision.autocast(part.inputs.device):
         outputs = model(part.inputs)
-    loss = criterion(run.precision.widen(outputs), part.targets)
+    loss = criterion(run.precision.widen(outputs), run.precision.fit(part.targets))
     run.readings.add(loss, outputs, part)
     return run.state.loss_scale.scaled(loss)
 

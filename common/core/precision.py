@@ -43,6 +43,13 @@ class Precision:
         return one_tensor(outputs).to(self.dtype)
 
 
+    def fit(self, targets: Tensor) -> Tensor:
+        """Targets as losses want them beside these outputs: of this dtype, or whole as int64."""
+        if targets.is_floating_point():
+            return targets.to(self.dtype)
+        return targets if targets.dtype == torch.bool else targets.long()
+
+
 def one_tensor(outputs: Any) -> Tensor:
     """Returns a model's outputs. Raises UsageError where they are anything but one tensor."""
     if not isinstance(outputs, Tensor):

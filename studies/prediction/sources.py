@@ -86,7 +86,8 @@ def _runs(runs: Sequence[RecordedRun], links: Links, preflight: Path) -> Source:
     for run in runs:
         if not run.settings["workload"].endswith("vgg11"):
             raise UsageError(f"{run.name} trained {run.settings['workload']}: when gradients are "
-                             "ready is known of VGG-11 only")
+                             "ready is known of VGG-11 only; for any other workload "
+                             "scripts/choose_strategy.py measures on the cluster itself")
     timed = [run for run in runs if run.mean and run.ranks > 1]
     cells = [_cell([run for run in timed if run.ranks == ranks], links)
              for ranks in sorted({run.ranks for run in timed})]

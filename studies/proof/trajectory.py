@@ -21,7 +21,7 @@ from common.cluster.node import Node
 from common.core.collectives import gather_bytes, world_size
 from common.core.events import read_events
 from common.core.world import World
-from common.data.dataset import Dataset, as_dataset
+from common.data.dataset import Dataset
 from common.model.batch_norm import freeze_batch_norm
 from common.options.workloads import WORKLOADS, Workload, workload_of
 from common.run.opening import open_run
@@ -103,8 +103,8 @@ class Problem:
         """The training set. Enters `row` into this process's table."""
         if self.row is not None:
             WORKLOADS[self.row.name] = self.row
-        load = workload_of(self.settings).load
-        return thinned(as_dataset(load("train", self.settings.data_dir)), self.samples)
+        whole = workload_of(self.settings).dataset("train", self.settings.data_dir)
+        return thinned(whole, self.samples)
 
 
 class NoCheckpoints(Checkpoints):

@@ -188,11 +188,11 @@ def test_all_ranks_must_have_the_same_file(tmp_path):
 @pytest.mark.parametrize("text, fact", [
     ("TASK = 3", "int"),
     ("from common.options.workloads import Workload\n"
-     "TASK = Workload('x', None, None, defaults={'epoch': 3})", "epoch"),
+     "TASK = Workload('x', print, print, defaults={'epoch': 3})", "epoch"),
     ("from common.options.workloads import Workload\n"
-     "TASK = Workload('x', None, None, defaults={'schedule': 'steep'})", "steep"),
+     "TASK = Workload('x', print, print, defaults={'schedule': 'steep'})", "steep"),
     *(("from common.options.workloads import Workload\n"
-       f"TASK = Workload('x', None, None, defaults={default})", fact) for default, fact in (
+       f"TASK = Workload('x', print, print, defaults={default})", fact) for default, fact in (
         ("{'optimizer': 'adamw'}", "adamw"), ("{'batch_norm': 'sync'}", "batch_norm"),
         ("{'precision': 'float16'}", "float16"), ("{'epochs': 2.5}", "2.5"),
         ("{'epochs': 0}", "epochs"), ("{'learning_rate': -0.1}", "-0.1"),
