@@ -8,7 +8,7 @@ file of the user's.
     python3 PartOne/main.py --workload my_task.py:TASK
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -56,25 +56,31 @@ class Workload:
     takes_any_model: bool = False
 
     def __post_init__(self) -> None:
-        """Raises UsageError for what cannot be meant; a class stands for an instance of it."""
-        for role in ("load", "build_model", "criterion"):
-            value = getattr(self, role)
-            if not callable(value) and not (role == "criterion" and isinstance(value, str)):
-                raise UsageError(f"Workload's {role} must be a function, and is a "
-                                 f"{type(value).__name__}")
-        if hasattr(self.build_model, "state_dict") and not isinstance(self.build_model, type):
-            raise UsageError("Workload's build_model is a module already: give the class, or a "
-                             "function that makes one, since each run begins with a new model")
+        """Makes a criterion of its class, and a Metric of a function. Raises UsageError."""
         if isinstance(self.criterion, type):
             require_call(self.criterion, "the criterion, without arguments")
             object.__setattr__(self, "criterion", self.criterion())
         if callable(self.metric):
             name = getattr(self.metric, "__name__", "metric").strip("<>_").replace("_", " ")
             object.__setattr__(self, "metric", Metric(name, self.metric))
-        if not (isinstance(self.metric, Metric) and isinstance(self.metric.name, str)
-                and callable(self.metric.of_samples)):
-            raise UsageError(f"Workload's metric must be Metric(name, function), and is "
-                             f"{self.metric!r}")
+        for name, is_right, wanted in self._wanted():
+            if not is_right:
+                raise UsageError(f"Workload's {name} must be {wanted}, and is a "
+                                 f"{type(getattr(self, name)).__name__}")
+
+    def _wanted(self) -> Iterator[tuple[str, bool, str]]:
+        """Each field that a file may have wrong: its name, whether it is right, and its kind."""
+        new = isinstance(self.build_model, type) or not hasattr(self.build_model, "state_dict")
+        yield "load", callable(self.load), "a function load(split, data_dir)"
+        yield ("build_model", callable(self.build_model) and new,
+               "a class or function that makes a new module for each run")
+        yield ("criterion", callable(self.criterion) or isinstance(self.criterion, str),
+               "a module or a function")
+        yield ("metric", isinstance(self.metric, Metric) and isinstance(self.metric.name, str)
+               and callable(self.metric.of_samples), "Metric(name, function)")
+        yield ("mean", isinstance(self.mean, Sequence) and isinstance(self.std, Sequence)
+               and len(self.mean) == len(self.std), "a number for each channel, as std")
+        yield "defaults", isinstance(self.defaults, Mapping), "a dictionary of settings by name"
 
     def dataset(self, split: str, data_dir: Path) -> "Dataset":
         """The data set of `split`; raises DataError, or UsageError for a load that cannot be.

@@ -159,7 +159,7 @@ def own_errors(unless: Callable[[BaseException], bool], who: str = "",
         if not call:
             raise
         raise UserCodeError(f"{who}{workload}: its model or its loss fails in {call}: "
-                            f"{type(error).__name__}: {first_line(error)}"
+                            f"{type(error).__name__}: {first_line(error).rstrip('.')}"
                             + IN_PLACE * ("inplace" in str(error))) from error
 
 

@@ -4,7 +4,8 @@ Each case runs as Part One does, in this process. Mutations that turn this red: 
 Workload.__post_init__, or one of examine_first_loss; `_call_impl` or `autograd` left out of
 failed_call; Precision.fit that returns its targets as they are; shape_lazy_layers that does
 nothing; seed_all that seeds torch alone; ItemDataset.take without its seeds, or with those of the
-place instead of the sample's number; `_begin_alike` always False.
+place instead of the sample's number; `_begin_alike` always False; own_errors left out of _data;
+`_has_begun` that takes any log for a run.
 """
 
 import json
@@ -19,6 +20,7 @@ from common.core.world import World
 from common.evaluation import evaluate
 from common.model.replica import digest_of
 from common.options.command_line import parse_command_line
+from common.preflight.examine import _data
 from common.report import finish_run
 from common.run.opening import open_run
 from common.settings.user_code import own_errors
@@ -158,6 +160,8 @@ LINE = HEAD.count("\n")
     ("load, Net, metric=lambda scores: scores", ["mine.py:TASK", "metric", "lambda"]),
     ("load, Net, metric=lambda scores, labels: 0.5", ["metric", "float"]),
     ("load, Net(3)", ["mine.py", f"line {LINE + 1}", "build_model", "module"]),
+    ("load, Net, mean=0.5, std=0.5", ["mine.py", f"line {LINE + 1}", "mean", "float"]),
+    ("load, Net, mean=(0.5,), std=(0.5,)", ["mine.py:TASK", "(4,)", "mean"]),
     ("load(1, 2), Net", ["mine.py", f"line {LINE + 1}", "load"]),
     ("lambda split: 0, Net", ["mine.py", f"line {LINE + 1}", "load(split, data_dir)"]),
     ("lambda data_dir, split: 0, Net", ["mine.py", f"line {LINE + 1}", "load(split, data_dir)"]),
@@ -173,6 +177,16 @@ def test_each_mistake_is_one_sentence(text, facts, tmp_path):
         trained(tmp_path, text)
     assert isinstance(raised.value, UsageError) or raised.value.exit_code == 4
     assert says(str(raised.value).replace(f"{tmp_path}/", ""), *facts), raised.value
+
+
+@pytest.mark.parametrize("text, facts", [
+    ("lambda split: 0", ["mine.py", "load(split, data_dir)"]),
+    ("lambda split, data_dir: data_dir.no_such_name", ["mine.py", "no_such_name"])])
+def test_the_preflight_tells_a_mistake_in_load(text, facts, tmp_path):
+    (tmp_path / "mine.py").write_text(f"{HEAD}TASK = Workload('mine', {text}, Net)\n")
+    settings, _ = parse_command_line("Preflight", ["--workload", f"{tmp_path}/mine.py:TASK"])
+    _, sentence, code = _data(settings)
+    assert code == 2 and says(sentence, *facts)
 
 
 def test_a_label_that_no_class_has_is_told_by_its_sample(tmp_path):
@@ -210,6 +224,16 @@ def test_samples_that_are_drawn_anew_are_warned_of_and_nothing_is_promised(tmp_p
     trained(tmp_path / "other", "load, Net")
     said = capsys.readouterr().out
     assert "warning" not in said and says(said, "the same command", "mine.py")
+
+
+def test_a_run_that_failed_before_its_first_step_does_not_block_the_next_one(tmp_path):
+    with pytest.raises(UsageError):
+        trained(tmp_path, "load, Detached")
+    (tmp_path / "next").mkdir()
+    trained(tmp_path / "next", "load, Net", "--output-dir", str(tmp_path))
+    with pytest.raises(UsageError) as raised:
+        trained(tmp_path / "next", "load, Net", "--output-dir", str(tmp_path))
+    assert says(raised.value, tmp_path / "PartOne", "--resume auto")
 
 
 @pytest.mark.parametrize("of, warned", [

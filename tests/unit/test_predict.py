@@ -156,7 +156,7 @@ def test_a_preflight_beside_the_runs_is_found(tmp_path, profile):
                      write_run(folder / "PartThree", 4, root_sends=1.5)),
      DataError, "--sync all-reduce"),
     (lambda folder: (write_preflight(folder), write_run(folder / "mlp", 4, workload="mnist-mlp")),
-     UsageError, "mnist-mlp"),
+     UsageError, "scripts/choose_strategy.py"),
     (lambda folder: ((folder / "preflight.json").write_text("{}"), write_course(folder / "c")),
      DataError, "preflight.json"),
 ])
