@@ -2,8 +2,8 @@
 
 Mutations that turn this red: ignore TORCHELASTIC_USE_AGENT_STORE in _from_torchrun (the port is
 taken); let local_cluster.sh keep the last status instead of the first; drop its trap for TERM or
-HUP, or `rm -rf` in the one for EXIT; count its ranks from the wrong end in tell_signal; measure no speeds in announce; drop
-OpenMPI's row from MPI_VARIABLES.
+HUP, or `rm -rf` in the one for EXIT; count its ranks from the wrong end in tell_signal; measure no
+speeds in announce; drop OpenMPI's row from MPI_VARIABLES.
 """
 
 import os
