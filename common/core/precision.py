@@ -54,5 +54,6 @@ def one_tensor(outputs: Any) -> Tensor:
     """Returns a model's outputs. Raises UsageError where they are anything but one tensor."""
     if not isinstance(outputs, Tensor):
         raise UsageError(f"the model returned a value of type {type(outputs).__name__}: its "
-                         "forward must return one tensor, a row for each sample")
+                         "forward must return one tensor, a row for each sample; torch.cat packs "
+                         "several")
     return outputs
