@@ -14,7 +14,7 @@ from common.core.collectives import share_leaders_buffers, sum_over_ranks
 from common.core.console import counted
 from common.core.failures import NonFiniteLoss
 from common.core.metrics import ACCURACY, Metric, Totals, classes_of
-from common.core.precision import Precision
+from common.core.precision import Precision, as_targets
 from common.core.progress import Progress
 from common.core.world import World
 from common.data.augment import Preparation
@@ -156,7 +156,7 @@ def predict(model: nn.Module, criterion: nn.Module, batches: Iterable[tuple[Tens
         progress.phase, progress.iteration = "evaluation", count
         with precision.autocast(inputs.device):
             outputs = model(inputs)
-        outputs, targets = precision.widen(outputs), precision.fit(targets)
+        outputs, targets = precision.widen(outputs), as_targets(targets)
         loss = criterion(outputs, targets).item()
         if not math.isfinite(loss):
             raise NonFiniteLoss(f"the test loss is {loss}: the last updates have ruined the "

@@ -43,11 +43,10 @@ class Precision:
         return one_tensor(outputs).to(self.dtype)
 
 
-    def fit(self, targets: Tensor) -> Tensor:
-        """Targets as losses want them beside these outputs: of this dtype, or whole as int64."""
-        if targets.is_floating_point():
-            return targets.to(self.dtype)
-        return targets if targets.dtype == torch.bool else targets.long()
+def as_targets(targets: Tensor) -> Tensor:
+    """Targets as losses want them: whole numbers, of which numpy has many kinds, as int64."""
+    is_whole = not (targets.is_floating_point() or targets.dtype == torch.bool)
+    return targets.long() if is_whole else targets
 
 
 def one_tensor(outputs: Any) -> Tensor:

@@ -2,21 +2,24 @@
 
 Each case runs as Part One does, in this process. Mutations that turn this red: leave out a check of
 Workload.__post_init__, or one of examine_first_loss; `_call_impl` or `autograd` left out of
-failed_call; Precision.fit that returns its targets as they are; shape_lazy_layers that does
+failed_call; as_targets that returns them as they are; shape_lazy_layers that does
 nothing; seed_all that seeds torch alone; ItemDataset.take without its seeds, or with those of the
 place instead of the sample's number; `_begin_alike` always False; own_errors left out of _data;
 `_has_begun` that takes any log for a run.
 """
 
 import json
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from common.cluster.node import Node
 from common.core.failures import Failure, UsageError
 from common.core.world import World
+from common.data.dataset import as_dataset
 from common.evaluation import evaluate
 from common.model.replica import digest_of
 from common.options.command_line import parse_command_line
@@ -213,6 +216,24 @@ def test_samples_are_drawn_alike_by_any_loader_and_after_a_resume(tmp_path):
                    "workers:2") == end
     begun = trained(tmp_path, "Augmented, Net", "--resume", "replace", "--max-iterations", "1")
     assert begun != end == trained(tmp_path, "Augmented, Net", "--resume", "auto")
+
+
+def test_each_sample_draws_numbers_of_its_own_by_its_number_and_the_epoch():
+    class Drawn(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 9
+
+        def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+            drawn = [random.random(), float(np.random.rand()), float(torch.rand(()))]
+            return torch.tensor(drawn), number
+
+    dataset = as_dataset(Drawn())
+    state = torch.get_rng_state()
+    first, swapped, later = (dataset.take(chosen, draw)[0] for chosen, draw in (
+        ([3, 7], 1), ([7, 3], 1), ([3, 7], 2)))
+    assert torch.equal(first, swapped.flip(0)) and torch.equal(state, torch.get_rng_state())
+    assert len({*first.flatten().tolist(), *later.flatten().tolist()}) == 12
+    assert torch.equal(dataset.part(np.array([7])).take([0], 1)[0][0], first[1])
 
 
 def test_samples_that_are_drawn_anew_are_warned_of_and_nothing_is_promised(tmp_path, capsys):
