@@ -183,7 +183,7 @@ def as_dataset(loaded: Any) -> Dataset:
         if len(inputs) != len(targets):
             raise DataError(f"there are {len(inputs)} inputs and {len(targets)} targets")
         if not len(inputs):
-            raise DataError("there are no inputs and no targets")
+            raise DataError("the data set is empty: there are no inputs and no targets")
         return make_dataset(inputs, targets, _names(loaded[2] if len(loaded) == 3 else ()))
     if not (hasattr(loaded, "__getitem__") and hasattr(loaded, "__len__")):
         raise DataError(f"a workload's load returned {type(loaded).__name__}: it must be (inputs, "
