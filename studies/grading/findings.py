@@ -39,8 +39,8 @@ def _trouble(outcome: Outcome) -> Finding | None:
         return Finding.of(outcome, "rank-left-waiting", f"{states}: it does not go on",
                           len(outcome.steps), rank=trouble.rank)
     if trouble.kind == "time-limit":
-        return Finding.of(outcome, trouble.kind, trouble.sentence or "each step ended, but slowly",
-                          len(outcome.steps))
+        return Finding.of(outcome, trouble.kind, trouble.sentence or "nothing stood still, and "
+                          "the machine may be busy: more --seconds decide", len(outcome.steps))
     return Finding.of(outcome, trouble.kind, f"rank {trouble.rank}: {trouble.sentence}",
                       len(outcome.steps), rank=trouble.rank, trace=trouble.trace)
 
@@ -144,7 +144,8 @@ def _numbers(outcome: Outcome) -> Finding | None:
     if right and id in WRONG_NUMBERS and id not in ON_ANY_RANK:
         id = "some-ranks-only"
         text += f", while rank {right[0]} " + (
-            "has the mean" if len(right) > 1 else "alone has the mean, as after dist.reduce")
+            "alone has the mean, as after dist.reduce" if len(right) == 1 and outcome.world > 2
+            else "has the mean")
     elif id == "nothing-averaged" and _is_part(wrong, every):
         id, text = "tensor-skipped", text + _which_part(wrong, first)
     elif id == "nothing-averaged" and _least_sent(outcome) >= least_bytes(outcome):

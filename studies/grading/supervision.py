@@ -14,7 +14,7 @@ from common.settings.user_code import Place
 from studies.grading.channel import Channel, Malformed, frame, wait
 from studies.grading.isolation import is_possible
 from studies.grading.keeper import MOST_PROCESSES, keep
-from studies.grading.limits import LIFE_SECONDS
+from studies.grading.limits import CPU_SECONDS
 from studies.grading.messages import (
     Message,
     Order,
@@ -196,8 +196,8 @@ class Ranks:
     def _ended(self, rank: int) -> Raised:
         """Describes the end of a rank, from its keeper's report."""
         end = self._told(rank)
-        if end in ("time", str(-signal.SIGXCPU)):
-            return _raised(f"rank {rank} has worked for {LIFE_SECONDS} s", "time-limit")
+        if end == str(-signal.SIGXCPU):
+            return _raised(f"rank {rank} has computed for {CPU_SECONDS} s", "time-limit")
         if end == "processes":
             return _raised(f"it has started more than {MOST_PROCESSES} processes", "processes")
         if end.startswith("-"):
@@ -209,7 +209,7 @@ class Ranks:
         deadline = time.monotonic() + 1
         while time.monotonic() < deadline:
             for words in map(str.split, self._control_told.decode().splitlines()):
-                if words[0] in ("time", "processes"):
+                if words[0] == "processes":
                     return words[0]
                 if words[:2] == ["rank", str(rank)]:
                     return words[2]
