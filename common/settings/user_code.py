@@ -118,9 +118,9 @@ def _require_source(file: Path) -> None:
     with file.open("rb") as source:
         head = source.read(200).lstrip()
     if head.startswith(b"PK\3\4"):
-        raise UsageError(f"{file} is a zip file: unpack it")
+        raise UsageError(f"{file.name} is a zip file: unpack it")
     if head.startswith(b"{") and b'"cells"' in head:
-        raise UsageError(f"{file} is a notebook: save it as a Python script")
+        raise UsageError(f"{file.name} is a notebook: save it as a Python script")
 
 
 @cache
