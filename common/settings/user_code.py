@@ -99,6 +99,7 @@ def loaded() -> dict[str, str]:
 
 @cache
 def _module(file: Path) -> ModuleType:
+    _require_source(file)
     name = f"user_code_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None  # the name ends in .py
@@ -112,6 +113,16 @@ def _module(file: Path) -> ModuleType:
     except BaseException as error:
         raise _told(error, file=file) from error
     return module
+
+
+def _require_source(file: Path) -> None:
+    """Raises UsageError where FILE.py is something else that people hand in under that name."""
+    with file.open("rb") as source:
+        head = source.read(200).lstrip()
+    if head.startswith(b"PK\3\4"):
+        raise UsageError(f"{file.name} is a zip file: unpack it")
+    if head.startswith(b"{") and b'"cells"' in head:
+        raise UsageError(f"{file.name} is a notebook: save it as a Python script")
 
 
 @cache
