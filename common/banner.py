@@ -86,11 +86,12 @@ def _convolutions(how: str, settings: Settings, node: Node) -> list[str]:
     if node.device.type != "cpu" or not row.has_convolutions:
         return []
     is_known = not row.takes_any_model and Place.parse(settings.workload) is None
+    kept = " (kept from the run that is resumed)" * (how != settings.convolutions)
     if how == AUTO:
         how = rule_in_words(settings.precision, settings.batch_size)
     elif how not in (LIBRARY, POOLED_LAST):  # an algorithm a layer, out of a checkpoint
         how = ", ".join(f"{count} {name}" for name, count in Counter(how.split()).items())
-    lines = [f"  3x3 convolutions{'' if is_known else ', if the model has any'}: {how}"]
+    lines = [f"  3x3 convolutions{'' if is_known else ', if the model has any'}: {how}{kept}"]
     if reason := kernels.why_not():
         lines.append(f"  slower than they could be: {reason}")
     return lines

@@ -13,8 +13,8 @@ from common.cluster.node import Node
 from common.core.collectives import share_leaders_buffers, sum_over_ranks
 from common.core.console import counted
 from common.core.failures import NonFiniteLoss
-from common.core.metrics import ACCURACY, Metric, Totals
-from common.core.precision import Precision
+from common.core.metrics import ACCURACY, Metric, Totals, classes_of
+from common.core.precision import Precision, as_targets
 from common.core.progress import Progress
 from common.core.world import World
 from common.data.augment import Preparation
@@ -161,7 +161,7 @@ def predict(model: nn.Module, criterion: nn.Module, batches: Iterable[tuple[Tens
         progress.phase, progress.iteration = "evaluation", count
         with precision.autocast(inputs.device):
             outputs = model(inputs)
-        outputs = precision.widen(outputs)
+        outputs, targets = precision.widen(outputs), as_targets(targets)
         loss = criterion(outputs, targets).item()
         if not math.isfinite(loss):
             wrong = not_finite(inputs, targets)
@@ -171,6 +171,7 @@ def predict(model: nn.Module, criterion: nn.Module, batches: Iterable[tuple[Tens
                 "--learning-rate"))
         totals.add(Totals(Fraction(loss) * len(targets), metric.sum(outputs, targets),
                           len(targets)))
-        classes.append(torch.stack([targets, outputs.log_softmax(dim=1).argmax(dim=1)])
-                       if metric is ACCURACY else targets.new_zeros(2, len(targets)).long())
+        classes.append(
+            torch.stack([classes_of(targets), outputs.log_softmax(dim=1).argmax(dim=1)])
+            if metric is ACCURACY else targets.new_zeros(2, len(targets)).long())
     return totals, torch.cat(classes, dim=1) if classes else torch.empty(2, 0, dtype=torch.int64)

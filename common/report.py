@@ -23,12 +23,14 @@ from common.core.metrics import Metric
 from common.core.provenance import versions
 from common.core.spread import times_as_fast
 from common.core.visible import visible
+from common.data.dataset import is_repeatable
 from common.evaluation import Evaluation
 from common.model.batch_norm import has_batch_norm
 from common.model.replica import digest_of
 from common.run import known_digests
 from common.run.run import Run
 from common.settings.causes import Learned, sentences, told_apart
+from common.settings.user_code import Place
 
 # So many of the weights' digest two people can compare by eye.
 DIGEST_CHARACTERS = 8
@@ -124,9 +126,13 @@ def _write(path: Path, text: str) -> None:
 
 def _who_gives_the_same(run: Run) -> str:
     nodes, threads = run.settings.virtual_nodes, run.node.threads
+    if not is_repeatable(run.checkpoints.constants["data"]):
+        return "nothing gives the same, because the samples are drawn anew each time"
     everywhere = arithmetic() == PORTABLE
     of_threads = "" if everywhere else f" with {threads} thread{'s' * (threads > 1)} a rank"
     processor = "on every x86-64 processor with AVX2" if everywhere else "on such a processor"
+    if place := Place.parse(run.settings.workload):
+        processor += f", if {place.file.name} draws from torch, numpy.random and random alone"
     if nodes:
         return (f"with {nodes} virtual node{'s' * (nodes > 1)} every part, strategy and number of "
                 f"ranks{of_threads} gives the same {processor}")

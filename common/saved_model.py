@@ -19,7 +19,7 @@ from common.core.console import console
 from common.core.failures import CheckpointError, DataError, UsageError, first_line
 from common.core.metrics import ACCURACY, Metric
 from common.core.precision import Precision
-from common.data.dataset import Dataset, as_dataset, blank_dataset, form_of, require_labels
+from common.data.dataset import Dataset, blank_dataset, form_of
 from common.data.images import read_pictures
 from common.evaluation import Evaluation, evaluate
 from common.model.export import export
@@ -30,7 +30,7 @@ from common.run.kept_arithmetic import arithmetic_of, use_arithmetic
 from common.settings.learning import DATA, LEARN
 from common.settings.settings import Settings
 from common.settings.user_code import Place
-from common.setup import create_model, hold_out
+from common.setup import create_model, hold_out, unseeded
 from common.step.optimizers import create_criterion
 
 MOST_NUMBERS = 1 << 28  # in one sample
@@ -79,7 +79,7 @@ class SavedModel:
         if (settings.workload != "image-folder" or (settings.data_dir / "test").is_dir()
                 or not self.trained_on):
             return False
-        images = as_dataset(workload_of(settings).load("train", settings.data_dir))
+        images = workload_of(settings).dataset("train", settings.data_dir)
         return hold_out(images, settings)[0].digest != self.trained_on
 
     @torch.no_grad()
@@ -134,11 +134,8 @@ def load_saved_model(path: Path, flags: Mapping[str, Any], node: Node) -> SavedM
 def load_test_set(settings: Settings, node: Node) -> Dataset:
     """The workload's test set. Every rank must call: all must hold equal data. Raises DataError."""
     node.progress.phase = "loading data"
-    row = workload_of(settings)
-    dataset = as_dataset(row.load("test", settings.data_dir))
-    if row.metric is ACCURACY:
-        require_labels(dataset, "test")
-    node.agree("test set", dataset.digest)
+    dataset = workload_of(settings).dataset("test", settings.data_dir)
+    node.agree("test set", dataset.digest, unseeded(settings))
     return dataset
 
 

@@ -1,5 +1,6 @@
 """Creates the objects that a main wires together from settings: data, loader and model."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -17,21 +18,28 @@ from common.core.console import console
 from common.core.failures import DataError, UsageError
 from common.core.metrics import ACCURACY
 from common.core.precision import Precision
-from common.data.dataset import Dataset, as_dataset, require_labels, require_same_classes
+from common.core.random_numbers import seed_all
+from common.data.dataset import Dataset, require_same_classes
 from common.data.epoch_plan import EpochPlan, shard_range, validation_split
 from common.data.loaders import InMemoryLoader, WorkerLoader
 from common.data.resident import on_device
 from common.evaluation import EVALUATION_BATCH
 from common.model import whitening
 from common.model.batch_norm import synchronize_batch_norm
+from common.model.lazy_layers import shape_lazy_layers
 from common.model.model_split import second_device, split_in_two
 from common.model.replica import digest_of
 from common.options.command_line import complete
 from common.options.workloads import create_augment, workload_of
+from common.run.checksums import checksums
 from common.run.kept_arithmetic import use_arithmetic
 from common.run.tracing import window
 from common.settings.settings import Settings
+from common.settings.user_code import Place
+from common.step.first_loss import examine_first_loss
 from common.step.optimizers import create_criterion, create_optimizer
+
+FIRST = 8  # samples by which data sets are told apart
 
 
 def load_datasets(settings: Settings, node: Node) -> tuple[Dataset, Dataset | None, Dataset]:
@@ -44,16 +52,13 @@ def load_datasets(settings: Settings, node: Node) -> tuple[Dataset, Dataset | No
     row = workload_of(settings)
     try:
         train_set, test_set = read_datasets(settings)
-        if row.metric is ACCURACY:
-            require_labels(train_set, "training")
-            require_labels(test_set, "test")
         require_same_classes(train_set.class_names, test_set.class_names, settings.data_dir)
     except DataError as error:
         raise DataError(f"{node.whose}{error}") from error
     if row.metric is ACCURACY and not train_set.class_names:
         raise DataError(f"--workload {settings.workload} reports accuracy, but its data set names "
                         "no classes: return (inputs, targets, class names), or give it a metric")
-    node.agree("data", f"{train_set.digest} {test_set.digest}")
+    node.agree("data", f"{train_set.digest} {test_set.digest}", unseeded(settings))
     trained, held_out = hold_out(train_set, settings)
     _describe_data(trained, held_out, test_set, node)
     if settings.dry_run:
@@ -70,8 +75,7 @@ def read_datasets(settings: Settings) -> tuple[Dataset, Dataset]:
     if _read:
         return _read[0]
     row = workload_of(settings)
-    train_set, test_set = (as_dataset(row.load(split, settings.data_dir))
-                           for split in ("train", "test"))
+    train_set, test_set = (row.dataset(split, settings.data_dir) for split in ("train", "test"))
     return train_set, test_set
 
 
@@ -98,8 +102,25 @@ def _describe_data(trained: Dataset, held_out: Dataset | None, tested: Dataset,
     if len(names) == 1:
         lines.append(f"warning: all samples are of one class, {names[0]}, so there is nothing to "
                      "tell apart")
+    if _begin_alike(trained, tested):
+        lines.append("warning: training and test set begin with the same samples, so the test says "
+                     "nothing of other data: a load(split, data_dir) must heed its split")
     for line in filter(None, dict.fromkeys(lines)):
         console(node.world)(f"  {line}")
+
+
+def _begin_alike(one: Dataset, other: Dataset) -> bool:
+    """True if the first samples of both are the same, inputs and targets."""
+    first = range(min(FIRST, len(one), len(other)))
+    return all(torch.equal(*pair) for pair in zip(one.take(first), other.take(first), strict=True))
+
+
+def unseeded(settings: Settings) -> str:
+    """A clause on why equal files may give unequal data or weights; "" for a workload of ours."""
+    if not (place := Place.parse(settings.workload)):
+        return ""
+    return (f"; where nothing else differs, {place.file.name} draws from a generator without a "
+            "seed, as default_rng(): give it one")
 
 
 def hold_out(train_set: Dataset, settings: Settings) -> tuple[Dataset, Dataset | None]:
@@ -162,8 +183,15 @@ def create_training(settings: Settings, dataset: Dataset, node: Node, convolutio
                     ) -> tuple[nn.Module, nn.Module, Optimizer]:
     """Model, criterion and optimizer. Every rank must call; see create_model."""
     model = create_model(settings, dataset, node, convolutions)
-    criterion = create_criterion(settings, workload_of(settings).criterion)
-    return model, criterion.to(node.device), create_optimizer(settings, model)
+    # a copy: several runs of one command share nothing
+    criterion = deepcopy(create_criterion(settings, workload_of(settings).criterion))
+    criterion = criterion.to(node.device)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UsageError(f"--workload {settings.workload}: the model has no parameter to train; "
+                         "one that is frozen has requires_grad=False")
+    if Place.parse(settings.workload):
+        examine_first_loss(criterion, model, settings.workload)
+    return model, criterion, create_optimizer(settings, model)
 
 
 def create_model(settings: Settings, dataset: Dataset, node: Node,
@@ -176,15 +204,19 @@ def create_model(settings: Settings, dataset: Dataset, node: Node,
     node.progress.phase = "building the model"
     if not convolutions:
         use_arithmetic(settings, node)
-    torch.manual_seed(settings.seed)
+    seed_all(settings.seed)
     model = workload_of(settings).build(dataset.class_names)
+    shape_lazy_layers(model, dataset, create_augment(settings))
     if settings.init == "whitened":
         whitening.initialise(model, dataset)
     if settings.batch_norm == "synchronised":
         model = synchronize_batch_norm(model)
     model = model.to(node.device, Precision(settings.precision).dtype,
                      memory_format=torch.channels_last)
-    node.agree("initial weights", digest_of(model))
+    state = model.state_dict()
+    marks = checksums(list(state.values())).tolist() if state else []
+    node.agree("initial weights", digest_of(model), unseeded(settings), dict(
+        zip(state, marks, strict=True)))
     if settings.convolutions == LIBRARY or convolutions == POOLED_LAST:
         pool_last(model)
     example = create_augment(settings).normalise(dataset.take([0])[0])

@@ -10,6 +10,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from common.core.precision import as_targets
 from common.data.dataset import Dataset
 from common.data.loaders import Loader
 from common.evaluation import evaluate
@@ -66,7 +67,7 @@ def forward(model: nn.Module, criterion: nn.Module, part: Part | JointPart, run:
 def _forward(model: nn.Module, criterion: nn.Module, run: Run, part: Part) -> Tensor:
     with run.precision.autocast(part.inputs.device):
         outputs = model(part.inputs)
-    loss = criterion(run.precision.widen(outputs), part.targets)
+    loss = criterion(run.precision.widen(outputs), as_targets(part.targets))
     run.readings.add(loss, outputs, part)
     return run.state.loss_scale.scaled(loss)
 

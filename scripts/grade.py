@@ -28,9 +28,11 @@ from typing import Any
 
 from common.cluster.program import run_program
 from common.core.failures import UsageError, writing
+from common.core.visible import visible
 from common.options.flag_parser import SentenceParser
 from common.settings.user_code import Place
 
+LONGER = 3  # times the seconds for a second try, as the machine may have been busy
 BOUNDS = ("ring", "root", "none")
 EPILOG = """Exit code: 0 when every strategy is right, 1 when one is wrong, 2 when one cannot be
 used. A strategy that compresses gradients must declare how far it may be from the mean, as a share
@@ -52,11 +54,17 @@ def main() -> None:
     preload("torch._dynamo", "studies.grading.rank_under_test")
     grades = []
     for place in places:
-        grades.append(grade_of(place, options.bytes, options.seconds, tell=_say,
-                               tolerance=options.tolerance))
-        print(report.as_text(grades[-1]), flush=True)
+        for seconds in (options.seconds, LONGER * options.seconds):
+            grade = grade_of(place, options.bytes, seconds, tell=_say, tolerance=options.tolerance)
+            if not grade.is_undecided:
+                break
+            _say(f"{grade.name}: not finished in {seconds:g} s")
+        grades.append(grade)
+        print(report.as_text(grade), flush=True)
     if len(grades) > 1:
-        print(f"\n{report.as_list(grades)}")
+        print(f"\n{report.as_list(grades)}", flush=True)
+    for line in filter(None, map(without, options.strategies)):
+        _say(line)
     if options.json:
         _write(options.json, [report.as_record(grade) for grade in grades])
     if options.gradescope:
@@ -73,10 +81,27 @@ def places_of(text: str) -> Sequence[Place]:
         if not place.file.is_file():
             raise UsageError(f"there is no file {place.file}")
         return [place]
-    files = sorted(Path(place.file.anchor).glob(str(place.file.relative_to(place.file.anchor))))
+    files = _like(place.file)
     if not files:
         raise UsageError(f"no file is like {place.file}")
     return [Place(file, place.name) for file in files]
+
+
+def without(text: str) -> str:
+    """A line for each folder that the * of FILE.py:NAME stands for and that has no such file."""
+    place = Place.parse(text)
+    assert place is not None  # places_of has refused it
+    folder, name = place.file.parent, place.file.name
+    if "*" in name or "*" not in str(folder):
+        return ""
+    lacking = [each for each in _like(folder) if each.is_dir() and not (each / name).exists()]
+    return "\n".join(visible(f"{each} has no {name}; of *.py it has "
+                             + (", ".join(sorted(other.name for other in each.glob("*.py")))
+                                or "none")) for each in lacking)
+
+
+def _like(pattern: Path) -> list[Path]:
+    return sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
 
 
 def _say(line: str) -> None:
@@ -103,7 +128,8 @@ def _parser() -> argparse.ArgumentParser:
                         "ring, 2(N-1)/N G; root, (N-1) G, and 2(N-1) G for all ranks together "
                         "(default: none)")
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S",
-                        help="stop grading a strategy after S seconds (default: 60)")
+                        help="stop grading a strategy after S seconds, and, where nothing else is "
+                        f"known to be wrong, try once more with {LONGER} S (default: 60)")
     parser.add_argument("--tolerance", type=float, default=0.0, metavar="X",
                         help="the most that a strategy may declare as its tolerance (default: 0, "
                         "for exact means)")

@@ -2,7 +2,8 @@
 # N ranks of one part, or of another program with the cluster flags, on this machine, without root:
 #   scripts/local_cluster.sh 4 PartTwo --workload digits-vgg11
 #   scripts/local_cluster.sh 4 scripts/preflight.py --workload digits-vgg11
-# Shows the leader's output; the others' lands in LOG_DIR/rankR.out (default: a temporary folder).
+# Shows the leader's output; the others' lands in LOG_DIR/rankR.out (default: a temporary folder,
+# which stays only where a rank has failed).
 # Ends with the exit code of the rank that failed first. Interrupted, it passes the signal on,
 # waits GRACE seconds (default 15) for the ranks to stop by themselves, and leaves none behind.
 set -uo pipefail
@@ -21,14 +22,14 @@ if [ $# -lt 2 ] || [ ! -f "$program" ] || ! [ "$1" -ge 1 ] 2>/dev/null; then
 fi
 ranks=$1
 shift 2
-logs="${LOG_DIR:-$(mktemp -d)}"
+logs="${LOG_DIR:-$(mktemp -d -t local_cluster.XXXXXX)}" keep="${LOG_DIR:-}"
 mkdir -p "$logs" || exit 2
 export EXIT_CODES="$logs/exit_codes"  # the other ranks read what became of one
 mkdir -p "$EXIT_CODES" || exit 2
 port="${MASTER_PORT:-$("$PYTHON" -c \
     'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')}"
 
-trap 'stop_all KILL' EXIT
+trap 'stop_all KILL; [ -n "$keep" ] || rm -rf "$logs"' EXIT
 trap 'stop_all INT; exit 130' INT
 trap 'stop_all TERM; exit 143' TERM
 trap 'stop_all HUP; exit 143' HUP
@@ -48,5 +49,8 @@ has_ended() {  # RANK CODE
     tell_signal "$2" "rank $1"
 }
 wait_for_all
-[ "$status" -eq 0 ] || echo "exit code $status; the other ranks' output is in $logs" >&2
+if [ "$status" -ne 0 ]; then
+    keep=yes
+    echo "exit code $status; the other ranks' output is in $logs" >&2
+fi
 exit "$status"

@@ -35,7 +35,7 @@ from common.settings.resume import Resume
 from common.settings.settings import LOCAL_SYNC_NAMES, SYNC_NAMES, Settings
 from common.settings.strategies import VIRTUAL_SYNC_NAMES
 from common.settings.types import Interval, count
-from common.settings.user_code import Place, require_distinct
+from common.settings.user_code import Place, own_errors, require_distinct
 
 if TYPE_CHECKING:
     from studies.proof.experiment import Case, Reference
@@ -130,6 +130,12 @@ def _require_virtual_nodes_for(options: argparse.Namespace, nodes: int | None) -
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the ranks are ended too
     options, settings = parse(sys.argv[1:])
+    with own_errors(lambda error: False, workload=settings.workload):
+        prove_all(options, settings)
+
+
+def prove_all(options: argparse.Namespace, settings: Settings) -> None:
+    """Compares in all precisions, prints the tables, and exits with the verdict."""
     # torch is imported only now: --help and a mistyped flag have been answered already
     from studies.proof.ranks import preload
     from studies.proof.report import conclusion, write_report

@@ -86,7 +86,6 @@ class Elastic:
         """
         progress, before = process_progress(), self.group
         self._in_vain = 0 if progress.has_stepped else self._in_vain + 1
-        self._left = self._left or time.monotonic()
         progress.has_stepped, progress.phase = False, "joining the other ranks"
         process_stop().reset()
         try:
@@ -97,6 +96,7 @@ class Elastic:
             self._is_over = True
             raise
         there = before.members if before else ()
+        self._left = self._left if before else time.monotonic()
         self._change = Change([each.rank for each in there if each not in group.members],
                               [each.rank for each in group.members if each not in there],
                               self._why)

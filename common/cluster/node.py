@@ -4,7 +4,7 @@
         node.agree("data", dataset.digest)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -54,21 +54,27 @@ class Node:
         if self.store is not None and self.world.is_leader:
             self.store.set("saved", path)
 
-    def agree(self, topic: str, value: str) -> None:
+    def agree(self, topic: str, value: str, advice: str = "",
+              parts: Mapping[str, int] | None = None) -> None:
         """Returns when every rank has passed the same `value`. Every rank must call.
 
         Waits without limit: the watch ends the wait for a lost rank. Raises RanksDisagree naming
-        the first rank that differs from the leader, and both values.
+        the first rank that differs from the leader, and both values, with `advice` behind it. Of
+        `parts`, which all ranks give by the same names, it names the first that differs.
         """
         if self.store is None:
             return
 
-        def compare(values: list[str]) -> None:
-            for rank, other in zip(self.ranks, values, strict=True):
-                if other != values[0]:
+        def compare(posted: list[tuple[str, dict[str, int]]]) -> None:
+            mine, my_parts = posted[0]
+            for rank, (other, theirs) in zip(self.ranks, posted, strict=True):
+                if other != mine:
+                    first = next((f", first {name}" for name, part in my_parts.items()
+                                  if theirs.get(name) != part), "")
                     raise RanksDisagree(f"{rank} has other {topic} ({other}) than {self.ranks[0]} "
-                                        f"({values[0]})")
+                                        f"({mine}){first}{advice}")
 
         topic_once = topic + " again" * self.agreed.count(topic)
         self.agreed.append(topic)
-        Board(self.store, self.world, console(self.world)).collect(topic_once, value, compare)
+        Board(self.store, self.world, console(self.world)).collect(
+            topic_once, (value, parts or {}), compare)

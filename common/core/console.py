@@ -23,6 +23,7 @@ PRINTED_LATER = ("evaluation", "saving")
 Thing = TypeVar("Thing")
 _counts: list[str] = []
 _last_printed = [time.monotonic()]
+_lock = threading.RLock()
 
 
 def mark(world: World) -> str:
@@ -37,6 +38,7 @@ def console(world: World) -> Callable[[str], None]:
     def say(text: str) -> None:
         from tqdm import tqdm  # --help answers without it
 
+        tqdm.set_lock(_lock)  # not its own between processes, which a killed one leaves behind
         # One write a line: ranks that share a terminal must not break into each other's lines.
         tqdm.write("".join(f"{before}{visible(line)}\n" for line in text.split("\n")), end="")
         sys.stdout.flush()

@@ -38,10 +38,10 @@ class Metric:
         """The same as a scalar tensor, float64 or of integers, which a GPU may yet compute."""
         assert self.of_samples is not None
         values = self.of_samples(outputs, targets)
-        if values.shape != targets.shape[:1]:
-            raise UsageError(f"the metric {self.name!r} gives numbers of shape "
-                             f"{tuple(values.shape)} for {len(targets)} samples: it must give one "
-                             "for each, (n,)")
+        if not hasattr(values, "is_floating_point") or values.shape != targets.shape[:1]:
+            raise UsageError(f"the metric {self.name!r} gives a {type(values).__name__} of shape "
+                             f"{tuple(getattr(values, 'shape', ()))} for {len(targets)} samples: "
+                             "it must give a tensor with one number for each, (n,)")
         return values.double().sum() if values.is_floating_point() else values.sum()
 
     def shown(self, mean: float, digits: int = 2) -> str:
@@ -49,8 +49,13 @@ class Metric:
         return f"{100 * mean:.{digits}f} %" if self.is_share else f"{mean:.4g}"
 
 
+def classes_of(targets: Any) -> Any:
+    """Class numbers (n,) of targets, which may also be probabilities or one-hot, (n, classes)."""
+    return targets.argmax(dim=1) if targets.is_floating_point() else targets
+
+
 def _is_right(outputs: Any, targets: Any) -> Any:
-    return outputs.argmax(dim=1) == targets
+    return outputs.argmax(dim=1) == classes_of(targets)
 
 
 ACCURACY = Metric("accuracy", _is_right, is_share=True)

@@ -43,9 +43,16 @@ class Precision:
         return one_tensor(outputs).to(self.dtype)
 
 
+def as_targets(targets: Tensor) -> Tensor:
+    """Targets as losses want them: whole numbers, of which numpy has many kinds, as int64."""
+    is_whole = not (targets.is_floating_point() or targets.dtype == torch.bool)
+    return targets.long() if is_whole else targets
+
+
 def one_tensor(outputs: Any) -> Tensor:
     """Returns a model's outputs. Raises UsageError where they are anything but one tensor."""
     if not isinstance(outputs, Tensor):
         raise UsageError(f"the model returned a value of type {type(outputs).__name__}: its "
-                         "forward must return one tensor, a row for each sample")
+                         "forward must return one tensor, a row for each sample; torch.cat packs "
+                         "several")
     return outputs

@@ -57,6 +57,7 @@ class Augment(Preparation):
 
     def require_images(self, samples: Tensor, usual: Settings) -> None:
         """Raises UsageError also for a Cutout that is as large as the images (n, h, w, c)."""
+        self._require_channels(samples)
         height, width = samples.shape[1:3]
         if (height, width) == (1, 1):  # points
             super().require_images(samples, usual)
@@ -90,6 +91,7 @@ class Augment(Preparation):
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 (n, h, w, c) to (pixels / 255 - mean) / std, (n, c, h, w), channels last."""
+        self._require_channels(images)
         dtype = Precision(self.settings.precision).dtype
         white = 255 if images.dtype == torch.uint8 else 1
         mean = torch.tensor(self.mean, dtype=torch.float64)
@@ -101,3 +103,11 @@ class Augment(Preparation):
         # In place: memory that is new in every batch costs more than the arithmetic.
         rows = images.reshape(count, height, -1).to(dtype, copy=True).mul_(scale).add_(shift)
         return rows.view(images.shape).permute(0, 3, 1, 2)
+
+    def _require_channels(self, samples: Tensor) -> None:
+        """Raises UsageError for samples that are not images (n, h, w, c) of as many channels."""
+        if samples.ndim != 4 or samples.shape[3] != len(self.mean):
+            raise UsageError(f"--workload {self.settings.workload} normalises images (height, "
+                             f"width, {len(self.mean)}), and these samples are "
+                             f"{tuple(samples.shape[1:])}: give the workload that the data or the "
+                             "checkpoint is of, and one without mean for other samples")

@@ -5,8 +5,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from common.core.failures import DataError, first_line
+from common.core.random_numbers import own_draws, seed_sample
+from common.data.epoch_plan import mix
 from common.settings.user_code import own_frames
 
 if TYPE_CHECKING:
@@ -25,6 +27,10 @@ Numbers = np.ndarray | Sequence[int]
 LOOKED_AT = 64
 IGNORED = -100
 PIECE = 1024  # rows that are hashed at a time
+UNREPEATABLE = " and drawn anew"  # behind a digest
+DRAWN_ANEW = ("warning: sample 0 is another one when it is read again, as its data set draws from "
+              "a generator of its own: other ranks, a resumed run and the same command learn "
+              "something else. Drawn from torch, numpy.random or random, it would be the same")
 
 
 class Dataset(Protocol):
@@ -45,8 +51,11 @@ class Dataset(Protocol):
 
     def __len__(self) -> int: ...
 
-    def take(self, chosen: Numbers) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the `chosen` samples, (n, ...) each, as new tensors."""
+    def take(self, chosen: Numbers, draw: int = 0) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the `chosen` samples, (n, ...) each, as new tensors.
+
+        A sample that draws random numbers draws those of `draw` and its own number.
+        """
 
     def part(self, chosen: np.ndarray) -> "Dataset":
         """A data set of the `chosen` samples, int64 (n,)."""
@@ -69,7 +78,7 @@ class ArrayDataset:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def take(self, chosen: Numbers) -> tuple[Tensor, Tensor]:
+    def take(self, chosen: Numbers, draw: int = 0) -> tuple[Tensor, Tensor]:
         # numpy copies an image in one piece, torch a byte at a time: 15 times as long
         return torch.from_numpy(self.inputs[chosen]), torch.from_numpy(self.targets[chosen])
 
@@ -83,7 +92,8 @@ class ItemDataset:
     """A torch Dataset, whose samples are fetched when they are wanted: for what fills no memory.
 
     `items[i]` is (input, target): tensors, arrays or numbers, of equal shapes. `digest` is of the
-    number of samples and a few of them.
+    number of samples and a few of them. Where a sample draws from torch, numpy.random or random, as
+    augmentation does, it draws the same on any rank, in any process, and after a resume.
     """
 
     items: torch.utils.data.Dataset
@@ -95,17 +105,30 @@ class ItemDataset:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def take(self, chosen: Numbers) -> tuple[Tensor, Tensor]:
-        inputs, targets = default_collate([self.items[int(self.numbers[each])] for each in chosen])
+    def take(self, chosen: Numbers, draw: int = 0) -> tuple[Tensor, Tensor]:
+        with own_draws():
+            samples = [self._fetch(int(self.numbers[each]), draw) for each in chosen]
+        inputs, targets = default_collate(samples)
+        _require_labels(targets.numpy(), self.numbers[chosen], len(self.class_names))
         return inputs, targets
+
+    def _fetch(self, number: int, draw: int) -> Any:
+        seed_sample(mix(draw, number))
+        return self.items[number]
 
     def part(self, chosen: np.ndarray) -> "ItemDataset":
         return ItemDataset(self.items, self.numbers[chosen], self.class_names,
-                           _digest_of_part(self, chosen))
+                           _digest_of_part(self, chosen), self.note)
 
 
 def _digest_of_part(whole: Dataset, chosen: np.ndarray) -> str:
-    return hashlib.sha256(whole.digest.encode() + chosen.tobytes()).hexdigest()[:16]
+    digest = hashlib.sha256(whole.digest.encode() + chosen.tobytes()).hexdigest()[:16]
+    return digest + UNREPEATABLE * (not is_repeatable(whole.digest))
+
+
+def is_repeatable(digest: str) -> bool:
+    """Returns False for the digest of a data set whose samples differ when they are read again."""
+    return not digest.endswith(UNREPEATABLE)
 
 
 def make_dataset(inputs: np.ndarray, targets: np.ndarray, class_names: Sequence[str],
@@ -158,17 +181,37 @@ def as_dataset(loaded: Any) -> Dataset:
     if isinstance(loaded, tuple) and len(loaded) in (2, 3):
         inputs, targets = map(_as_array, loaded[:2])
         if len(inputs) != len(targets):
-            raise DataError("a workload's load returned inputs and targets that are not as many: "
-                            f"{len(inputs)} and {len(targets)}")
+            raise DataError(f"there are {len(inputs)} inputs and {len(targets)} targets")
         if not len(inputs):
-            raise DataError("a workload's load returned an empty data set: no inputs, no targets")
-        return make_dataset(inputs, targets, loaded[2] if len(loaded) == 3 else ())
+            raise DataError("the data set is empty: there are no inputs and no targets")
+        return make_dataset(inputs, targets, _names(loaded[2] if len(loaded) == 3 else ()))
     if not (hasattr(loaded, "__getitem__") and hasattr(loaded, "__len__")):
         raise DataError(f"a workload's load returned {type(loaded).__name__}: it must be (inputs, "
                         "targets), or a torch Dataset with __getitem__ and __len__")
-    numbers, names = np.arange(len(loaded)), tuple(getattr(loaded, "classes", ()))
-    looked_at = _looked_at(ItemDataset(loaded, numbers, names, ""))
-    return ItemDataset(loaded, numbers, names, digest_of_arrays([numbers[-1:], *looked_at], names))
+    numbers, names = np.arange(_length(loaded)), _names(getattr(loaded, "classes", ()))
+    whole = ItemDataset(loaded, numbers, names, "")
+    looked_at = _looked_at(whole)
+    if any(first.tobytes() != again.numpy().tobytes()
+           for (first, *_), (again, *_) in zip(looked_at, whole.take([0]), strict=True)):
+        return replace(whole, digest=digest_of_arrays([numbers[-1:]], names) + UNREPEATABLE,
+                       note=DRAWN_ANEW)
+    return replace(whole, digest=digest_of_arrays([numbers[-1:], *looked_at], names))
+
+
+def _names(names: Any) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise DataError(f"class names must be a list of texts, and are {names!r}")
+    return tuple(map(str, names))
+
+
+def _length(loaded: Any) -> int:
+    try:
+        return len(loaded)
+    except TypeError as error:
+        if own_frames(error):
+            raise
+        raise DataError(f"len() of a workload's data set fails ({first_line(error)}): its __len__ "
+                        "must return the number of samples, an int") from error
 
 
 def _looked_at(whole: ItemDataset) -> list[np.ndarray]:
@@ -192,19 +235,24 @@ def _looked_at(whole: ItemDataset) -> list[np.ndarray]:
 
 
 def require_labels(dataset: Dataset, split: str) -> None:
-    """Raises DataError for a label of an ArrayDataset that none of its classes has.
+    """Raises DataError for a label of an ArrayDataset that none of its classes has."""
+    if isinstance(dataset, ArrayDataset):
+        _require_labels(dataset.targets, range(len(dataset)), len(dataset.class_names),
+                        f"of the {split} set ")
+
+
+def _require_labels(targets: np.ndarray, numbers: Numbers, classes: int, of: str = "") -> None:
+    """Raises DataError naming a sample, by its place in `numbers`, with a label of no class.
 
     IGNORED, which torch's cross-entropy leaves out of its mean, may stand for none.
     """
-    if not isinstance(dataset, ArrayDataset) or dataset.targets.dtype.kind not in "iu":
+    if not classes or targets.ndim != 1 or targets.dtype.kind not in "iu":
         return
-    classes = len(dataset.class_names)
-    outside = (dataset.targets < 0) | (dataset.targets >= classes)
-    wrong = np.flatnonzero(outside & (dataset.targets != IGNORED))
-    if classes and dataset.targets.ndim == 1 and len(wrong):
-        raise DataError(f"sample {wrong[0]} of the {split} set has the label "
-                        f"{dataset.targets[wrong[0]]}, and its {classes} classes are 0 to "
-                        f"{classes - 1}; {len(wrong)} of {len(dataset)} labels are outside")
+    wrong = np.flatnonzero(((targets < 0) | (targets >= classes)) & (targets != IGNORED))
+    if len(wrong):
+        raise DataError(f"sample {numbers[wrong[0]]} {of}has the label {targets[wrong[0]]}, and "
+                        f"its {classes} classes are 0 to {classes - 1}; {len(wrong)} of "
+                        f"{len(targets)} labels are outside")
 
 
 def require_same_classes(trained: Sequence[str], tested: Sequence[str], data_dir: Path) -> None:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from common.core.failures import DataError, first_line
 from common.data.augment import Preparation
 from common.data.dataset import Dataset
-from common.data.epoch_plan import EpochPlan, ShardRange
+from common.data.epoch_plan import EpochPlan, ShardRange, mix
 from common.settings.user_code import UserCodeError, own_errors
 
 _PR_SET_PDEATHSIG = 1
@@ -67,7 +67,8 @@ class InMemoryLoader:
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
         for planned in planned_batches(self, epoch, first_iteration):
-            inputs, targets = (each.to(self.device) for each in self.dataset.take(planned.indices))
+            inputs, targets = (each.to(self.device) for each in
+                               self.dataset.take(planned.indices, planned.draw))
             how = (torch.from_numpy(part).to(self.device) for part in planned.augmentation)
             yield Batch(self.augment(inputs, *how), targets, planned.weight, planned.indices,
                         self.shards)
@@ -89,8 +90,9 @@ class WorkerLoader(torch.utils.data.Dataset):
 
     def batches(self, epoch: int, first_iteration: int = 0) -> Iterator[Batch]:
         plans = list(planned_batches(self._loader, epoch, first_iteration))
-        requests = [list(zip(planned.indices.tolist(), *(a.tolist() for a in planned.augmentation),
-                             strict=True)) for planned in plans]
+        requests = [[(planned.draw, *each) for each in zip(
+            planned.indices.tolist(), *(a.tolist() for a in planned.augmentation), strict=True)]
+            for planned in plans]
         # A generator of its own: else the loader would draw from the one that dropout draws from.
         fetched = DataLoader(self, batch_sampler=requests, num_workers=self._workers,
                              generator=torch.Generator(), worker_init_fn=_die_with_parent,
@@ -102,11 +104,12 @@ class WorkerLoader(torch.utils.data.Dataset):
             yield Batch(inputs.to(device), targets.to(device), planned.weight, planned.indices,
                         self._loader.shards)
 
-    def __getitem__(self, request: tuple[int, int, int, bool, int, int]) -> tuple[Tensor, Tensor]:
-        """One augmented sample per request: (index, top, left, flip, row, column). For workers."""
-        index, *how = request
+    def __getitem__(self, request: tuple[int, int, int, int, bool, int, int],
+                    ) -> tuple[Tensor, Tensor]:
+        """One augmented sample: (draw, index, top, left, flip, row, column). For workers."""
+        draw, index, *how = request
         with own_errors(unless=lambda error: False):  # here, where its traceback still is
-            inputs, targets = self.dataset.take([index])
+            inputs, targets = self.dataset.take([index], draw)
         inputs = self._loader.augment(inputs, *(torch.tensor([part]) for part in how))
         return inputs[0], targets[0]
 
@@ -136,11 +139,15 @@ def _die_with_parent(worker: int) -> None:
 
 
 class PlannedBatch(NamedTuple):
-    """A batch before its samples are fetched: their numbers, their augmentation, their weight."""
+    """A batch before its samples are fetched: their numbers, their augmentation, their weight.
+
+    `draw` is what their own random numbers depend on, besides their numbers.
+    """
 
     indices: np.ndarray
     augmentation: Sequence[np.ndarray]
     weight: Fraction
+    draw: int
 
 
 def planned_batches(loader: InMemoryLoader, epoch: int,
@@ -151,7 +158,8 @@ def planned_batches(loader: InMemoryLoader, epoch: int,
         indices = plan.samples_of(iteration, loader.shards)
         weight = Fraction(len(indices) * loader.shards.of, len(plan.batch(iteration)))
         padding = loader.augment.settings.crop_padding
-        yield PlannedBatch(indices, plan.augmentation(indices, padding), weight)
+        yield PlannedBatch(indices, plan.augmentation(indices, padding), weight,
+                           mix(plan.seed, epoch))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class ResidentDataset(ArrayDataset):
 
     there: tuple[Tensor, ...] = ()
 
-    def take(self, chosen: Numbers) -> tuple[Tensor, Tensor]:
+    def take(self, chosen: Numbers, draw: int = 0) -> tuple[Tensor, Tensor]:
         inputs, targets = self.there
         numbers = torch.as_tensor(chosen, device=inputs.device)
         return inputs[numbers], targets[numbers]

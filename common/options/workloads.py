@@ -8,22 +8,24 @@ file of the user's.
     python3 PartOne/main.py --workload my_task.py:TASK
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.core.failures import UsageError
+from common.core.failures import DataError, UsageError
 from common.core.metrics import ACCURACY, Metric
 from common.settings.learning import USUAL_IMAGE_SIZE, USUAL_MODEL
 from common.settings.settings import Settings
 from common.settings.types import ScheduleChoice, Validation
-from common.settings.user_code import Place
+from common.settings.user_code import Place, defined_at, require_call, why_not_called
 
 if TYPE_CHECKING:
     from common.data.augment import Preparation
+    from common.data.dataset import Dataset
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,67 @@ class Workload:
     has_batch_norm: bool = True
     takes_any_model: bool = False
 
+    def __post_init__(self) -> None:
+        """Makes a criterion of its class, and a Metric of a function. Raises UsageError."""
+        if isinstance(self.criterion, type):
+            require_call(self.criterion, "the criterion, without arguments")
+            object.__setattr__(self, "criterion", self.criterion())
+        if callable(self.metric):
+            name = getattr(self.metric, "__name__", "metric").strip("<>_").replace("_", " ")
+            object.__setattr__(self, "metric", Metric(name, self.metric))
+        for name, is_right, wanted in self._wanted():
+            if not is_right:
+                raise UsageError(f"Workload's {name} must be {wanted}, and is a "
+                                 f"{type(getattr(self, name)).__name__}")
+
+    def _wanted(self) -> Iterator[tuple[str, bool, str]]:
+        """Each field that a file may have wrong: its name, whether it is right, and its kind."""
+        new = isinstance(self.build_model, type) or not hasattr(self.build_model, "state_dict")
+        yield "load", callable(self.load), "a function load(split, data_dir)"
+        yield ("build_model", callable(self.build_model) and new,
+               "a class or function that makes a new module for each run")
+        yield ("criterion", callable(self.criterion) or isinstance(self.criterion, str),
+               "a module or a function")
+        yield ("metric", isinstance(self.metric, Metric) and isinstance(self.metric.name, str)
+               and callable(self.metric.of_samples), "Metric(name, function)")
+        yield ("mean", isinstance(self.mean, Sequence) and isinstance(self.std, Sequence)
+               and len(self.mean) == len(self.std), "a number for each channel, as std")
+        yield "defaults", isinstance(self.defaults, Mapping), "a dictionary of settings by name"
+
+    def dataset(self, split: str, data_dir: Path) -> "Dataset":
+        """The data set of `split`; raises DataError, or UsageError for a load that cannot be.
+
+        What it draws from torch, numpy.random and random is the same in every process.
+        """
+        from common.core.random_numbers import seed_all  # imports torch
+        from common.data.dataset import as_dataset, require_labels
+
+        require_call(self.load, "load(split, data_dir)", split, data_dir)
+        if list(signature(self.load).parameters)[1:2] == ["split"]:
+            raise UsageError(f"{defined_at(self.load)}load is called as load(split, data_dir), and "
+                             "this one's second parameter is split: change their order")
+        seed_all(int(split != "train"))
+        try:
+            dataset = as_dataset(self.load(split, data_dir))
+            if self.metric is ACCURACY:
+                require_labels(dataset, "training" if split == "train" else split)
+        except DataError as error:
+            raise DataError(f"{defined_at(self.load)}{error}") from error
+        return dataset
+
     def build(self, class_names: Sequence[str]) -> Any:
         """A new model, of random weights, for a data set with these classes."""
-        return self.build_model(len(class_names)) if class_names else self.build_model()
+        count = (len(class_names),) if class_names else ()
+        if why_not_called(self.build_model, *count) and not why_not_called(self.build_model):
+            count = ()  # one whose number of classes is fixed
+        role = ("build_model(classes)" if class_names else
+                "build_model(), because the data set names no classes")
+        require_call(self.build_model, role, *count)
+        model = self.build_model(*count)
+        if not hasattr(model, "state_dict"):
+            raise UsageError(f"{defined_at(self.build_model)}build_model returned a "
+                             f"{type(model).__name__}: it must return a torch.nn.Module")
+        return model
 
 
 def _lazy(place: str, **more: Any) -> Callable[..., Any]:

@@ -15,13 +15,20 @@ from common.cluster.node import Node
 from common.cluster.process_group import form_group
 from common.cluster.rank_info import RankInfo, require_one_run
 from common.cluster.rendezvous import exchange, join
-from common.core.failures import DataError, Failure, PeerLost, RanksDisagree, Verdict
-from common.data.dataset import as_dataset
+from common.core.failures import (
+    DataError,
+    Failure,
+    PeerLost,
+    RanksDisagree,
+    UsageError,
+    Verdict,
+)
 from common.options.workloads import workload_of
 from common.preflight.findings import Findings, broken_link, slow_link
 from common.preflight.links import Link, LinkServer, pairings, probe
 from common.preflight.node_facts import NodeFacts
 from common.settings.settings import Settings
+from common.settings.user_code import own_errors
 
 PROBE_SECONDS = 0.3
 ALL_PROBES_SECONDS = 10.0
@@ -93,9 +100,9 @@ def _data(settings: Settings) -> tuple[str, str, int]:
     """(digest, "", 0) of this node's data; if it cannot be loaded, ("none", reason, exit code)."""
     row = workload_of(settings)
     try:
-        digests = [as_dataset(row.load(split, settings.data_dir)).digest
-                   for split in ("train", "test")]
-    except DataError as error:
+        with own_errors(lambda error: False, workload=settings.workload):
+            digests = [row.dataset(split, settings.data_dir).digest for split in ("train", "test")]
+    except (DataError, UsageError) as error:
         return "none", str(error), error.exit_code
     return " ".join(digests), "", 0
 

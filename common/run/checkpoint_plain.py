@@ -92,12 +92,14 @@ def from_plain(contents: Any, path: Path) -> dict[str, Any]:
     """
     if not isinstance(contents, dict):
         raise CheckpointError(f"{path} is not a checkpoint: it holds {type(contents).__name__}")
-    contents = _by_our_names(contents)
+    names, contents = contents, _by_our_names(contents)
     weights = contents["model_state_dict"]
     if not isinstance(weights, dict) or not weights or not all(
             isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()):
+        there = ", ".join(map(repr, list(names)[:6]))
         raise CheckpointError(f"{path} is not a checkpoint: it holds neither model_state_dict nor "
-                              "tensors by their names")
+                              f"tensors by their names, but {there or 'nothing'}: save the model's "
+                              "state_dict()")
     return {"model_state_dict": weights,
             **{name: contents[name] for name, kind in _KEYS.items()
                if isinstance(contents.get(name), kind)}}
@@ -106,20 +108,22 @@ def from_plain(contents: Any, path: Path) -> dict[str, Any]:
 def _by_our_names(contents: dict[Any, Any]) -> dict[Any, Any]:
     """`contents` by the names of the four keys, of which pytorch/examples calls two otherwise.
 
-    Lightning's file has its weights by the same name; its epochs, which begin at 0, are left out.
+    torchvision's scripts call the weights "model". Their epochs, and Lightning's, begin at 0 and
+    are left out.
     """
     if "model_state_dict" in contents:
         return contents
-    if not isinstance(weights := contents.get("state_dict"), dict):
+    weights = contents.get("state_dict", contents.get("model"))
+    if not isinstance(weights, dict):
         return {"model_state_dict": contents}
     if "optimizer" not in contents:
         return {"model_state_dict": weights}
-    return {"model_state_dict": weights, "epoch": contents.get("epoch"),
-            "optimizer_state_dict": contents["optimizer"]}
+    epoch = {"epoch": contents.get("epoch")} if "state_dict" in contents else {}
+    return {"model_state_dict": weights, "optimizer_state_dict": contents["optimizer"], **epoch}
 
 
 def remarks_on(contents: Mapping[str, Any], path: Path | str) -> list[str]:
-    """Remarks on a file without a seal, and on its missing parts; [] for a sealed one."""
+    """Remarks on a file without a seal, and on what it is read without; [] for a sealed one."""
     if contents["sealed"]:
         return []
     needed = {"epoch": "epoch", "optimizer_state_dict": "optimizer state"}
@@ -128,7 +132,7 @@ def remarks_on(contents: Mapping[str, Any], path: Path | str) -> list[str]:
              if contents.get("has_checksums", True) else
              "safetensors wrote it, and nothing vouches for its bytes")
     return [f"{path} carries no seal: {wrote}"
-            + f"; it has no {' and no '.join(lacking)}" * bool(lacking)]
+            + f"; it is read without {' and '.join(lacking)}" * bool(lacking)]
 
 
 def renamed(weights: Mapping[str, Tensor], model: nn.Module) -> Mapping[str, Tensor]:
@@ -192,6 +196,7 @@ def position_after(contents: Mapping[str, Any], path: Path, iterations_per_epoch
     epoch = contents.get("epoch", -1)
     if epoch < 0 or "optimizer_state_dict" not in contents:
         raise CheckpointError(
-            f"{path} holds weights alone, and a run goes on from an epoch and the optimizer's "
-            "state too: it is good for scripts/evaluate.py and for prepare_model_for_training")
+            f"{path} is read for its weights, and a run goes on from an epoch, counted from 1, and "
+            "the optimizer's state too: it is good for scripts/evaluate.py and for "
+            "prepare_model_for_training")
     return Position(epoch + 1, 0, epoch * iterations_per_epoch)

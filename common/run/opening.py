@@ -23,7 +23,7 @@ from common.cluster.node import Node
 from common.core.collectives import broadcast_bytes, gather_bytes
 from common.core.failures import CheckpointError, UsageError, writing
 from common.core.progress import Position
-from common.data.dataset import form_of
+from common.data.dataset import form_of, is_repeatable
 from common.data.epoch_plan import EpochPlan
 from common.data.loaders import InMemoryLoader, WorkerLoader
 from common.model.batch_norm import has_batch_norm
@@ -43,6 +43,7 @@ from common.run.trackers import create_tracker
 from common.settings.resume import Resume
 from common.settings.row import differences
 from common.settings.settings import Settings
+from common.settings.user_code import Place
 from common.step.gradient_check import located
 from common.step.gradient_sync import GradientSync
 
@@ -142,8 +143,9 @@ def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
     remarks += _restore_ranks(contents.get("rank_state", []), run.gradient_sync.state(), run.node)
     run.state.restore(contents, run.node.world.is_leader, bool(settings.validation.fraction))
     run.checkpoints.last = source
-    remarks.append(f"resumed at {run.position} from {source} (bit-exact: "
-                   f"{_exactness(_ran_on(contents), constants['ran_on'])})")
+    exactness = (_exactness(_ran_on(contents), constants["ran_on"])
+                 if is_repeatable(constants["data"]) else "no, because the samples are drawn anew")
+    remarks.append(f"resumed at {run.position} from {source} (bit-exact: {exactness})")
     return remarks
 
 
@@ -247,7 +249,8 @@ def _check_settings(contents: dict[str, Any], settings: Settings,
     """
     changed = settings.changes_since(contents.get("settings", {}))
     if contents.get("data") != now["data"]:
-        changed.append(_change_of_data(contents.get("samples", {}), now.get("samples", {})))
+        changed.append(_change_of_data(contents.get("samples", {}), now.get("samples", {}),
+                                       bool(Place.parse(settings.workload))))
     if settings.virtual_nodes:
         changed += _changes(_ran_on(contents), now["ran_on"],
                             but=("threads", "instructions", "products", "code"))
@@ -258,15 +261,21 @@ def _check_settings(contents: dict[str, Any], settings: Settings,
     return [f"continuing with changed settings: {change}" for change in changed]
 
 
-def _change_of_data(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """Says what is known of how the training data have changed; both are what form_of returned."""
+def _change_of_data(before: dict[str, Any], now: dict[str, Any],
+                    is_own: bool = False) -> str:
+    """Says what is known of how the training data have changed; both are what form_of returned.
+
+    `is_own` says that they are of a user's own workload.
+    """
     classes, names = (set(each.get("classes", ())) for each in (before, now))
     changes = [f"class {name} is {fate}" for each, fate in (
         (classes - names, "gone"), (names - classes, "new")) for name in sorted(map(str, each))]
     then, today = before.get("count"), now.get("count")
     if type(then) is int and then != today:
         changes.append(f"the {then:,} training samples are {today:,} now")
-    return ", ".join(changes) or "the contents of the data have changed"
+    return ", ".join(changes) or (
+        "the contents of the data have changed" + ", or load draws them from a generator without a "
+        "seed, as default_rng()" * is_own)
 
 
 def _ran_on(contents: dict[str, Any]) -> dict[str, Any]:

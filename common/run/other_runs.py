@@ -6,6 +6,7 @@ Each rank goes by its own logs, since the nodes of a cluster need not share a di
 import os
 from pathlib import Path
 
+from common.core.events import read_events
 from common.core.failures import UsageError
 from common.core.world import World
 from common.settings.resume import Resume
@@ -24,11 +25,23 @@ def refuse_other_runs(part: str, settings: Settings, world: World) -> None:
 
 
 def refuse_other_run(folder: Path, settings: Settings, world: World) -> None:
-    """Raises UsageError when `folder` holds another run's logs of this rank."""
-    if _is_another_run(folder, settings.resume) and any(
-            os.path.exists(path) for path in log_paths(folder, world)):
+    """Raises UsageError when `folder` holds another run's logs of this rank.
+
+    One that failed before its first step holds nothing that could be lost.
+    """
+    if _is_another_run(folder, settings.resume) and _has_begun(folder, world):
         raise UsageError(f"{folder} already holds a run: continue it with --resume auto, start "
                          "over with --resume replace, or choose another --output-dir")
+
+
+def _has_begun(folder: Path, world: World) -> bool:
+    """Returns True if `folder` holds logs of this rank, and of more than a start that failed."""
+    text, metrics = log_paths(folder, world)
+    if not (os.path.exists(text) or os.path.exists(metrics)):
+        return False
+    kinds = {event["event"] for event in read_events(metrics)} if metrics.is_file() else set()
+    return ("start" not in kinds or "step" in kinds
+            or any((folder / "checkpoints").glob("*.pt")))
 
 
 def _is_another_run(folder: Path, resume: Resume) -> bool:

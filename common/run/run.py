@@ -25,6 +25,7 @@ from common.core.metrics import Totals
 from common.core.precision import Precision
 from common.core.progress import Position
 from common.core.provenance import code_digest, instruction_sets, versions
+from common.core.random_numbers import seed_all
 from common.data.epoch_plan import mix
 from common.data.loaders import Batch
 from common.model.batch_norm import is_synchronized
@@ -219,7 +220,7 @@ def seed_step(seed: int, at: Position, rank: int) -> None:
 
     So a resumed run draws what the uninterrupted one drew.
     """
-    torch.manual_seed(mix(seed, at.epoch, at.iteration, rank))
+    seed_all(mix(seed, at.epoch, at.iteration, rank))
 
 
 def ran_on(name: str, node: Node, settings: Settings, model: nn.Module) -> dict[str, Any]:

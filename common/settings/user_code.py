@@ -5,6 +5,7 @@
 
 import hashlib
 import importlib.util
+import inspect
 import os
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from common.core.failures import Failure, UsageError, first_line
 from common.core.files import read_bytes
+from common.core.metrics import Metric
 from common.core.progress import process_progress
 
 
@@ -97,6 +99,7 @@ def loaded() -> dict[str, str]:
 
 @cache
 def _module(file: Path) -> ModuleType:
+    _require_source(file)
     name = f"user_code_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None  # the name ends in .py
@@ -110,6 +113,16 @@ def _module(file: Path) -> ModuleType:
     except BaseException as error:
         raise _told(error, file=file) from error
     return module
+
+
+def _require_source(file: Path) -> None:
+    """Raises UsageError where FILE.py is something else that people hand in under that name."""
+    with file.open("rb") as source:
+        head = source.read(200).lstrip()
+    if head.startswith(b"PK\3\4"):
+        raise UsageError(f"{file.name} is a zip file: unpack it")
+    if head.startswith(b"{") and b'"cells"' in head:
+        raise UsageError(f"{file.name} is a notebook: save it as a Python script")
 
 
 @cache
@@ -130,6 +143,7 @@ def _make_exits_heard() -> None:
     os._exit = end_or_tell
 
 
+IN_PLACE = ". Change no tensor in place that backward needs: write x = x + y, and not x += y"
 _folders: set[Path] = set()  # those that user code has been loaded from
 
 
@@ -156,24 +170,57 @@ def own_errors(unless: Callable[[BaseException], bool], who: str = "",
         if not call:
             raise
         raise UserCodeError(f"{who}{workload}: its model or its loss fails in {call}: "
-                            f"{type(error).__name__}: {first_line(error)}") from error
+                            f"{type(error).__name__}: {first_line(error).rstrip('.')}"
+                            + IN_PLACE * ("inplace" in str(error))) from error
 
 
 def failed_call(error: BaseException) -> str:
-    """The innermost torch module whose forward the error has come through, and what it was given.
+    """The innermost call of a torch module that the error has come through, and what it was given.
 
-    Such as "Linear(in_features=3, out_features=2, bias=True), given (8, 4)"; "" for none.
+    Such as "Linear(in_features=3, out_features=2, bias=True), given (8, 4)"; or the metric, or the
+    backward pass where torch itself fails in it; "" for none.
     """
-    call, kind = "", getattr(sys.modules.get("torch.nn"), "Module", ())
+    call, kind, code = "", getattr(sys.modules.get("torch.nn"), "Module", ()), None
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        module, code = frame.f_locals.get("self"), frame.f_code
-        if code.co_name == "forward" and isinstance(module, kind):
-            given = map(frame.f_locals.get, code.co_varnames[1:code.co_argcount])
-            shapes = " and ".join(str(tuple(each.shape)) for each in given
-                                  if each is not None and hasattr(each, "shape"))
-            is_leaf = not list(module.children())
-            call = f"{module if is_leaf else type(module).__name__}, given {shapes or 'no tensor'}"
+        me, code = frame.f_locals.get("self"), frame.f_code
+        if code.co_name == "_call_impl" and isinstance(me, kind):
+            shapes = " and ".join(str(tuple(each.shape)) for each in frame.f_locals["args"]
+                                  if hasattr(each, "shape"))
+            is_leaf = not list(me.children())
+            call = f"{me if is_leaf else type(me).__name__}, given {shapes or 'no tensor'}"
+        elif isinstance(me, Metric):
+            call = f"the metric {me.name!r}"
+    if not call and code is not None and Path(code.co_filename).parent.name == "autograd":
+        call = "the backward pass"
     return call
+
+
+def defined_at(thing: Any) -> str:
+    """Prefix for a sentence on a function or class of a user's file; "" for others."""
+    code = getattr(thing, "__code__", None) or getattr(
+        getattr(thing, "__init__", None), "__code__", None)
+    if code is None or (file := Path(code.co_filename)).parent not in _folders:
+        return ""
+    return f"{file.name}, line {code.co_firstlineno}: "
+
+
+def require_call(function: Any, role: str, *arguments: Any) -> None:
+    """Raises UsageError where `function`, given as a workload's `role`, does not take these."""
+    if reason := why_not_called(function, *arguments):
+        name = getattr(function, "__name__", type(function).__name__)
+        raise UsageError(f"{defined_at(function)}{name}{inspect.signature(function)} is called as "
+                         f"{role}: {reason}")
+
+
+def why_not_called(function: Any, *arguments: Any) -> str:
+    """The reason why `function` does not take these arguments; "" where it does."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except ValueError:  # one of C, which tells nothing
+        return ""
+    except TypeError as error:
+        return first_line(error)
+    return ""
 
 
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
@@ -185,12 +232,14 @@ def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
 def _told(error: BaseException, who: str = "", file: Path | None = None) -> UserCodeError:
     """Prints the user's part of the traceback; returns the sentence.
 
-    `file` is for an error before its first line is reached.
+    `file` is for an error before its first line is reached. A Failure, which is a sentence of ours
+    on the user's line, is told without a traceback.
     """
     report, own = traceback.TracebackException.from_exception(error), own_frames(error)
     report.stack = traceback.StackSummary.from_list(own)
     report.__cause__ = report.__context__ = None
-    print("".join(report.format()), file=sys.stderr, end="", flush=True)
+    if not isinstance(error, Failure):
+        print("".join(report.format()), file=sys.stderr, end="", flush=True)
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{Path(error.filename).name}, line {error.lineno}"
     else:
@@ -198,4 +247,5 @@ def _told(error: BaseException, who: str = "", file: Path | None = None) -> User
                  else file.name if file else "")
     if not isinstance(error, Exception) and file is None:
         where += f", ended the process {process_progress().place()}"
-    return UserCodeError(f"{who}{where}: {type(error).__name__}: {first_line(error)}")
+    kind = "" if isinstance(error, Failure) else f"{type(error).__name__}: "
+    return UserCodeError(f"{who}{where}: {kind}{first_line(error)}")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Adadelta, Adam, Optimizer
 
 from common.arithmetic.torch_private import AnyBatchNorm
@@ -20,10 +20,26 @@ CRITERIA: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def create_criterion(settings: Settings, name: str | nn.Module) -> nn.Module:
+class Function(nn.Module):
+    """A criterion that is a plain function of outputs and targets, as F.cross_entropy."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self._function(outputs, targets)
+
+    def extra_repr(self) -> str:
+        """The function's own name."""
+        return getattr(self._function, "__name__", "")
+
+
+def create_criterion(settings: Settings, name: str | nn.Module | Callable) -> nn.Module:
     """The criterion called `name`, smoothed as `settings` say, which requires cross-entropy.
 
-    One that is a module already stays as it is. Raises UsageError for one that is not a mean.
+    One that is a module already stays as it is, and a function becomes one. Raises UsageError for
+    one that is not a mean, and for another name.
 
     Smoothing s gives every class s / classes of the target (Szegedy and others, arXiv:1512.00567).
     """
@@ -32,6 +48,11 @@ def create_criterion(settings: Settings, name: str | nn.Module) -> nn.Module:
             raise UsageError(f"the criterion {name} has reduction={reduction!r}: it must be the "
                              "mean over the samples of a batch, reduction='mean'")
         return name
+    if callable(name):
+        return Function(name)
+    if name not in CRITERIA:
+        raise UsageError(f"no criterion is called {name!r}; there are {' and '.join(CRITERIA)}, "
+                         "and any module or function, as torch.nn.MSELoss()")
     if not settings.label_smoothing:
         return CRITERIA[name]()
     return nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing)

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import nn
 
 from common.core.progress import Position
+from common.core.random_numbers import seed_all
 from common.data.epoch_plan import mix
 from common.model.dropout import DropoutPlan
 from common.settings.settings import Settings
@@ -38,7 +38,7 @@ class ShardScope:
             buffer.copy_(kept)
 
     def begin(self, at: Position, part: Part) -> None:
-        """Makes dropout, and on virtual nodes torch's random numbers, those of the part."""
+        """Makes dropout, and on virtual nodes all random numbers, those of the part."""
         self._dropout.set_samples(at.epoch, part.indices)
         if self._settings.virtual_nodes:
-            torch.manual_seed(mix(self._settings.seed, at.epoch, at.iteration, part.shard))
+            seed_all(mix(self._settings.seed, at.epoch, at.iteration, part.shard))

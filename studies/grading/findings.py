@@ -1,6 +1,6 @@
 """Finds the mistakes in one scenario: sentences with the tensor and the rank."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -9,7 +9,8 @@ from studies.grading.cells import EXACT, Cell, cells, truth_of
 from studies.grading.costs import least_bytes
 from studies.grading.finding import WRONG_NUMBERS, Finding
 from studies.grading.hypotheses import HYPOTHESES
-from studies.grading.session import Outcome, SeenStep
+from studies.grading.messages import Seen
+from studies.grading.session import Outcome
 from studies.grading.training import RATE
 
 # These say what is wrong on whichever ranks they are seen; of others, that some have the mean.
@@ -39,23 +40,28 @@ def _trouble(outcome: Outcome) -> Finding | None:
         return Finding.of(outcome, "rank-left-waiting", f"{states}: it does not go on",
                           len(outcome.steps), rank=trouble.rank)
     if trouble.kind == "time-limit":
-        return Finding.of(outcome, trouble.kind, trouble.sentence or "each step ended, but slowly",
-                          len(outcome.steps))
+        return Finding.of(outcome, trouble.kind, trouble.sentence or "nothing stood still, and "
+                          "the machine may be busy: more --seconds decide", len(outcome.steps))
     return Finding.of(outcome, trouble.kind, f"rank {trouble.rank}: {trouble.sentence}",
                       len(outcome.steps), rank=trouble.rank, trace=trouble.trace)
 
 
-def _under_way(outcome: Outcome) -> Finding | None:
+def _looks(outcome: Outcome) -> Iterator[tuple[int, int, Seen]]:
+    """(step, rank, what it has seen), in the order in which they were."""
     for number, step in enumerate(outcome.steps):
         for rank, seen in enumerate(step.seen):
-            if seen.under_way:
-                names = truth_of(outcome).names
-                place = names.index(seen.under_way) if seen.under_way in names else None
-                name = "a tensor" if place is None else truth_of(outcome).told(place)
-                return Finding.of(outcome, "changed-under-way", f"{name} on rank {rank} is written "
-                                  "to after its asynchronous all-reduce has started and before "
-                                  "wait() has returned", number,
-                                  None if place is None else names[place], rank)
+            yield number, rank, seen
+
+
+def _under_way(outcome: Outcome) -> Finding | None:
+    facts = truth_of(outcome)
+    for number, rank, seen in _looks(outcome):
+        if seen.under_way:
+            is_known = seen.under_way in facts.names
+            which = facts.told(facts.names.index(seen.under_way)) if is_known else "a tensor"
+            return Finding.of(outcome, "changed-under-way", f"{which} on rank {rank} is written to "
+                              "after its asynchronous all-reduce has started and before wait() has "
+                              "returned", number, seen.under_way if is_known else None, rank)
     return None
 
 
@@ -80,19 +86,15 @@ def _same(before: np.ndarray | None, now: np.ndarray | None) -> bool:
 
 def _weights(outcome: Outcome) -> Finding | None:
     """Finds a change of anything but the gradients, in `average` or by the optimizer's step."""
-    for number, step in enumerate(outcome.steps):
-        for rank, seen in enumerate(step.seen):
-            before, after, stepped = seen.weights
-            planned = [weight if gradient is None else weight - RATE * gradient
-                       for weight, gradient in zip(after, seen.gradients, strict=True)]
-            place = _first_other(before, after), _first_other(planned, stepped)
-            if place != (None, None):
-                changed = place[0] if place[0] is not None else place[1]
-                assert changed is not None
-                return _changed_weight(outcome, step, number, rank, changed)
-            if seen.buffers_changed:
-                return Finding.of(outcome, "changes-model", f"a buffer of the model on rank {rank} "
-                                  "is not what it was before average()", number, rank=rank)
+    for number, rank, seen in _looks(outcome):
+        before, after, stepped = seen.weights
+        planned = [weight if gradient is None else weight - RATE * gradient
+                   for weight, gradient in zip(after, seen.gradients, strict=True)]
+        if (changed := _first_other([*before, *planned], [*after, *stepped])) is not None:
+            return _changed_weight(outcome, number, rank, changed % len(before))
+        if seen.buffers_changed:
+            return Finding.of(outcome, "changes-model", f"a buffer of the model on rank {rank} is "
+                              "not what it was before average()", number, rank=rank)
     return None
 
 
@@ -101,8 +103,8 @@ def _first_other(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> in
                  if not np.allclose(*pair, rtol=1e-12, atol=1e-12, equal_nan=True)), None)
 
 
-def _changed_weight(outcome: Outcome, step: SeenStep, number: int, rank: int,
-                    place: int) -> Finding:
+def _changed_weight(outcome: Outcome, number: int, rank: int, place: int) -> Finding:
+    step = outcome.steps[number]
     name, which = truth_of(outcome).names[place], truth_of(outcome).told(place)
     gradients = [seen.gradients[place] for seen in step.seen]
     for moment in (1, 2):
@@ -121,15 +123,14 @@ def _are_equal(rows: Sequence[np.ndarray | None]) -> bool:
 
 
 def _not_in_place(outcome: Outcome) -> Finding | None:
-    for number, step in enumerate(outcome.steps):
-        for rank, seen in enumerate(step.seen):
-            what = (f"returns {seen.returned} on rank {rank}" if seen.returned else
-                    f"puts new tensors into its list on rank {rank}" if seen.replaced else "")
-            if what:
-                name = truth_of(outcome).names[0]
-                return Finding.of(outcome, "not-in-place", f"average() {what}, where it must write "
-                                  f"into {name!r} and the others, and return nothing", number,
-                                  name, rank)
+    name = truth_of(outcome).names[0]
+    for number, rank, seen in _looks(outcome):
+        what = (f"returns {seen.returned}" if seen.returned else
+                "puts new tensors into its list" if seen.replaced else "")
+        if what:
+            return Finding.of(outcome, "not-in-place", f"average() {what} on rank {rank}, where it "
+                              f"must write into {name!r} and the others, and return nothing",
+                              number, name, rank)
     return None
 
 
@@ -144,7 +145,8 @@ def _numbers(outcome: Outcome) -> Finding | None:
     if right and id in WRONG_NUMBERS and id not in ON_ANY_RANK:
         id = "some-ranks-only"
         text += f", while rank {right[0]} " + (
-            "has the mean" if len(right) > 1 else "alone has the mean, as after dist.reduce")
+            "alone has the mean, as after dist.reduce" if len(right) == 1 and outcome.world > 2
+            else "has the mean")
     elif id == "nothing-averaged" and _is_part(wrong, every):
         id, text = "tensor-skipped", text + _which_part(wrong, first)
     elif id == "nothing-averaged" and _least_sent(outcome) >= least_bytes(outcome):

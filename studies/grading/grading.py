@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from common.core.visible import visible
 from common.settings.user_code import Place
 from studies.grading.costs import SLACK, SyncCost, costs, too_many_bytes
 from studies.grading.finding import CHEATS, HEADLINES, Finding
@@ -38,6 +39,11 @@ class Grade(NamedTuple):
     seconds: float
 
     @property
+    def name(self) -> str:
+        """The place in one line: a folder's name may have line ends, to look like two rows."""
+        return visible(str(self.place))
+
+    @property
     def diagnosis(self) -> Finding | None:
         """The gravest mistake."""
         return self.mistakes[0] if self.mistakes else None
@@ -49,6 +55,11 @@ class Grade(NamedTuple):
             return 0
         return 2 if self.diagnosis.id in ("unusable", "raises", "ends-process") and not any(
             check.is_passed and check.world > 1 for check in self.checks) else 1
+
+    @property
+    def is_undecided(self) -> bool:
+        """True if nothing is known to be wrong, and time was too short for the rest."""
+        return {each.id for each in self.mistakes} == {"time-limit"}
 
     @property
     def weight(self) -> float:

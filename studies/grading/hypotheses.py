@@ -43,7 +43,8 @@ def another_divisor(cell: Cell) -> str | None:
     if factors is None or not factors[0]:
         return None
     divisor = 1 / factors[0]
-    twice = ", that is twice," if np.isclose(divisor, cell.world ** 2) else ""
+    is_twice = cell.world > 2 and np.isclose(divisor, cell.world ** 2)
+    twice = ", that is twice," if is_twice else ""
     return f"holds the sum divided by {divisor:.4g}{twice} instead of by {cell.world}"
 
 

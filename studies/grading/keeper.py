@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import socket
-import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,7 +15,6 @@ from select import select
 from common.settings.user_code import Place
 from studies.grading import isolation
 from studies.grading.descendants import descendants, end_descendants, own_number
-from studies.grading.limits import LIFE_SECONDS
 from studies.grading.rank_under_test import serve
 from studies.grading.scenarios import Scenario
 
@@ -77,8 +75,8 @@ def _start(folder: str, place: Place, scenarios: Sequence[Scenario], ends: Ends)
 
 
 def _watch(control: socket.socket, ranks: dict[int, int]) -> None:
-    """Waits until the grader hangs up, or a limit is passed; reports it, and each rank's end."""
-    end, running = time.monotonic() + LIFE_SECONDS, dict(ranks)
+    """Waits until the grader hangs up, or they are too many; reports it, and each rank's end."""
+    running = dict(ranks)
     while control.fileno() not in (ready := select([control.fileno(), *running], [], [],
                                                    LOOK_SECONDS)[0]):
         for ended in ready:
@@ -87,9 +85,8 @@ def _watch(control: socket.socket, ranks: dict[int, int]) -> None:
             code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
             _tell(control, f"rank {running.pop(ended)} {code}")
         most = len(ranks) + MOST_PROCESSES
-        is_crowded = len([*islice(descendants(own_number()), most + 1)]) > most
-        if is_crowded or time.monotonic() > end:
-            _tell(control, "processes" if is_crowded else "time")
+        if len([*islice(descendants(own_number()), most + 1)]) > most:
+            _tell(control, "processes")
             return
 
 

@@ -14,7 +14,7 @@ from studies.grading.isolation import give_up_rights
 MEMORY_BYTES, SHARED_BYTES = 2 << 30, 3 << 30
 FILE_BYTES = 100 << 20
 MOST_FILES = 512
-LIFE_SECONDS = 60
+CPU_SECONDS = 60
 
 
 def limit_this_process(writable: str) -> None:
@@ -22,7 +22,7 @@ def limit_this_process(writable: str) -> None:
     os.setsid()
     os.environ["TMPDIR"] = tempfile.tempdir = writable
     give_up_rights(writable)
-    _at_most(resource.RLIMIT_CPU, LIFE_SECONDS)
+    _at_most(resource.RLIMIT_CPU, CPU_SECONDS)
     _at_most(resource.RLIMIT_DATA, _bytes_of("VmData") + MEMORY_BYTES)
     _at_most(resource.RLIMIT_AS, _bytes_of("VmSize") + SHARED_BYTES)
     _at_most(resource.RLIMIT_NOFILE, MOST_FILES)

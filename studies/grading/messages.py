@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from common.core.visible import visible
 from studies.grading.channel import Malformed
 from studies.grading.scenarios import Scenario
 
@@ -161,13 +162,7 @@ def _text(header: Header, name: str) -> str:
     value = header.get(name)
     if not isinstance(value, str):
         raise Malformed(f"its answer has no text {name!r}")
-    return printable(value)
-
-
-def printable(text: str) -> str:
-    """The text with escape sequences shown instead of obeyed; lines and tabs stay."""
-    return "".join(each if each.isprintable() or each in "\n\t" else
-                   each.encode("unicode_escape").decode() for each in text)
+    return visible(value, "\n\t")
 
 
 def _flag(header: Header, name: str) -> bool:

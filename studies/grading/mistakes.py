@@ -10,6 +10,7 @@ from studies.grading.scenarios import BASIC, Scenario
 SIGNS = {"gradients that are not contiguous": "not-contiguous",
          "a parameter without gradient": "none-gradient",
          "a gradient of zeros on the last rank": "zero-gradient"}
+UNCLEAR_ON_TWO = ("wrong-divisor", "some-ranks-only")
 GRAVITY = {id: place for place, id in enumerate(HEADLINES)}
 
 
@@ -27,17 +28,17 @@ class ScenarioCheck(NamedTuple):
 
 
 def mistakes(checks: Sequence[ScenarioCheck]) -> list[Finding]:
-    """The mistakes, each as the first check shows it, on several ranks if there is one.
+    """The mistakes, each as the clearest check shows it.
 
     A mistake in plain training is graver than one in a special scenario only.
     """
     common = [check for check in checks if not check.scenario.is_special
               and not _is_a_sign(check, checks)]
     firsts: dict[str, tuple[bool, Finding]] = {}
-    for check in sorted(checks, key=lambda check: check.world == 1):
-        for each in _news(check, checks):
-            explained = _explained(each, check, checks, common)
-            firsts.setdefault(explained.id, (check.scenario.is_special, explained))
+    told = [(check, _explained(each, check, checks, common))
+            for check in checks for each in _news(check, checks)]
+    for check, each in sorted(told, key=_clarity):
+        firsts.setdefault(each.id, (check.scenario.is_special, each))
     if {"rank-left-waiting", "wrong-order"} <= firsts.keys():  # two signs of one mistake
         is_special, waiting = firsts.pop("rank-left-waiting")
         firsts["wrong-order"] = (is_special, waiting.because("wrong-order"))
@@ -47,6 +48,15 @@ def mistakes(checks: Sequence[ScenarioCheck]) -> list[Finding]:
         return [Finding("time-limit", HEADLINES["time-limit"])]
     return [each for _, each in sorted(firsts.values(), key=lambda each: (
         each[1].id not in CHEATS, each[0], GRAVITY[each[1].id]))]
+
+
+def _clarity(told: tuple[ScenarioCheck, Finding]) -> tuple[bool, bool]:
+    """Sorts the check that shows a mistake best first: with more than two ranks if it takes them.
+
+    On two, a sum divided twice is one divided by four, and either rank may have reduced.
+    """
+    check, finding = told
+    return check.world == 1, check.world == 2 and finding.id in UNCLEAR_ON_TWO
 
 
 def _is_a_sign(check: ScenarioCheck, checks: Sequence[ScenarioCheck]) -> bool:

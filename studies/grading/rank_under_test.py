@@ -9,6 +9,7 @@ import io
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -35,6 +36,16 @@ MOST_TEXT = 8000
 FOREVER = timedelta(hours=1)  # the grader ends a hang, and sees where it is
 
 
+class Tail(io.TextIOBase):
+    """A stream that keeps the end of what is written to it, in `text`."""
+
+    text = ""
+
+    def write(self, text: str) -> int:
+        self.text = (self.text + text)[-2 * MOST_TEXT:]
+        return len(text)
+
+
 def serve(rank: int, world: int, folder: str, place: Place, scenarios: Sequence[Scenario],
           store: socket.socket, grader: socket.socket, stacks: socket.socket) -> None:
     """Forms the group, makes the strategy, and then obeys until the grader hangs up.
@@ -42,7 +53,7 @@ def serve(rank: int, world: int, folder: str, place: Place, scenarios: Sequence[
     `store` listens for the ranks; what `faulthandler` sees is written to `stacks`.
     """
     _send(grader, Started(own_number()))
-    warnings = io.StringIO()
+    warnings = Tail()
     try:
         limit_this_process(folder)
         _be_silent()
@@ -53,7 +64,7 @@ def serve(rank: int, world: int, folder: str, place: Place, scenarios: Sequence[
     except EOFError:
         os._exit(0)
     except BaseException as error:  # also what ends a process without a word
-        _send(grader, _raised(error, warnings.getvalue()))
+        _send(grader, _raised(error, warnings.text))
     os._exit(1)  # so that the other ranks' connections break now
 
 
@@ -70,6 +81,7 @@ def _be_silent() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
+    sys.stdin = open(0, closefd=False)  # multiprocessing has put another file there, now closed
 
 
 def _raised(error: BaseException, trace: str) -> Raised:

@@ -19,7 +19,7 @@ RIGHT = {1.0: "right",  # by what it counts
 
 def as_text(grade: Grade) -> str:
     """A sentence for each mistake, with the user's traceback if there is one; a short table."""
-    lines = [f"{grade.place}: {verdict(grade)}", *_trace(grade.diagnosis)]
+    lines = [f"{grade.name}: {verdict(grade)}", *_trace(grade.diagnosis)]
     for each in grade.mistakes[1:]:
         lines += [f"  {'also':12}{each.sentence}", *_trace(each)]
     lines.append(f"  {'correct':12}{passed(grade)} scenarios"
@@ -46,7 +46,7 @@ def as_list(grades: Sequence[Grade]) -> str:
     ids = [", ".join(each.id for each in grade.mistakes) or verdict(grade) for grade in grades]
     width = max(map(len, ("mistakes, gravest first", *ids)))
     return "\n".join([f"{'points':>6}  {'mistakes, gravest first':{width}}  strategy", *(
-        f"{points(grade):6.1f}  {words:{width}}  {grade.place}"
+        f"{points(grade):6.1f}  {words:{width}}  {grade.name}"
         for grade, words in zip(grades, ids, strict=True))])
 
 
@@ -54,7 +54,7 @@ def verdict(grade: Grade) -> str:
     """The verdict in one sentence."""
     if grade.diagnosis is None:
         return "right" + (" (compressed)" if grade.tolerance else "")
-    return f"WRONG: {grade.diagnosis.sentence}"
+    return f"{'UNDECIDED' if grade.is_undecided else 'WRONG'}: {grade.diagnosis.sentence}"
 
 
 def passed(grade: Grade) -> str:
@@ -99,7 +99,7 @@ def as_gradescope(grades: Sequence[Grade]) -> dict[str, Any]:
 
 def _rows(grade: Grade, strategies: int) -> list[tuple[str, float, float, str]]:
     """(name, most points, fraction of them given, text for the student) of each test."""
-    before = f"{grade.place}: " if strategies > 1 else ""
+    before = f"{grade.name}: " if strategies > 1 else ""
     most = (POINTS - _points_for_bytes(grade)) / len(grade.checks) / strategies
     rows = [(f"{before}{ranks_in_words(check.world)}, {check.scenario.name}", most,
              check.is_passed * grade.weight, _told(check, grade.weight))

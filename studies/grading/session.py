@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from secrets import randbits
 from typing import NamedTuple, cast
 
+from common.core.visible import visible
 from common.settings.user_code import Place
 from studies.grading.messages import Order, Seen, Settled
 from studies.grading.scenarios import BASIC, PLAN, Scenario
@@ -57,7 +58,7 @@ def outcomes(place: Place, seconds: float,
     deadline, done, secret = time.monotonic() + seconds, list[Outcome](), randbits(128)
     for world, scenarios in plan.items():
         left = list(scenarios)
-        tell(f"{place}: {len(left)} scenarios on {ranks_in_words(world)}")
+        tell(f"{visible(str(place))}: {len(left)} scenarios on {ranks_in_words(world)}")
         while left and time.monotonic() < deadline:
             run = _with_one_set_of_processes(place, world, left, secret, deadline, tolerance)
             done += run

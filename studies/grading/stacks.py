@@ -9,7 +9,7 @@ from pathlib import Path
 from select import select
 from typing import NamedTuple
 
-from studies.grading.messages import printable
+from common.core.visible import visible
 
 STACK_SECONDS, REST_SECONDS = 1.0, 0.05
 MOST_BYTES = 1 << 16
@@ -17,7 +17,7 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 class Waiting(NamedTuple):
-    """A rank that does not go on. `line` is 0 where no line of the user's is being run."""
+    """A rank that does not go on. `line` is 0 where none of the user's is known; `text` is it."""
 
     rank: int
     line: int
@@ -26,7 +26,7 @@ class Waiting(NamedTuple):
 
     def __str__(self) -> str:
         if not self.line:
-            return f"rank {self.rank} waits outside of the strategy"
+            return f"rank {self.rank} {self.text}"
         call = f" ({self.call})" if self.call and self.call not in self.text else ""
         return f"rank {self.rank} waits in line {self.line}, `{self.text}`{call}"
 
@@ -42,7 +42,7 @@ def waiting_in(process: int, stacks: socket.socket, rank: int, file: Path) -> Wa
         if not part:
             break
         written += part
-    return innermost(printable(written.decode(errors="replace")), rank, file)
+    return innermost(visible(written.decode(errors="replace"), "\n\t"), rank, file)
 
 
 def innermost(stacks: str, rank: int, file: Path) -> Waiting:
@@ -58,4 +58,5 @@ def innermost(stacks: str, rank: int, file: Path) -> Waiting:
             return Waiting(rank, int(line), text, called)
         if "/torch/distributed/" in where and function != "wrapper":
             called = function
-    return Waiting(rank, 0, "", "")
+    return Waiting(rank, 0, "waits outside of the strategy" if stacks else
+                   "does not answer, nor say where it is", "")

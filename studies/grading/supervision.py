@@ -4,7 +4,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from multiprocessing.util import get_temp_dir
 from select import select
@@ -14,7 +14,7 @@ from common.settings.user_code import Place
 from studies.grading.channel import Channel, Malformed, frame, wait
 from studies.grading.isolation import is_possible
 from studies.grading.keeper import MOST_PROCESSES, keep
-from studies.grading.limits import LIFE_SECONDS
+from studies.grading.limits import CPU_SECONDS
 from studies.grading.messages import (
     Message,
     Order,
@@ -93,23 +93,19 @@ class Ranks:
     def tolerance(self) -> float:
         """The tolerance that the strategy declares. Raises Trouble if it cannot be used."""
         try:
-            started = self._judged(self._everyone, self._answers(
-                self._everyone, START_SECONDS, Started))
-            self._bytes = [SocketBytes(each.process) for each in started.values()
+            started = self._judged(self._answers(START_SECONDS, Started))
+            self._bytes = [SocketBytes(each.process) for each in started
                            if isinstance(each, Started)]
-            ready = self._judged(self._everyone, self._answers(
-                self._everyone, START_SECONDS, Ready))
+            ready = self._judged(self._answers(START_SECONDS, Ready))
         except Trouble as trouble:
             text = trouble.sentence or f"{self._place.file} is not loaded in {START_SECONDS:.0f} s"
             raise Trouble("unusable", trouble.rank, text, trouble.trace) from trouble
-        return max(each.tolerance for each in ready.values() if isinstance(each, Ready))
+        return max(each.tolerance for each in ready if isinstance(each, Ready))
 
     def ask(self, order: Order) -> list[Message]:
         """Returns every rank's answer. Raises Trouble, soon after the first exception."""
-        answers = self._send(order)
-        return [*self._judged(self._everyone, answers or self._answers(
-            self._everyone, PATIENCE_SECONDS, Settled if order.is_settling else Seen,
-            order)).values()]
+        kind = Settled if order.is_settling else Seen
+        return self._judged(self._send(order) or self._answers(PATIENCE_SECONDS, kind, order))
 
     def ask_without(self, lost: int, order: Order) -> None:
         """Asks while rank `lost` dies: raises a Trouble whose `answers` are the other ranks'.
@@ -118,7 +114,7 @@ class Ranks:
         """
         survivors = [rank for rank in self._everyone if rank != lost]
         answers = self._send(order) or self._answers(
-            self._everyone, PATIENCE_SECONDS, Seen, order, others_seconds=PATIENCE_SECONDS)
+            PATIENCE_SECONDS, Seen, order, others_seconds=PATIENCE_SECONDS)
         answers.pop(lost, None)
         _raise_first({rank: each for rank, each in answers.items()
                       if isinstance(each, Raised) and each.kind in ENDINGS}, answers)
@@ -153,12 +149,12 @@ class Ranks:
         return frame({"order": order, "weight": scenario.weight(*place),
                       "shape": [*numbers.shape]}, numbers.numpy().tobytes())
 
-    def _answers(self, asked: Sequence[int], seconds: float, kind: type,
-                 order: Order | None = None,
+    def _answers(self, seconds: float, kind: type, order: Order | None = None,
                  others_seconds: float = OTHERS_SECONDS) -> dict[int, Message]:
         """The answers that come within `seconds`, or `others_seconds` after the first exception."""
         deadline, answers = time.monotonic() + seconds, dict[int, Message]()
-        while missing := {rank: self._channels[rank] for rank in asked if rank not in answers}:
+        while missing := {rank: each for rank, each in self._channels.items()
+                          if rank not in answers}:
             for rank in (ready := wait(missing, deadline)):
                 answer = self._received(rank, kind, order)
                 if answer is not None:
@@ -179,14 +175,13 @@ class Ranks:
         except EOFError:
             return self._ended(rank)
 
-    def _judged(self, asked: Iterable[int], answers: dict[int, Message]) -> dict[int, Message]:
-        """The answers by rank. Raises Trouble for the first exception, or for a hang."""
+    def _judged(self, answers: dict[int, Message]) -> list[Message]:
+        """All ranks' answers. Raises Trouble for the first exception, or for a hang."""
         _raise_first({rank: each for rank, each in answers.items() if isinstance(each, Raised)},
                      answers)
-        missing = [rank for rank in asked if rank not in answers]
-        if missing:
+        if missing := [rank for rank in self._everyone if rank not in answers]:
             raise self._hang(missing, answers)
-        return {rank: answers[rank] for rank in asked}
+        return [answers[rank] for rank in self._everyone]
 
     def _hang(self, missing: Sequence[int], answers: dict[int, Message]) -> Trouble:
         waiting = [waiting_in(self._bytes[rank].process, self._stacks[rank], rank, self._place.file)
@@ -196,8 +191,8 @@ class Ranks:
     def _ended(self, rank: int) -> Raised:
         """Describes the end of a rank, from its keeper's report."""
         end = self._told(rank)
-        if end in ("time", str(-signal.SIGXCPU)):
-            return _raised(f"rank {rank} has worked for {LIFE_SECONDS} s", "time-limit")
+        if end == str(-signal.SIGXCPU):
+            return _raised(f"rank {rank} has computed for {CPU_SECONDS} s", "time-limit")
         if end == "processes":
             return _raised(f"it has started more than {MOST_PROCESSES} processes", "processes")
         if end.startswith("-"):
@@ -209,7 +204,7 @@ class Ranks:
         deadline = time.monotonic() + 1
         while time.monotonic() < deadline:
             for words in map(str.split, self._control_told.decode().splitlines()):
-                if words[0] in ("time", "processes"):
+                if words[0] == "processes":
                     return words[0]
                 if words[:2] == ["rank", str(rank)]:
                     return words[2]

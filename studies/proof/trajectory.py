@@ -16,17 +16,19 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from common.cluster.board import is_broken_collective
 from common.cluster.devices import choose_device
 from common.cluster.node import Node
 from common.core.collectives import gather_bytes, world_size
 from common.core.events import read_events
 from common.core.world import World
-from common.data.dataset import Dataset, as_dataset
+from common.data.dataset import Dataset
 from common.model.batch_norm import freeze_batch_norm
 from common.options.workloads import WORKLOADS, Workload, workload_of
 from common.run.opening import open_run
 from common.run.saving import Checkpoints
 from common.settings.settings import Interval, Settings
+from common.settings.user_code import own_errors
 from common.setup import create_loader, create_training
 from common.training import train
 from studies.proof.strategies import Strategy
@@ -103,8 +105,8 @@ class Problem:
         """The training set. Enters `row` into this process's table."""
         if self.row is not None:
             WORKLOADS[self.row.name] = self.row
-        load = workload_of(self.settings).load
-        return thinned(as_dataset(load("train", self.settings.data_dir)), self.samples)
+        whole = workload_of(self.settings).dataset("train", self.settings.data_dir)
+        return thinned(whole, self.samples)
 
 
 class NoCheckpoints(Checkpoints):
@@ -120,8 +122,13 @@ def trajectory(problem: Problem, strategy: Strategy, look: Look = look_away) -> 
     On a GPU where the settings ask for it, which all ranks here share.
 
     `look` is shown every weight after every step. Every rank of the process group must call it.
-    Raises what training raises.
+    Raises what training raises, a fault of a user's own workload as a UserCodeError.
     """
+    with own_errors(is_broken_collective, f"rank {dist.get_rank()}: ", problem.settings.workload):
+        return _trajectory(problem, strategy, look)
+
+
+def _trajectory(problem: Problem, strategy: Strategy, look: Look) -> Trajectory:
     settings, dataset = problem.settings, problem.load()
     torch.set_num_threads(settings.threads or torch.get_num_threads())
     node = Node(World(dist.get_rank(), world_size()),

@@ -2,8 +2,8 @@
 
 Mutations that turn this red: ignore TORCHELASTIC_USE_AGENT_STORE in _from_torchrun (the port is
 taken); let local_cluster.sh keep the last status instead of the first; drop its trap for TERM or
-HUP; count its ranks from the wrong end in tell_signal; measure no speeds in announce; drop
-OpenMPI's row from MPI_VARIABLES.
+HUP, or `rm -rf` in the one for EXIT; count its ranks from the wrong end in tell_signal; measure no
+speeds in announce; drop OpenMPI's row from MPI_VARIABLES.
 """
 
 import os
@@ -61,6 +61,15 @@ def local(program: str, folder: Path, **environment: str) -> subprocess.Popen:
     return subprocess.Popen([LOCAL, "3", os.path.relpath(path, ROOT)], stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True,
                             env={**os.environ, "LOG_DIR": str(folder), **environment})
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_temporary_folder_stays_where_a_rank_has_failed_and_is_named(code, tmp_path):
+    process = local(f"sys.exit({code})", tmp_path, LOG_DIR="", TMPDIR=str(tmp_path))
+    _, errors = process.communicate(timeout=60)
+    left = [str(path) for path in tmp_path.iterdir() if path.is_dir()]
+    assert process.returncode == code and len(left) == bool(code)
+    assert says(errors, *left)
 
 
 def test_the_local_cluster_ends_with_the_first_failure(tmp_path):

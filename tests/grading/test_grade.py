@@ -2,12 +2,15 @@
 
 Mutations that turn this red: an exit code that is the first strategy's; no RLIMIT_DATA; POINTS for
 `most` in _rows; SocketBytes without those closed since; SETTLE_SECONDS = 0; no is_file() in
-places_of; sys.stdout in _say; no `tell` in grade_of.
+places_of; sys.stdout in _say; no `tell` in grade_of; LONGER = 1; `str` for `visible` in Grade.name
+or in `outcomes`; no sys.stdin; no _require_source; no slice in Tail; a grep for `dist.` alone.
 """
 
 import json
 import os
+import re
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,26 +20,28 @@ import pytest
 
 from common.core.failures import UsageError
 from common.settings.user_code import Place
-from scripts.grade import main, places_of
+from scripts.grade import main, places_of, without
 from studies.grading import grading, report, session
 from studies.grading.costs import SyncCost
-from studies.grading.finding import HEADLINES
+from studies.grading.finding import HEADLINES, Finding
 from studies.grading.grading import Grade, grade_of
 from studies.grading.hypotheses import HYPOTHESES
 from studies.grading.messages import Seen, Settled
 from studies.grading.mistakes import ScenarioCheck, mistakes
+from studies.grading.rank_under_test import Tail
 from studies.grading.scenarios import BASIC, EVERYWHERE, PLAN
 from studies.grading.socket_bytes import SocketBytes, Traffic
 from studies.grading.stacks import innermost
 from tests.facts import says
 from tests.grading.table import RIGHT
-from tests.ranks import ranks
+from tests.ranks import ROOT, ranks
 
 TWO = {2: [BASIC]}
 BAD_FILES = {"missing": ("", "none.py"), "syntax": ("def mine(:", "SyntaxError"),
              "other_name": ("def yours(): pass", "yours"),
              "import_error": ("import nothing_like_it", "ModuleNotFoundError"),
              "arguments": ("class mine:\n    def __init__(self, a): pass", "arguments"),
+             "notebook": ('{\n "cells": []}', "notebook"), "zip": ("PK\3\4\0", "zip"),
              "tolerance": ("def mine(g): pass\nmine.tolerance = 3", "tolerance = 3")}
 STACKS = """Thread 0x1 (most recent call first):
   File "/usr/lib/threading.py", line 5 in wait
@@ -104,6 +109,26 @@ def test_no_line_of_a_traceback_looks_like_the_graders(tmp_path):
     assert not [line for line in printed if line.startswith((" 100.0", "100.0"))]
 
 
+def test_no_name_of_a_folder_looks_like_a_row(tmp_path):
+    lines = list[str]()
+    place = Place(tmp_path / "a\n 100.0  right  other/none.py", "mine")
+    found = grade_of(place, plan=TWO, tell=lines.append)
+    for text in (*lines, report.as_text(found), report.as_list([found]),
+                 report.as_gradescope([found, found])["tests"][0]["name"]):
+        assert not [line for line in text.splitlines() if line.startswith(" 100.0")]
+
+
+def test_nothing_can_be_read_where_a_terminal_would_be(tmp_path):
+    found = grade_of(written(tmp_path, "def mine(gradients):\n    input()\n"), plan=TWO)
+    assert found.diagnosis is not None and says(found.diagnosis.sentence, "line 2", "EOFError")
+
+
+def test_of_much_output_the_end_is_kept():
+    tail = Tail()
+    print("x" * (1 << 20), "the end", file=tail)
+    assert tail.text.endswith("the end\n") and len(tail.text) < 1 << 16
+
+
 def test_a_declared_tolerance_counts_as_far_as_it_is_allowed():
     found = [grade_of(Place(RIGHT, "HalfTheBytes"), plan=TWO, tolerance=allowed)
              for allowed in (0.0, 0.1)]
@@ -155,6 +180,7 @@ def test_a_stack_tells_the_users_line_and_the_call(tmp_path):
     file = written(tmp_path, "one\ndist.all_reduce(gradient)\n").file
     waiting = innermost(STACKS.format(file=file), 1, file)
     assert says(waiting, "rank 1", "line 2", "`dist.all_reduce(gradient)`")
+    assert not says(innermost("", 1, file), "outside")  # it may spin in its own line
     elsewhere = innermost(STACKS.format(file="/elsewhere/x.py"), 1, file)
     assert says(elsewhere, "rank 1") and not says(elsewhere, "line")
 
@@ -167,6 +193,49 @@ def test_a_star_stands_for_several_files(tmp_path):
     for text in (f"{tmp_path}/c*.py:mine", "all-reduce"):
         with pytest.raises(UsageError):
             places_of(text)
+
+
+def test_who_has_handed_in_nothing_is_named(tmp_path):
+    for name, file in (("ada", "mine"), ("bo", "mine (1)"), ("cy\n", "")):
+        (tmp_path / name).mkdir()
+        if file:
+            written(tmp_path / name, "", file)
+    bo, cy = without(f"{tmp_path}/*/mine.py:mine").splitlines()
+    assert says(bo, "bo", "mine.py", "mine (1).py") and says(cy, "cy\\n", "mine.py")
+    assert without(f"{tmp_path}/*/m*.py:mine") == without("mine.py:mine") == ""
+
+
+def test_one_that_lacks_time_alone_is_tried_once_more_for_longer(tmp_path, monkeypatch, capsys):
+    late = grade(SyncCost(2, 1, 1, 1), "none")._replace(
+        mistakes=[Finding("time-limit", HEADLINES["time-limit"])])
+    given = list[float]()
+    monkeypatch.setattr(grading, "grade_of", lambda place, bound, seconds, **_: (
+        given.append(seconds), late)[1])
+    monkeypatch.setattr(ranks, "preload", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["grade.py", str(written(tmp_path, ""))])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1 and given == [60, 180]
+    assert "WRONG" not in capsys.readouterr().out
+
+
+RING = "exercises/two_ring_all_reduce.py"
+SHOWN = {"full": "        torch.distributed.all_reduce(row)\n",
+         "ours": "from tests.exercises.solutions import RingAllReduce\n",
+         "honest": "        dist.isend(chunks[0], 1)\n"}
+
+
+def test_the_documented_search_shows_who_lets_others_do_the_exercise(tmp_path):
+    handed_out = (ROOT / RING).read_text()
+    for name, line in SHOWN.items():
+        (tmp_path / "submissions" / name).mkdir(parents=True)
+        (tmp_path / "submissions" / name / Path(RING).name).write_text(handed_out + line)
+    (tmp_path / "exercises").symlink_to(ROOT / "exercises")
+    command = re.search(r"^grep .*", (ROOT / "docs/teaching.md").read_text(), re.MULTILINE)
+    assert command is not None
+    shown = subprocess.run(["bash", "-c", command[0]], cwd=tmp_path, text=True,
+                           capture_output=True).stdout.splitlines()
+    assert [Path(line.split(":")[0]).parent.name for line in shown] == ["full", "ours"]
 
 
 def test_a_missing_file_is_told_at_once(tmp_path, monkeypatch):

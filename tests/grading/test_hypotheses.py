@@ -2,7 +2,7 @@
 
 Mutations that turn this red: a row of HYPOTHESES less; ENOUGH = 0 (a tensor of one number is any
 sum); the last step's instead of this step's samples in Truth.counts; `first_step=0` for stale, or
-`atol=1e-5`.
+`atol=1e-5`; no `world > 2`.
 """
 
 from collections.abc import Callable
@@ -208,3 +208,12 @@ def test_multiples_are_told_from_others_whatever_their_sign(sign):
 def test_what_becomes_of_a_nan(result, id):
     found = finding(simulated(result, NAN))
     assert (found and found.id) == id
+
+
+@pytest.mark.parametrize(("world", "is_clear"), [(2, False), (3, True)])
+def test_two_ranks_do_not_show_what_more_would(world, is_clear):
+    twice = simulated(changed(lambda row: row / world), world=world)
+    reduced = simulated(on(range(1, world), local), world=world)
+    for outcome, hint in ((twice, "twice"), (reduced, "dist.reduce")):
+        found = finding(outcome)
+        assert found is not None and says(found.sentence, hint) == is_clear

@@ -2,7 +2,7 @@
 
 Mutations that turn this red: pickle.loads for json.loads in _parsed; no limit on the header, or on
 the body, in _complete; recv(_AT_ONCE) in go_on; no check of `order` in read; bool for a number in
-_number; no look for what has come before in put; printable that returns its text.
+_number; no look for what has come before in put; no visible() in _text.
 """
 
 import pickle
@@ -15,16 +15,7 @@ import numpy as np
 import pytest
 
 from studies.grading.channel import MOST_HEADER, Channel, Malformed, frame, receive, wait
-from studies.grading.messages import (
-    Order,
-    Raised,
-    Ready,
-    Seen,
-    as_frame,
-    most_bytes,
-    printable,
-    read,
-)
+from studies.grading.messages import Order, Raised, Ready, Seen, _text, as_frame, most_bytes, read
 from studies.grading.scenarios import BASIC, EVERYWHERE
 
 ORDER = Order(0, 1)
@@ -174,4 +165,5 @@ def test_an_order_arrives():
 
 
 def test_escape_sequences_are_shown():
-    assert printable("a\x1b[2Jb\n\té\x9b\u202e") == "a\\x1b[2Jb\n\té\\x9b\\u202e"
+    told = _text({"sentence": "a\x1b[2Jb\n\té\x9b\u202e"}, "sentence")
+    assert told == "a\\x1b[2Jb\n\té\\x9b\\u202e"

@@ -2,7 +2,8 @@
 
 Mutations that turn this red: the first alone in mistakes; GRAVITY of each id 0; no _is_a_sign in
 `common`; no _news; HANG_WEIGHT = 1; no CHEATS in `weight`; map(str, grade.costs) in _rows;
-f"{check.world} ranks"; a score of three decimals in as_gradescope; RIGHT[1.0] in _told.
+f"{check.world} ranks"; a score of three decimals in as_gradescope; RIGHT[1.0] in _told;
+no UNCLEAR_ON_TWO.
 """
 
 import json
@@ -32,7 +33,7 @@ def checks(*wrong, not_run=()):
     """All of the plan; `wrong` has (world, scenario, ids)."""
     found = {(world, scenario): ids.split() for world, scenario, ids in wrong}
     return [ScenarioCheck(world, each, (world, each) not in not_run,
-                          [Finding(id, f"{HEADLINES[id]}: seen", rank=0)
+                          [Finding(id, f"{HEADLINES[id]}: on {world}", rank=0)
                            for id in found.get((world, each), [])])
             for world, scenarios in PLAN.items() for each in scenarios]
 
@@ -60,6 +61,13 @@ def everywhere(scenarios, ids, worlds=(1, 2, 3, 4)):
      "nothing-sent raises nan")])
 def test_every_mistake_is_told_once_and_the_gravest_first(wrong, ids):
     assert " ".join(each.id for each in mistakes(checks(*wrong))) == ids
+
+
+@pytest.mark.parametrize(("id", "world"), [("raises", 2), ("wrong-divisor", 3),
+                                           ("some-ranks-only", 3)])
+def test_the_clearest_of_all_checks_is_told(id, world):
+    found, = mistakes(checks(*everywhere([BASIC], id)))
+    assert says(found.sentence, f"on {world}")
 
 
 def test_for_which_numbers_of_ranks_it_works():

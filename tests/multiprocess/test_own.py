@@ -2,7 +2,8 @@
 
 Mutations that turn this red: `own_errors` left out of process_group (exit code 1 and a traceback
 of ours); `digests` left out of RankInfo; Preparation without its cast (a float64 table does not fit
-the model); ACCURACY in the place of the workload's metric in open_run.
+the model); ACCURACY in the place of the workload's metric in open_run; trajectory without
+own_errors.
 """
 
 import json
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from common.core.events import read_events
-from common.core.failures import UsageError
+from common.core.failures import UsageError, Verdict
 from common.options.command_line import parse_command_line
 from common.reporting.recorded_run import find_runs
 from common.reporting.tables import learned
@@ -188,11 +189,11 @@ def test_all_ranks_must_have_the_same_file(tmp_path):
 @pytest.mark.parametrize("text, fact", [
     ("TASK = 3", "int"),
     ("from common.options.workloads import Workload\n"
-     "TASK = Workload('x', None, None, defaults={'epoch': 3})", "epoch"),
+     "TASK = Workload('x', print, print, defaults={'epoch': 3})", "epoch"),
     ("from common.options.workloads import Workload\n"
-     "TASK = Workload('x', None, None, defaults={'schedule': 'steep'})", "steep"),
+     "TASK = Workload('x', print, print, defaults={'schedule': 'steep'})", "steep"),
     *(("from common.options.workloads import Workload\n"
-       f"TASK = Workload('x', None, None, defaults={default})", fact) for default, fact in (
+       f"TASK = Workload('x', print, print, defaults={default})", fact) for default, fact in (
         ("{'optimizer': 'adamw'}", "adamw"), ("{'batch_norm': 'sync'}", "batch_norm"),
         ("{'precision': 'float16'}", "float16"), ("{'epochs': 2.5}", "2.5"),
         ("{'epochs': 0}", "epochs"), ("{'learning_rate': -0.1}", "-0.1"),
@@ -207,6 +208,18 @@ def test_what_is_no_workload_is_refused_in_a_sentence(text, fact, tmp_path):
 def test_a_name_in_no_table_is_refused_as_before():
     with pytest.raises(UsageError, match="--workload.*'no-such'"):
         parse_command_line("PartOne", ["--workload", "no-such"])
+
+
+@pytest.mark.parametrize("text, facts", [
+    ("self.layer(inputs.double())", ["mine.py", "line 12", "float"]),
+    ("self.layer(inputs.no_such_name)", ["mine.py", "line 12", "no_such_name"])])
+def test_the_proof_tells_a_mistake_as_a_run_does(text, facts, tmp_path):
+    (tmp_path / "mine.py").write_text(TUPLES.replace("self.layer(inputs), inputs", text))
+    _, settings = prove.parse(["--workload", f"{tmp_path}/mine.py:TASK", "--steps", "2"])
+    with pytest.raises(Verdict) as raised:
+        create_reference(Problem(settings, 40), tmp_path / "reference")
+    assert raised.value.exit_code == 2
+    assert says(str(raised.value).replace(f"{tmp_path}/", ""), "rank 0", *facts)
 
 
 TUPLES = """

@@ -1,13 +1,14 @@
 """A run that takes long says what it is doing, and how far it is; a busy one stays quiet.
 
 Mutations that turn this red: leave out `counted`'s text; tell on other ranks too; look at `begun`
-instead of what was said; tell steps after the first.
+instead of what was said; tell steps after the first; leave tqdm its own lock.
 """
 
 import threading
 import time
 
 import pytest
+from tqdm import tqdm
 
 from common.core.console import console, counted, tell_long_waits
 from common.core.progress import FINISHED, Progress
@@ -54,6 +55,12 @@ def test_a_long_wait_says_what_it_is_and_how_far(capsys, progress):
     assert "images decoded" not in said.split("forward")[-1]
     progress.has_stepped, progress.phase = True, "evaluation"
     wait_for(capsys, "evaluation")
+
+
+def test_the_lock_of_the_terminal_is_of_this_process_alone():
+    """One between processes is left behind by a rank that is killed, with a warning of Python's."""
+    console(World())("a line")
+    assert isinstance(tqdm.get_lock(), type(threading.RLock()))
 
 
 def test_a_phase_that_lasts_tells_its_seconds(capsys, progress):

@@ -124,7 +124,8 @@ def test_ranks_that_differ_are_named_on_every_rank():
         try:
             node.agree("data", "d1")
             time.sleep(0.2 * (rank == 5))
-            node.agree("data", "d2" if rank == 5 else "d1")
+            node.agree("data", "d2" if rank == 5 else "d1", "; see to it",
+                       {"one.weight": 1, "one.bias": 2 + rank // 5, "two.weight": 3 + rank // 5})
         except RanksDisagree as failure:
             its_board.publish(failure)
             return str(failure)
@@ -134,7 +135,9 @@ def test_ranks_that_differ_are_named_on_every_rank():
 
     with ThreadPoolExecutor(FEW) as pool:
         told, = set(pool.map(agree, boards_on(store, FEW)))
-    assert says(told, "rank 5", "node5", "d2", "rank 0", "node0", "d1", "data")
+    assert says(told, "rank 5", "node5", "d2", "rank 0", "node0", "d1", "data", "one.bias",
+                "see to it")
+    assert "one.weight" not in told and "two.weight" not in told
 
 
 def test_a_rank_reads_the_info_of_another_when_it_needs_it():

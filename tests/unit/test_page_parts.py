@@ -1,19 +1,10 @@
 """The page beyond tables and figures: values, waiting, commands, run states.
 
-<<<<<<< HEAD
-Mutations that turn this red: own work for waiting; the median of ranks for the slowest; a linear
-scale; a finished run among those in progress; drawing again
-although no log has grown; an end while a run goes on; an iteration that a rank has not logged yet;
-a trace read for each drawing; marks of epochs that have not ended; write_text in place of a file
-replaced; no refresh, or one that stays.
-=======
 Mutations that turn this red: y from below in hover.py, or points outside the axes (NaN is nowhere);
-own work for waiting; the median of ranks for the slowest; a linear scale; the resume command to
-repeat a run; a finished run among those in progress; drawing again although no log has grown; an
-end while a run goes on; an iteration that a rank has not logged yet; a trace read for each drawing;
-marks of epochs that have not ended; write_text in place of a file replaced; no refresh, or one that
-stays; a run's own folder kept in the command that repeats it.
->>>>>>> parent of 130c5a2 (The page's figures without values for whoever points at them)
+own work for waiting; the median of ranks for the slowest; a linear scale; a finished run among
+those in progress; drawing again although no log has grown; an end while a run goes on; an iteration
+that a rank has not logged yet; a trace read for each drawing; marks of epochs that have not ended;
+write_text in place of a file replaced; no refresh, or one that stays.
 """
 
 import json

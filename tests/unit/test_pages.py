@@ -20,8 +20,8 @@ from tests.unit.test_structure import name_of
 INDEX = ROOT / "docs/README.md"
 SPEAKING = ("common", "PartOne", "PartTwo", "PartThree", "scripts", "studies")
 UNKNOWN = "…"  # a name or a number, in a sentence
-# Not by the failures' classes: interrupted, terminated, done, and a fault of the program.
-OTHER_CODES = {0, 1, 130, 143}
+# Not by the failures' classes: done, a fault of the program, interrupted, killed and terminated.
+OTHER_CODES = {0, 1, 130, 137, 143}
 
 
 def test_the_index_names_every_page():

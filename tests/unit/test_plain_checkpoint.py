@@ -28,8 +28,8 @@ from common.settings.resume import AUTO, Resume
 from tests.facts import says
 from tests.small import small_model
 
-FORMS = ("four keys", "pytorch/examples", "state_dict", "safetensors")
-WITH_OPTIMIZER = FORMS[:2]
+FORMS = ("four keys", "pytorch/examples", "torchvision", "state_dict", "safetensors")
+WITH_OPTIMIZER = FORMS[:3]
 
 
 def trained(seed: int = 5) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -52,7 +52,9 @@ def save(path: Path, form: str, prefix: str = "") -> tuple[nn.Module, torch.opti
             "epoch": 3, "model_state_dict": weights, "loss": torch.tensor(0.5),
             "optimizer_state_dict": optimizer.state_dict()}, "pytorch/examples": {
                 "epoch": 3, "arch": "resnet18", "state_dict": weights, "best_acc1": torch.ones(()),
-                "optimizer": optimizer.state_dict(), "scheduler": {"step_size": 30}}}[form], path)
+                "optimizer": optimizer.state_dict(), "scheduler": {"step_size": 30}},
+            "torchvision": {"model": weights, "optimizer": optimizer.state_dict(), "epoch": 2},
+        }[form], path)
     return model, optimizer
 
 
@@ -126,7 +128,9 @@ def test_a_checkpoint_that_lightning_wrote_is_read_for_its_weights(tmp_path):
     trainer.save_checkpoint(path)
     assert same(common.prepare_model_for_evaluation(small_model(torch.float32), "cpu", path),
                 lit.net)
-    contents = checkpoint_file.read(path)
+    said: list[str] = []
+    contents = checkpoint_file.read(path, said.append)
+    assert "no epoch" not in said[0]  # it has one, that is not used
     with pytest.raises(CheckpointError):
         checkpoint_plain.position_after(contents, path, 9)
 
@@ -217,12 +221,14 @@ def test_damage_in_a_plain_file_is_found_by_the_zips_checksums(tmp_path):
 
 
 @pytest.mark.parametrize("contents", [{}, [1, 2], {"model_state_dict": {}}, {"weights": "none"},
-                                      {"model_state_dict": {"a": 1.0}}])
-def test_what_holds_no_weights_is_refused(contents, tmp_path):
+                                      {"model_state_dict": {"a": 1.0}},
+                                      {"net": {"a": torch.ones(1)}, "optim": {}}])
+def test_what_holds_no_weights_is_refused_by_what_it_holds(contents, tmp_path):
     torch.save(contents, tmp_path / "m.pt")
     with pytest.raises(CheckpointError) as raised:
         checkpoint_file.read(tmp_path / "m.pt")
-    assert says(raised.value, tmp_path / "m.pt")
+    names = map(repr, contents) if isinstance(contents, dict) else ["list"]
+    assert says(raised.value, tmp_path / "m.pt", *names)
 
 
 def test_a_whole_model_is_refused_by_what_it_holds(tmp_path):
@@ -246,15 +252,16 @@ def test_another_optimizers_state_is_refused_by_what_it_is_like(tmp_path):
 
 def test_a_run_goes_on_at_the_next_epoch_and_not_from_weights_alone(tmp_path):
     path = tmp_path / "m.pt"
-    for form in WITH_OPTIMIZER:
+    for form in FORMS[:2]:
         save(path, form)
         contents = checkpoint_file.read(path)
         assert checkpoint_plain.position_after(contents, path, 9) == Position(4, 0, 27)
-    save(path, "state_dict")
-    contents = checkpoint_file.read(path)
-    with pytest.raises(CheckpointError) as raised:
-        checkpoint_plain.position_after(contents, path, 9)
-    assert says(raised.value, path, "scripts/evaluate.py")
+    for form in ("state_dict", "torchvision"):  # whose epochs begin at 0
+        save(path, form)
+        contents = checkpoint_file.read(path)
+        with pytest.raises(CheckpointError) as raised:
+            checkpoint_plain.position_after(contents, path, 9)
+        assert says(raised.value, path, "scripts/evaluate.py")
 
 
 def test_resume_auto_leaves_alone_what_no_run_wrote(tmp_path, capsys):

@@ -99,11 +99,14 @@ def test_the_banner_says_it_where_it_is_not_the_default(told, capsys):
 
 
 @pytest.mark.parametrize("convolutions, words", [
-    ("fused winograd-4 winograd-4 toeplitz", ": 1 fused, 2 winograd-4, 1 toeplitz\n"),
-    ("library", ": library\n"), (POOLED_LAST, f": {POOLED_LAST}\n")])
+    ("fused winograd-4 winograd-4 toeplitz", ": 1 fused, 2 winograd-4, 1 toeplitz"),
+    ("library", ": library"), (POOLED_LAST, f": {POOLED_LAST}")])
 def test_the_banner_counts_the_convolutions_of_a_checkpoint(convolutions, words, capsys):
     announce("PartOne", Settings(), NODE, convolutions)
-    assert f"3x3 convolutions{words}" in capsys.readouterr().out
+    line, = re.findall("3x3 convolutions.*", capsys.readouterr().out)
+    assert line.startswith(f"3x3 convolutions{words} (") and says(line, "resumed")
+    announce("PartOne", Settings(), NODE)
+    assert "resumed" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("text", "numbers"), [

@@ -43,7 +43,7 @@ FLAGS = ["--workload", "digits-vgg11", "--batch-size", "32", "--learning-rate", 
 
 MIRRORED = """
 from common.options.workloads import Workload
-TASK = Workload("task", None, None, defaults={"tta": True})
+TASK = Workload("task", print, print, defaults={"tta": True})
 """
 
 
