@@ -88,6 +88,7 @@ class Elastic:
         self._in_vain = 0 if progress.has_stepped else self._in_vain + 1
         progress.has_stepped, progress.phase = False, "joining the other ranks"
         process_stop().reset()
+        self._left = self._left or time.monotonic()
         try:
             if self._in_vain > MOST_IN_VAIN:
                 raise PeerLost(f"{MOST_IN_VAIN} groups in a row could not train: {self._why}")
@@ -96,11 +97,10 @@ class Elastic:
             self._is_over = True
             raise
         there = before.members if before else ()
-        self._left = self._left if before else time.monotonic()
         self._change = Change([each.rank for each in there if each not in group.members],
                               [each.rank for each in group.members if each not in there],
                               self._why)
-        self._why = ""
+        self._why, self._left = "", self._left if self.has_lost else 0.0
         address, port = address_of(group.members[0].door)
         return replace(world, rank=group.members.index(self._standing.me), size=len(group.members),
                        master_address=address, master_port=port, store_is_served=True,
