@@ -32,7 +32,8 @@ SHARES = (1, 1.25, 0.5, 3, 1, 2)  # what stands for the other shards, of a shard
 def convolutions() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.GELU(), nn.MaxPool2d(2),
-        nn.Conv2d(8, 12, 5, stride=2, padding=2, groups=4, dilation=2), nn.SiLU(),
+        nn.Conv2d(8, 12, 5, stride=2, padding=2, groups=4, dilation=2), nn.GroupNorm(3, 12),
+        nn.SiLU(),
         nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.LayerNorm(48), nn.Linear(48, CLASSES))
 
 
@@ -44,7 +45,8 @@ def rows() -> nn.Module:
 
 def gates() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(3072, 33), nn.Tanh(), nn.Linear(33, 33),
-                         nn.Sigmoid(), nn.Linear(33, CLASSES))
+                         nn.Sigmoid(), nn.Linear(33, 33), nn.ELU(0.7), nn.Linear(33, 33),
+                         nn.Softplus(), nn.Linear(33, CLASSES))
 
 
 def attention() -> nn.Module:
@@ -110,6 +112,10 @@ OF_EACH: dict[str, Each] = {
     "log_sigmoid": lambda a, b, c: functional.logsigmoid(a),
     "tanh_backward": lambda a, b, c: aten.tanh_backward(a, b),
     "sigmoid_backward": lambda a, b, c: aten.sigmoid_backward(a, b),
+    "elu": lambda a, b, c: functional.elu(a, 0.7) + functional.selu(b),
+    "elu_backward": lambda a, b, c: aten.elu_backward(a, 0.7, 1, 1, False, b),
+    "softplus": lambda a, b, c: functional.softplus(a, 2, 1),
+    "softplus_backward": lambda a, b, c: aten.softplus_backward(a, b, 2, 1),
     "silu_backward": lambda a, b, c: aten.silu_backward(a, b),
     "mse_backward": lambda a, b, c: aten.mse_loss_backward(c[0], a, b, 1)}
 # Whole vectors of either length and what is left of them, and enough for several threads.
@@ -123,6 +129,7 @@ SHAPES = ((3, 5), (64, 10), (256, 37), (1000, 64), (33, 2048), (5, 100, 7), (655
 OF_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "max_pool2d": lambda a: functional.max_pool2d(a, 3, 2, 1),
     "avg_pool2d": lambda a: functional.avg_pool2d(a, 3, 2, 1),
+    "group norm": lambda a: functional.group_norm(a, 4),
     "adaptive": lambda a: functional.adaptive_avg_pool2d(a, (3, 2)),
     "sum of channels": lambda a: a.sum((0, 2, 3)), "mean of maps": lambda a: a.mean((2, 3))}
 MAPS = ((4, 8, 7, 9), (16, 64, 16, 16), (32, 24, 33, 31))

@@ -1,10 +1,10 @@
 """Portable arithmetic: the same float32 bits on any x86-64 with AVX2 and FMA, with any threads.
 
 Most of torch's CPU operations have such bits. `use` puts kernels of ours, registered with torch's
-dispatcher, in the place of those that have not: matrix products, convolutions, softmax, GELU, batch
-norm's and layer norm's sums, and sums over a whole tensor. Whatever runs in this process then uses
-them, forward and backward, in a model of ours or of a user. bfloat16 maps are multiplied as the
-float32 numbers that they are, and results are rounded once. Other dtypes stay torch's.
+dispatcher, in the place of those that have not: matrix products, convolutions, softmax, GELU, the
+sums of batch, layer and group norm, and sums over a whole tensor. Whatever runs in this process
+then uses them, forward and backward, in a model of ours or of a user. bfloat16 maps are multiplied
+as the float32 numbers that they are, and results are rounded once. Other dtypes stay torch's.
 
     python3 -m pytest tests/unit/test_portable.py
 """
@@ -330,7 +330,36 @@ def _log_sigmoid(values: Tensor) -> tuple[Tensor, Tensor]:
     return _each(values, "log_sigmoid"), _each(-values.abs(), "exp")
 
 
-# Batch norm and layer norm
+@_instead_of("softplus")
+def _softplus(values: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    scaled = values * beta
+    return torch.where(scaled > threshold, values, _each(-scaled, "log_sigmoid") / -beta)
+
+
+@_instead_of("softplus_backward")
+def _softplus_backward(gradient: Tensor, values: Tensor, beta: float, threshold: float) -> Tensor:
+    scaled = values * beta
+    return torch.where(scaled > threshold, gradient, gradient * scaled.sigmoid())
+
+
+@_instead_of("elu")
+def _elu(values: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    """Below zero exp(x) - 1, from tanh(x / 2), which is exact near zero."""
+    half = (values * (input_scale / 2)).tanh()
+    return torch.where(values > 0, values * scale, half / (1 - half) * (2 * alpha * scale))
+
+
+_in_place("elu")
+
+
+@_instead_of("elu_backward")
+def _elu_backward(gradient: Tensor, alpha: float, scale: float, input_scale: float,
+                  is_result: bool, values: Tensor) -> Tensor:
+    below = values + alpha * scale if is_result else (values * input_scale).exp() * (alpha * scale)
+    return gradient * torch.where(values > 0, scale, below * input_scale)
+
+
+# Batch norm, layer norm and group norm
 
 @_instead_of("batch_norm_update_stats")
 def _batch_statistics(maps: Tensor, running_mean: Tensor | None, running_variance: Tensor | None,
@@ -428,6 +457,42 @@ def _layer_norm_backward(gradient: Tensor, values: Tensor, shape: Sequence[int],
     of_bias = rows.sum(0) if wanted[2] else None
     return of_values, *(each if each is None else each.to(values.dtype)
                         for each in (of_weight, of_bias))
+
+
+@_instead_of("native_group_norm")
+def _group_norm(maps: Tensor, weight: Tensor | None, bias: Tensor | None, samples: int,
+                channels: int, positions: int, groups: int, eps: float,
+                ) -> tuple[Tensor, Tensor, Tensor]:
+    """Layer norm of each sample's groups; then each channel has its weight and bias."""
+    rows = maps.float().reshape(samples * groups, channels // groups * positions)
+    made, mean, inverse = torch.native_layer_norm(rows, rows.shape[1:], None, None, eps)
+    made = made.view(maps.shape)
+    if weight is not None:
+        made *= _of_channels(weight, maps)
+    if bias is not None:
+        made += _of_channels(bias, maps)
+    return made.to(maps.dtype), mean.view(samples, groups), inverse.view(samples, groups)
+
+
+def _of_channels(numbers: Tensor, maps: Tensor) -> Tensor:
+    return numbers.view(-1, *[1] * (maps.dim() - 2))
+
+
+@_instead_of("native_group_norm_backward")
+def _group_norm_backward(gradient: Tensor, maps: Tensor, mean: Tensor, inverse: Tensor,
+                         weight: Tensor | None, samples: int, channels: int, positions: int,
+                         groups: int, wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:
+    rows = maps.float().reshape(samples * groups, channels // groups * positions)
+    mean, inverse = (each.float().view(-1, 1) for each in (mean, inverse))
+    arrived = gradient.float()
+    scaled = arrived if weight is None else arrived * _of_channels(weight, maps)
+    of_maps, _, _ = _layer_norm_backward(scaled.reshape(rows.shape), rows, rows.shape[1:], mean,
+                                         inverse, None, None, [wanted[0], False, False])
+    normalized = ((rows - mean) * inverse).view(maps.shape)
+    others = [0, *range(2, maps.dim())]
+    of_weight, of_bias = ((arrived * normalized).sum(others) if wanted[1] else None,
+                          arrived.sum(others) if wanted[2] else None)
+    return of_maps if of_maps is None else of_maps.view(maps.shape), of_weight, of_bias
 
 
 # Sums over a whole tensor

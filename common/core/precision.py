@@ -31,8 +31,8 @@ class Precision:
 
     def autocast(self, device: torch.device) -> AbstractContextManager:
         """The context in which the model runs: half precision where that is safe, or nothing."""
-        if self.name in HALVES:
-            return torch.autocast(device.type, HALVES[self.name])
+        if self.name in HALVES:  # the cache is one for all threads: lockstep's empty each other's
+            return torch.autocast(device.type, HALVES[self.name], cache_enabled=False)
         return nullcontext()
 
     def widen(self, outputs: Tensor) -> Tensor:

@@ -1,11 +1,12 @@
 """Compares virtual nodes on any number of ranks with one rank, to the bit.
 
 One rank's weights are hashed after every step, and kept at the end. Every other training compares
-its own; where a bit differs, both train once more to say which step, tensor and element came first.
+its own; where a bit differs, both train once more to say which step, tensor and element came first,
+and which rank had computed another gradient before the average.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +17,11 @@ from torch import Tensor, nn
 
 from common.cluster.node import Node
 from common.core.world import World
+from common.data.epoch_plan import shard_range
+from common.data.loaders import Loader
 from common.setup import create_training
 from studies.proof.ranks import run_ranks
-from studies.proof.strategies import Strategy, alone_on_virtual_nodes
+from studies.proof.strategies import Strategy, Wiring, alone_on_virtual_nodes
 from studies.proof.trajectory import Problem, trajectory
 
 QUANTITIES = ("weights", "statistics", "optimizer", "loss")
@@ -38,15 +41,29 @@ class Hashes:
 
 
 class Wanted:
-    """A look that keeps one weight after one step."""
+    """A strategy and a look that keep one weight after one step, and hash the step's gradients.
 
-    def __init__(self, place: UpdatePlace) -> None:
-        self._place = place
+    These are the weight's, one for each of this rank's shards, before the average.
+    """
+
+    def __init__(self, strategy: Strategy, name: str, place: UpdatePlace) -> None:
+        self._strategy, self._name, self._place = strategy, name, place
+        self._since: list[str] = []
+        self.gradients: list[str] = []
         self.weight: Tensor | None = None
 
+    def wire(self, model: nn.Module, loader: Loader) -> Wiring:
+        """The strategy's wiring of a model, whose backward passes are listened to."""
+        model.get_parameter(self._name).register_hook(
+            lambda gradient: self._since.append(digest([gradient])))
+        return self._strategy(model, loader)
+
     def __call__(self, step: int, place: int, weight: Tensor) -> None:
-        if (step, place) == self._place:
-            self.weight = weight.clone()
+        if place != self._place[1]:
+            return
+        if step == self._place[0]:
+            self.weight, self.gradients = weight.clone(), self._since
+        self._since = []
 
 
 def digest(tensors: Iterable[Tensor]) -> str:
@@ -142,12 +159,31 @@ class BitReference:
                       "optimizer": [name for name in weights for _ in range(of_each)]}
             return f"on rank {rank} {quantity} {tensor[quantity][place]}: {element}"
         step, place = outcome.begins
-        both = [run_ranks(size, _weight_after, self.problem, how, outcome.begins,
-                          threads=self.problem.settings.threads)
-                for size, how in ((1, alone_on_virtual_nodes(self.problem.settings)),
-                                  (ranks, strategy))]
+        (alone,), together = (
+            run_ranks(size, _weight_after, self.problem, how, weights[place], outcome.begins,
+                      threads=self.problem.settings.threads)
+            for size, how in ((1, alone_on_virtual_nodes(self.problem.settings)),
+                              (ranks, strategy)))
         return (f"on rank {rank} after step {step} {weights[place]}: "
-                f"{first_element(both[0][0], both[1][rank])}")
+                f"{first_element(alone[0], together[rank][0])}"
+                + culprit(alone[1], [gradients for _, gradients in together]))
+
+
+def culprit(alone: Sequence[str], by_rank: Sequence[Sequence[str]]) -> str:
+    """The end of a sentence: the rank whose gradient differs before the average, if any does.
+
+    Given are hashes, one for each shard, of one rank's and of all ranks'; "" where some are missing
+    because a shard does not use the weight.
+    """
+    together = [each for gradients in by_rank for each in gradients]
+    if len(together) != len(alone):
+        return ""
+    for shard, pair in enumerate(zip(alone, together, strict=True)):
+        if pair[0] != pair[1]:
+            rank = next(rank for rank in range(len(by_rank))
+                        if shard < shard_range(rank, len(by_rank), len(alone)).end)
+            return f"; rank {rank} had computed another gradient of shard {shard}"
+    return "; the gradient of each shard is the same, and their mean is another"
 
 
 def compared(reference: BitReference, strategies: Mapping[str, Strategy],
@@ -201,11 +237,12 @@ def _compared_here(problem: Problem, strategy: Strategy, path: Path) -> BitDiffe
     return BitDifferences(bits, firsts, begins, _whole(learned))
 
 
-def _weight_after(problem: Problem, strategy: Strategy, place: UpdatePlace) -> Tensor:
-    wanted = Wanted(place)
-    trajectory(problem, strategy, wanted)
+def _weight_after(problem: Problem, strategy: Strategy, name: str,
+                  place: UpdatePlace) -> tuple[Tensor, list[str]]:
+    wanted = Wanted(strategy, name, place)
+    trajectory(problem, wanted.wire, wanted)
     assert wanted.weight is not None
-    return wanted.weight
+    return wanted.weight, wanted.gradients
 
 
 def _whole(learned: Mapping[str, Any]) -> str:

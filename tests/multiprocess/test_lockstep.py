@@ -3,7 +3,7 @@
 Mutations that turn this red: `_random` never kept, `_begin` not called, buffers of all shards the
 model's own, or `_gather` in another order, in common/step/lockstep.py; all_reduce for the gradient
 sums in common/model/batch_norm.py; no `self._lockstep` in Run.passes; `task.end()` left out;
-`_deliver` without its question, or with every shard under `no_sync`.
+`_deliver` without its question, or with every shard under `no_sync`; autocast's cache enabled.
 """
 
 import threading
@@ -35,7 +35,10 @@ STEPS = 5  # of 45 samples: the last batch of an epoch is smaller, and shards ar
 
 
 class Branches(nn.Module):
-    """Every kind of layer, maps that three layers read, weights used twice, a frozen one, a GRU."""
+    """Every kind of layer, maps that three layers read, weights used twice, a frozen one, a GRU.
+
+    One layer is used before and behind a batch norm: its weights, cast to half precision, too.
+    """
 
     def __init__(self, drop: float = 0.3) -> None:
         super().__init__()
@@ -46,8 +49,9 @@ class Branches(nn.Module):
         self.norm = nn.BatchNorm2d(16)
         self.scale = nn.Parameter(torch.ones(16, 1, 1), requires_grad=False)
         self.rows = nn.GRU(16, 6, batch_first=True)
-        self.last = nn.Sequential(nn.Flatten(), nn.Linear(96, 9), nn.BatchNorm1d(9), nn.Tanh(),
-                                  SampleDropout(drop), nn.Linear(9, 3))
+        twice = nn.Linear(9, 9)
+        self.last = nn.Sequential(nn.Flatten(), nn.Linear(96, 9), twice, nn.BatchNorm1d(9),
+                                  nn.Tanh(), SampleDropout(drop), twice, nn.Linear(9, 3))
 
     def forward(self, images: Tensor) -> Tensor:
         maps = self.first(images)
@@ -57,8 +61,8 @@ class Branches(nn.Module):
 
 
 def problem_on(nodes: int | None, batch_norm: str = "synchronised", drop: float = 0.3,
-               batch_size: int = 16) -> Problem:
-    problem = small_problem("float32", batch_norm, STEPS)
+               batch_size: int = 16, precision: str = "float32") -> Problem:
+    problem = small_problem(precision, batch_norm, STEPS)
     return replace(problem, row=replace(ROW, build_model=build if drop else build_without_dropout),
                    settings=replace(problem.settings, batch_size=batch_size, virtual_nodes=nodes,
                                     momentum=0.9, weight_decay=1e-3))
@@ -75,16 +79,23 @@ def build_without_dropout(classes: int) -> nn.Module:
 @pytest.fixture(scope="module")
 def references(tmp_path_factory):
     folder = tmp_path_factory.mktemp("references")
-    return {case: bits.BitReference.create(problem_on(case[0], batch_size=case[1]),
-                                           folder / f"{case}")
-            for case in ((3, 10), (4, 16), (8, 16))}
+    return {case: bits.BitReference.create(
+                problem_on(case[0], batch_size=case[1], precision=case[2]), folder / f"{case}")
+            for case in ((3, 10, "float32"), (4, 16, "float32"), (8, 16, "float32"),
+                         (4, 16, "bf16"), (4, 16, "fp16"))}
 
 
 @pytest.mark.parametrize("case, ranks, names", [
-    ((3, 10), 1, ["all-reduce"]), ((3, 10), 2, ["all-reduce", "overlapped-all-reduce", "ddp"]),
-    ((3, 10), 3, ["reduce-scatter"]), ((4, 16), 2, ["gather-scatter", "cross-step-all-reduce"]),
-    ((4, 16), 3, ["overlapped-all-reduce", "ddp"]), ((4, 16), 4, ["cross-step-all-reduce", "ddp"]),
-    ((8, 16), 3, ["all-reduce", "ddp"]), ((8, 16), 8, ["overlapped-all-reduce"])], ids=str)
+    ((3, 10, "float32"), 1, ["all-reduce"]),
+    ((3, 10, "float32"), 2, ["all-reduce", "overlapped-all-reduce", "ddp"]),
+    ((3, 10, "float32"), 3, ["reduce-scatter"]),
+    ((4, 16, "float32"), 2, ["gather-scatter", "cross-step-all-reduce"]),
+    ((4, 16, "float32"), 3, ["overlapped-all-reduce", "ddp"]),
+    ((4, 16, "float32"), 4, ["cross-step-all-reduce", "ddp"]),
+    ((8, 16, "float32"), 3, ["all-reduce", "ddp"]),
+    ((8, 16, "float32"), 8, ["overlapped-all-reduce"]),
+    ((4, 16, "bf16"), 2, ["ddp"]), ((4, 16, "bf16"), 4, ["overlapped-all-reduce"]),
+    ((4, 16, "fp16"), 2, ["all-reduce"]), ((4, 16, "fp16"), 4, ["ddp"])], ids=str)
 def test_any_number_of_ranks_has_the_bits_of_one(case, ranks, names, references):
     reference = references[case]
     strategies = on_virtual_nodes(reference.problem.settings)

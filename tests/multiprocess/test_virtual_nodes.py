@@ -2,8 +2,9 @@
 
 Mutations that turn this red: seed by rank in ShardScope; buffers moved by all shards; weights of
 shards as floats (`weight * n / samples`); evaluation in shards of the test set instead of batches;
-`loss` a float in Totals; ring all-reduce in OverlappedVirtual. The plants below are such mutations
-made on one rank alone, or everywhere but on one.
+`loss` a float in Totals; ring all-reduce in OverlappedVirtual; gradients of another step, or of one
+shard alone, kept in Wanted. The plants below are such mutations made on one rank alone, or
+everywhere but on one.
 """
 
 import re
@@ -12,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-import torch
 import torch.distributed as dist
 from torch import nn
 
+from common.arithmetic import products
 from common.data.loaders import Loader
 from common.settings.strategies import VIRTUAL_SYNC_NAMES
 from common.step.shard_scope import ShardScope
@@ -120,27 +121,28 @@ def statistics_of_shard_1(model: nn.Module, loader: Loader) -> Wiring:
     return wired(model, loader)
 
 
-class Nudged(nn.Conv2d):
-    """A convolution that adds in another order."""
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        half = inputs.shape[1] // 2 + 1
-        return (nn.functional.conv2d(inputs[:, half:], self.weight[:, half:], None, padding=1)
-                + nn.functional.conv2d(inputs[:, :half], self.weight[:, :half], self.bias,
-                                       padding=1))
-
-
-def another_convolution_on_rank_1(model: nn.Module, loader: Loader) -> Wiring:
+def another_kernel_on_rank_1(model: nn.Module, loader: Loader) -> Wiring:
+    """Rank 1's products round once, at the end."""
     if dist.get_rank() == 1:
-        model.layers[4].__class__ = Nudged
+        run = products.run
+
+        def in_float64(name, tensors, sizes):
+            if name.startswith("outer"):
+                return run(name, tensors, sizes)
+            left, right, made = tensors
+            made.copy_(left.double() @ right.double())
+            return True
+
+        products.run = in_float64
     return wired(model, loader)
 
 
+WEIGHT = r"\blayers\.\d+\.(weight|bias)\b.*\b\d+\b.*\[\d"
 PLANTS: Mapping = {
-    another_tree: (4, 4, r"\bstep 1\b.*\blayers\.\d+\.(weight|bias)\b.*\b\d+\b.*\[\d"),
-    another_order_on_rank_1: (7, 2, r"\blayers\.\d+\.(weight|bias)\b.*\b\d+\b.*\[\d"),
+    another_tree: (4, 4, rf"\bstep 1\b.*{WEIGHT}.*;.*\bmean\b"),
+    another_order_on_rank_1: (7, 2, WEIGHT),
     statistics_of_shard_1: (4, 2, r"\brank 0\b.*\blayers\.1\.running_mean\b.*\b\d+\b"),
-    another_convolution_on_rank_1: (4, 2, r"\bstep 1\b.*\blayers\.\d+\.(weight|bias)\b"),
+    another_kernel_on_rank_1: (4, 2, rf"\bstep 1\b.*{WEIGHT}.*;.*\brank 1\b.*\bshard 2\b"),
 }
 
 
