@@ -24,7 +24,8 @@ def start(part: str) -> tuple[Settings, World]:
         from common.cluster.elastic import next_world
         from common.setup import read_before_joining
 
-        world = next_world(world, settings, read_before_joining(settings))
+        world = next_world(world, settings, read_before_joining(settings),
+                           settings.output_dir / part / f".group_rank{world.rank}.json")
         if world.attempt:
             settings = replace(settings, resume=settings.resume.then(AUTO))
     elif world.size == 1:

@@ -101,8 +101,8 @@ class World:
     def start(self, rank: int) -> None:
         number = next(self.starts)
         me = Member(rank, f"door{rank}", str(number))
-        known = ["door0"] + [f"door{each}" for each in range(1, self.limits.most) if each != rank]
-        earlier = self.processes.get(rank)
+        earlier = self.processes.get(rank)  # whose file on disk is left
+        known = earlier.standing.known if earlier else ["door0"]
         before = earlier and (earlier.standing.group or earlier.standing.before)
         process = Process(rank, number, Standing(me, lambda: self.now, known, before=before))
         self.processes[rank] = process
@@ -291,7 +291,7 @@ class World:
                    self.connected(a.rank, b.rank) for a in here for b in here):
             self.check(group)
             furthest = max(each.done for each in here)
-            for each in here:
+            for each in here:  # as in_memory.py
                 each.done = furthest
                 self.at(self.random.uniform(0, 0.05), lambda each=each: self.when_awake(
                     each, lambda: self.apply(each, group, furthest)))
@@ -363,6 +363,36 @@ def simulate(seed: int, tell: bool = False) -> World:
     return world
 
 
+def simulate_orderly(seed: int, tell: bool = False) -> World:
+    """Ranks are killed and started again, one after the other: all must train at the end.
+
+    Raises Broken.
+    """
+    choose = random.Random(seed)
+    ranks = choose.randint(3, 8)
+    world = World(seed, ranks, 2, tell)
+    for rank in range(ranks):
+        world.at(choose.uniform(0, 1), lambda rank=rank: world.start(rank))
+    world.run_until(3)
+    for _ in range(10):
+        alive = [rank for rank in range(ranks) if world.processes[rank].alive]
+        rank = choose.randrange(ranks)
+        if rank not in alive:
+            world.start(rank)
+        elif len(alive) > 2 and (rank != alive[0] or len(alive) > 3):
+            world.kill(rank)
+        world.run_until(world.now + choose.choice([0.02, 0.5, 3, 8]) + 5)
+    for rank in range(ranks):
+        if not world.processes[rank].alive:
+            world.start(rank)
+        world.run_until(world.now + 6)
+    world.run_until(world.now + 2 * PATIENCE)
+    world.check_end()
+    if not all(each.runs for each in world.processes.values()):
+        raise Broken(f"not all train: {[each.ended for each in world.processes.values()]}")
+    return world
+
+
 def main() -> None:
     if sys.argv[1] == "--seed":
         simulate(int(sys.argv[2]), tell=True)
@@ -370,6 +400,7 @@ def main() -> None:
     going_on = 0
     for seed in range(int(sys.argv[1])):
         try:
+            simulate_orderly(seed)
             world = simulate(seed)
         except Exception as error:
             print(f"seed {seed}: {error!r}")

@@ -29,6 +29,6 @@ def plant(kill_at: int | None = None, rank: int | None = None) -> None:
 
     def finish_step_and_die(self: run.Run, *arguments) -> None:
         finish_step(self, *arguments)
-        if self.position.step == kill_at and rank in (None, self.node.world.rank):
+        if self.position.step == kill_at and rank in (None, self.node.world.name):
             os.kill(os.getpid(), signal.SIGKILL)
     run.Run.finish_step = finish_step_and_die

@@ -7,12 +7,15 @@ World, and finds the run where it stands in memory instead of on disk (common/ru
 """
 
 import contextlib
+import hashlib
+import json
 import os
 import socket
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.cluster import addresses
@@ -22,6 +25,7 @@ from common.cluster.membership import Group, Limits, Member, Standing, is_knocki
 from common.cluster.rank_info import RankInfo, require_one_run
 from common.cluster.stopping import process_stop
 from common.core.failures import Failure, PeerLost, RanksDisagree, Verdict
+from common.core.files import replace_file
 from common.core.progress import process_progress
 from common.core.world import World
 from common.settings.settings import Settings
@@ -48,9 +52,13 @@ class Change(NamedTuple):
 
 
 class Elastic:
-    """One a process: its door, and where it stands."""
+    """One a process: its door, and where it stands.
 
-    def __init__(self, world: World, settings: Settings, data: str) -> None:
+    `data` is a digest of its data. `record` is a file in which each start of this rank notes its
+    group: where rank 0 was replaced, the next start finds the group by it.
+    """
+
+    def __init__(self, world: World, settings: Settings, data: str, record: Path) -> None:
         master = addresses.resolve(world.master_address)
         interface, address = addresses.choose_interface(settings.interface, master,
                                                         world.master_port)
@@ -60,10 +68,15 @@ class Elastic:
         else:  # on rank 0's machine its port is not for others
             self._doors = Doors(address, 0 if address == master else world.master_port, must=False)
         self._info = RankInfo.of_this_process(world, settings, interface, address)
+        self._record = record
+        before = None if settings.resume.replaces else _read(record)
+        token = hashlib.sha256(f"token {world.token}".encode()).hexdigest()
         self._standing = Standing(
             Member(world.rank, self._doors.mine, uuid.uuid4().hex[:8]), time.monotonic,
-            [addresses.place(master, world.master_port)], [asdict(self._info), data],
-            self._objection)
+            [addresses.place(master, world.master_port)], [asdict(self._info), data, token],
+            self._objection, before)
+        if before:
+            self._standing.meet(before)
         self._limits = Limits(world.least, world.size, patience=settings.timeout)
         self._change = Change([], [], "", 0.0)
         self._why, self._left = "", 0.0
@@ -96,6 +109,7 @@ class Elastic:
         except Failure:
             self._is_over = True
             raise
+        self._write(group)
         there = before.members if before else ()
         self._change = Change([each.rank for each in there if each not in group.members],
                               [each.rank for each in group.members if each not in there],
@@ -118,7 +132,10 @@ class Elastic:
 
     def _objection(self, introduction: Any) -> str:
         """Why the group does not take a newcomer of this introduction; "" where it does."""
-        info, data = introduction
+        info, data, token = introduction
+        if token != self._standing.introduction[2]:
+            return (f"{RankInfo(**info)} has another RUN_TOKEN than the job at "
+                    f"{self._doors.mine}: give all ranks of a job the same")
         try:
             require_one_run([self._info, RankInfo(**info)])
         except RanksDisagree as error:
@@ -126,6 +143,15 @@ class Elastic:
         mine = self._standing.introduction[1]
         return "" if data == mine else (f"{RankInfo(**info)} has other data ({data}) than "
                                         f"{self._info} ({mine})")
+
+    def _write(self, group: Group) -> None:
+        with contextlib.suppress(OSError):  # a full disk: the group goes on without
+            self._record.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self._record, json.dumps(group.as_json()).encode())
+
+    def forget(self) -> None:
+        """Call when the run is done: no later run is to look for its group."""
+        self._record.unlink(missing_ok=True)
 
     def break_off(self, failure: Failure) -> bool:
         """Wakes the main thread wherever it waits for other ranks, if the run can go on.
@@ -173,10 +199,18 @@ def has_lost() -> bool:
     return bool(_processes) and _processes[0].has_lost
 
 
-def next_world(world: World, settings: Settings, data: str) -> World:
-    """This process's world in its first or next group. `data` is a digest of its data."""
+def _read(record: Path) -> Group | None:
+    """The group that an earlier start of this rank has noted."""
+    try:
+        return Group.of_json(json.loads(record.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def next_world(world: World, settings: Settings, data: str, record: Path) -> World:
+    """This process's world in its first or next group; the rest is as for Elastic."""
     if not _processes:
-        _processes.append(Elastic(world, settings, data))
+        _processes.append(Elastic(world, settings, data, record))
     return _processes[0].next_world(world)
 
 

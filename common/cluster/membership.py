@@ -198,11 +198,12 @@ def next_group(standing: Standing, limits: Limits,
     """
     deadline = standing.now() + 2 * limits.patience
     while standing.now() < deadline:
-        for door in (yield from _doors_to_try(standing, lost)):
-            found = yield from (_host(standing, limits, lost) if door == standing.me.door
-                                else _visit(door, standing, limits))
-            yield Put(standing.me.door, "group", found and found.as_json())
+        yield from _show(standing)
+        for host in (yield from _hosts_to_try(standing, lost)):
+            found = yield from (_host(standing, limits, lost) if host == standing.me
+                                else _visit(host, standing, limits))
             if found is not None:
+                yield from _show(standing)
                 return found
             if standing.group is None:
                 break  # it comes as new, or was not yet let in: look again who leads
@@ -210,40 +211,66 @@ def next_group(standing: Standing, limits: Limits,
     raise PeerLost("no other process of the run answers")
 
 
-def _doors_to_try(standing: Standing, lost: Collection[Member]) -> Steps[list[str]]:
-    mine = standing.me.door
-    if standing.group:
-        return [each.door for each in standing.group.members if each not in lost]
-    for door in standing.known:
-        if door != mine and (group := (yield from _group_at(door))):
-            standing.meet(group)
-            return [door]
-    return [mine] if standing.me.rank == 0 else standing.known[:1]
+def _show(standing: Standing) -> Steps[None]:
+    """Shows who is behind the own door, and which group it is in."""
+    group = standing.group and standing.group.as_json()
+    yield Put(standing.me.door, "who", [list(standing.me), group])
 
 
-def _group_at(door: str) -> Steps[Group | None]:
-    """The group of the process at a door; None too where it does not answer."""
-    try:
-        value = yield Get(door, "group")
-    except Unreachable:
+def _look(door: str, member: Member | None = None) -> Steps[tuple[Member, Group | None] | None]:
+    """Who is behind a door, and its group; None where nobody has shown itself yet.
+
+    Raises Unreachable, too where a `member` is sought and another start of it is there.
+    """
+    if (who := (yield Get(door, "who"))) is None:
         return None
-    return Group.of_json(value) if value else None
+    found = Member(*who[0])
+    if member not in (None, found):
+        raise Unreachable(is_gone=True)
+    return found, who[1] and Group.of_json(who[1])
 
 
-def _visit(door: str, standing: Standing, limits: Limits) -> Steps[Group | None]:
+def _hosts_to_try(standing: Standing, lost: Collection[Member]) -> Steps[list[Member]]:
+    if standing.group:
+        return [each for each in standing.group.members if each not in lost]
+    if leader := (yield from _known_leader(standing)):
+        return [leader]
+    if standing.me.rank == 0:
+        return [standing.me]
+    try:
+        founder = yield from _look(standing.known[0])
+    except Unreachable:
+        return []
+    return [founder[0]] if founder else []
+
+
+def _known_leader(standing: Standing) -> Steps[Member | None]:
+    """The leader of a group that a process behind one of the known doors is in."""
+    for door in standing.known:
+        try:
+            who = yield from _look(door)
+        except Unreachable:
+            continue
+        if who and who[1] and door != standing.me.door:
+            standing.meet(who[1])
+            return who[1].members[0]
+    return None
+
+
+def _visit(host: Member, standing: Standing, limits: Limits) -> Steps[Group | None]:
     """Waits at a door until its host has decided; None where nobody is there, or hosts nothing."""
     silence, number, offer = _Silence(standing.now, limits.silence), 0, None
-    deadline = standing.now() + limits.patience
+    door, deadline = host.door, standing.now() + limits.patience
     while standing.now() < deadline:
         try:
-            value = yield Get(door, "group")
-            if value and (group := Group.of_json(value)).generation > standing.generation():
+            who = yield from _look(door, host)
+            if who and (group := who[1]) and group.generation > standing.generation():
                 standing.meet(group)
                 if standing.bound_to() and standing.me not in group.members:
                     standing.come_as_new()
                     return None
-                if group.members[0].door != door:
-                    return (yield from _visit(group.members[0].door, standing, limits))
+                if group.members[0] != host:
+                    return (yield from _visit(group.members[0], standing, limits))
             number = number or (yield from _knock(door, standing))
             if why := (yield Get(door, f"refused/{number}")):
                 raise RanksDisagree(why)
@@ -310,8 +337,9 @@ def _host(standing: Standing, limits: Limits, lost: Collection[Member]) -> Steps
         is_late = standing.now() - begun > limits.patience
         for other in sorted(awaited - set(guests)):
             try:
-                value = yield Get(other.door, "group")
-                if value and Group.of_json(value).generation > standing.generation():
+                who = yield from _look(other.door, other)
+                if who and who[1] and who[1].generation > standing.generation():
+                    standing.meet(who[1])
                     standing.come_as_new()
                     return None
                 is_lost = silence.is_lost(other.door)
@@ -319,6 +347,8 @@ def _host(standing: Standing, limits: Limits, lost: Collection[Member]) -> Steps
                 is_lost = silence.is_lost(other.door, error)
             if is_lost or is_late:
                 awaited.discard(other)
+        if not standing.group and (yield from _known_leader(standing)):
+            return None  # there is a group already
         present = _one_a_rank([standing.me, *guests], standing)
         if is_late or (awaited <= set(guests) if standing.group else len(present) == limits.most):
             why = _why_not(present, guests, standing, limits)
@@ -391,7 +421,7 @@ def _propose(present: Sequence[Member], guests: dict[Member, _Guest], standing: 
         for each, number in list(asked.items()):
             if (yield Get(mine, f"accepted/{offer}/{number}")):
                 del asked[each]
-            elif standing.now() > deadline or (yield from _is_gone(each.door)):
+            elif standing.now() > deadline or (yield from _is_gone(each)):
                 del guests[each]
                 standing.accepted.remove(group)  # nobody else can decide it
                 return None
@@ -401,9 +431,9 @@ def _propose(present: Sequence[Member], guests: dict[Member, _Guest], standing: 
         yield Sleep(LOOK_SECONDS)
 
 
-def _is_gone(door: str) -> Steps[bool]:
+def _is_gone(member: Member) -> Steps[bool]:
     try:
-        yield Get(door, "group")
+        yield from _look(member.door, member)
     except Unreachable as error:
         return error.is_gone
     return False

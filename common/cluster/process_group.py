@@ -18,6 +18,7 @@ from torch.distributed import PrefixStore
 from common.cluster import addresses, devices, rendezvous
 from common.cluster.board import Board, is_broken_collective
 from common.cluster.devices import keep_freed_memory, use_threads
+from common.cluster.elastic import elastic
 from common.cluster.fate import fate_of_rank
 from common.cluster.node import Node
 from common.cluster.pairs import exchange_greetings
@@ -84,6 +85,8 @@ def joined(world: World, settings: Settings, seconds: float, progress: Progress 
             board.collect("the run", True, lambda values: None)
         board.conclude()
         stop.is_over = True
+        if member := elastic():
+            member.forget()
 
 
 def say_what_may_be_a_mistake(world: World, settings: Settings) -> None:
