@@ -13,6 +13,7 @@
 | memory | at an epoch's end | the most bytes held at once so far |
 | operators | after a traced window | the top operators |
 | evaluation | after the last epoch | test loss and accuracy, confusion matrix |
+| regrouped | when an elastic run goes on with other ranks | who was lost and who came, why, seconds |
 | failed | when the run is given up | the sentence and the exit code |
 | end | when all is done | nothing |
 """
@@ -94,6 +95,7 @@ _MUST: dict[str, dict[str, Check]] = {
              "duration": _duration, "seconds": _phases, "bytes_sent": _whole(0)},
     "epoch": {"epoch": _whole(1), "loss": _number},
     "evaluation": {"test_loss": _number},
+    "regrouped": {"lost": _every(_whole(0)), "came": _every(_whole(0)), "seconds": _duration},
     "failed": {"why": _is_a(str), "exit_code": _whole(0)},
     "operators": {"rows": _every(_is_a(dict))}}
 _MAY: dict[str, dict[str, Check]] = {
