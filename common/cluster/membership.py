@@ -13,9 +13,9 @@ two groups one no longer does. (Accepting before deciding, and telling the next 
 accepted: Lamport, "The part-time parliament", 1998.) A process that was started again, or that a
 later group has left out, comes as a new one, bound to nothing.
 
-Nothing here waits or communicates: the functions are generators that yield requests, which a driver
-carries out on stores and a clock, and tests/membership_simulator.py on simulated ones. No run uses it
-yet: it is the first step of going on in place after a loss.
+Nothing here waits or communicates: the functions are generators that yield requests. A driver
+carries them out on stores and a clock, tests/membership_simulator.py on simulated ones. No run uses
+this yet: it is the first step of going on in place after a loss.
 """
 
 from collections.abc import Callable, Collection, Generator, Sequence
