@@ -43,19 +43,14 @@ ROWS = (COURSE, *(f"{name}-{precision}" for name in ("lightning", "lightning_com
                   for precision in ("float32", "bf16")), "project_native-float32")
 
 
-def multiplies_bf16() -> bool:
-    """Returns True if this CPU has instructions for torch's products of bf16."""
-    import torch  # --help answers without it
-
-    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
-
-
 def that_can_run(rows: list[str], device: str) -> list[str]:
     """The rows that can run here; says so where Lightning, or an instruction for bf16, is missing.
 
     Without one, a step of torch's own in bf16 takes minutes.
     """
-    if device == "cpu" and not multiplies_bf16():
+    from common.arithmetic import torch_private  # --help answers without torch
+
+    if device == "cpu" and not torch_private.multiplies_bf16():
         print("this processor has no instructions for bf16, so Lightning's rows in bf16 are "
               "dropped", file=sys.stderr, flush=True)
         rows = [row for row in rows if not (row.startswith("lightning") and row.endswith("bf16"))]

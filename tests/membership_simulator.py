@@ -291,7 +291,7 @@ class World:
                    self.connected(a.rank, b.rank) for a in here for b in here):
             self.check(group)
             furthest = max(each.done for each in here)
-            for each in here:  # as in_memory.py
+            for each in here:  # those behind take the state of the furthest
                 each.done = furthest
                 self.at(self.random.uniform(0, 0.05), lambda each=each: self.when_awake(
                     each, lambda: self.apply(each, group, furthest)))

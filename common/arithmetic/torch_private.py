@@ -28,6 +28,14 @@ BROADCAST_IN_FORWARD = (dist, "_broadcast_coalesced")
 DispatchMode = TorchDispatchMode
 
 
+def multiplies_bf16() -> bool:
+    """Returns True if this CPU has instructions by which torch multiplies bf16.
+
+    Publicly: a product of two large bf16 matrices, which takes minutes where it has none.
+    """
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def kernel_of(name: str) -> Callable[..., Any]:
     """The kernel that torch's CPU operation `name` has now, to call when another has its place.
 

@@ -172,7 +172,7 @@ class _Guest(NamedTuple):
 
 
 class _Silence:
-    """Which doors have been silent for too long."""
+    """Keeps the time since each door has been silent; tells those that have been for too long."""
 
     def __init__(self, now: Callable[[], float], limit: float) -> None:
         self._now, self._limit = now, limit
@@ -218,7 +218,7 @@ def _show(standing: Standing) -> Steps[None]:
 
 
 def _look(door: str, member: Member | None = None) -> Steps[tuple[Member, Group | None] | None]:
-    """Who is behind a door, and its group; None where nobody has shown itself yet.
+    """The process behind a door, and its group; None where none has shown itself yet.
 
     Raises Unreachable, too where a `member` is sought and another start of it is there.
     """

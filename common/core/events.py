@@ -13,7 +13,7 @@
 | memory | at an epoch's end | the most bytes held at once so far |
 | operators | after a traced window | the top operators |
 | evaluation | after the last epoch | test loss and accuracy, confusion matrix |
-| regrouped | when an elastic run goes on with other ranks | who was lost and who came, why, seconds |
+| regrouped | when a run goes on with other ranks | who was lost, who came, why, seconds stalled |
 | failed | when the run is given up | the sentence and the exit code |
 | end | when all is done | nothing |
 """

@@ -43,6 +43,7 @@ def test_a_command_ends_with_its_digest(row, capability, threads, tmp_path):
 
 
 @needs_emulator
+@pytest.mark.timeout(900)  # emulation is ten times slower and more, the more so beside other tests
 @pytest.mark.parametrize("name", ["spiral-mlp", "mnist-cnn"])
 def test_a_command_ends_with_its_digest_on_another_make(name, tmp_path):
     row = next(row for row in ROWS if name in row["command"])

@@ -20,6 +20,7 @@ import torch
 from benchmarks import peers
 from benchmarks.peer_loops.job import Job, StepClock
 from benchmarks.peer_loops.project import TickingLoader
+from common.arithmetic import torch_private
 from common.core.failures import DataError
 from common.model.vgg11 import VGG11
 from tests.facts import says
@@ -49,7 +50,7 @@ def turn(row: str) -> dict:
         return take_turn(row, JOB)
 
 
-PEER = f"lightning_compiled-{'bf16' if peers.multiplies_bf16() else 'float32'}"
+PEER = f"lightning_compiled-{'bf16' if torch_private.multiplies_bf16() else 'float32'}"
 
 
 @pytest.mark.parametrize("row", ["course-float32", PEER, "project-float32"])
@@ -104,7 +105,7 @@ def test_the_program_prints_the_table_and_writes_the_numbers(monkeypatch, tmp_pa
 
 
 def test_a_library_that_is_missing_is_named_and_left_out(monkeypatch, capsys):
-    monkeypatch.setattr(peers, "multiplies_bf16", lambda: True)
+    monkeypatch.setattr(torch_private, "multiplies_bf16", lambda: True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert peers.that_can_run(list(peers.ROWS), "cpu") == [
         "course-float32", "project-float32", "project-bf16", "project_native-float32"]
@@ -112,7 +113,7 @@ def test_a_library_that_is_missing_is_named_and_left_out(monkeypatch, capsys):
 
 
 def test_a_processor_without_bf16_products_has_no_rows_of_torchs_in_bf16(monkeypatch, capsys):
-    monkeypatch.setattr(peers, "multiplies_bf16", lambda: False)
+    monkeypatch.setattr(torch_private, "multiplies_bf16", lambda: False)
     rows = peers.that_can_run(list(peers.ROWS), "cpu")
     assert "project-bf16" in rows and "lightning-bf16" not in rows
     assert says(capsys.readouterr().err, "bf16", "Lightning")
