@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from common.cluster.process_group import new_group
 from common.core.collectives import LEADER, total_bytes, world_size
 from common.step.gradient_check import require_finite
 from common.step.shared_gradients import Used
@@ -87,7 +88,7 @@ class Lane:
     """
 
     def __init__(self, timeout: timedelta, threads: int = IN_FLIGHT) -> None:
-        self._groups: list[Any] = [dist.new_group(timeout=timeout) for _ in range(threads)]
+        self._groups: list[Any] = [new_group(timeout) for _ in range(threads)]
         self._threads = [ThreadPoolExecutor(1, "lane") for _ in range(threads)]
         self._end = ThreadPoolExecutor(1, "end of the lane")
         self._sent = 0

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from common.cluster.process_group import new_group
 from common.core.collectives import ring_bytes, total_bytes, world_size
 from common.step.gradient_check import LateCheck
 from common.step.gradient_sync import GradientSync
@@ -84,7 +85,7 @@ class OverlappedAllReduce(GradientSync):
 
     def _open_lane(self) -> Any:
         """One whose buckets no others can delay."""
-        return dist.new_group(timeout=self._timeout)
+        return new_group(self._timeout)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

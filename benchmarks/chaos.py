@@ -1,13 +1,22 @@
 #!/usr/bin/env python3
-"""Kills ranks of an elastic run at random, starts them again, and compares what is learned.
+"""Loses ranks of an elastic run at random, brings them back, and compares what is learned.
 
     python3 benchmarks/chaos.py                                  # digits, two minutes
-    python3 benchmarks/chaos.py --every 15 --minutes 60 --json chaos.json
+    python3 benchmarks/chaos.py --every 15 --steps 3000 --json chaos.json
+    sudo python3 benchmarks/chaos.py --faults killed,stopped,cut,frozen --every 45 --data-dir DIR
 
 First Part One trains by itself, with as many virtual nodes. Then so many ranks train on this
-machine, on a budget of steps that takes about --minutes; every --every seconds one of them is
-killed, any of them, rank 0 included, and started again two seconds later. Ends with status 1 unless
-both runs end with the same digest. The rest of the command line is the run's.
+machine; every --every seconds one of them is lost, any of them, rank 0 included, and comes back:
+
+| fault | what happens | comes back after |
+|---|---|---|
+| killed | SIGKILL | 2 s, by the same command |
+| stopped | SIGSTOP | 15 s, by SIGCONT |
+| cut | its host's link is down | 15 s; by the same command, if it has ended |
+| frozen | both: nothing of the machine runs or answers | 15 s |
+
+For the last two each rank has a host of its own, a network namespace (needs root). Ends with
+status 1 unless both runs end with the same digest. The rest of the command line is the run's.
 """
 
 import sys
@@ -23,6 +32,7 @@ use_environment(__name__)
 import argparse
 import json
 import random
+import signal
 import socket
 import subprocess
 import tempfile
@@ -35,40 +45,82 @@ from benchmarks.programs import run_to_end
 from benchmarks.records import write_record
 from common.cluster.program import run_program
 from common.core.events import read_events
-from common.core.failures import DataError
+from common.core.failures import DataError, UsageError
 from common.core.provenance import conditions
 
-AWAY_SECONDS = 2.0
+SECONDS_AWAY = {"killed": 2.0, "stopped": 15.0, "cut": 15.0, "frozen": 15.0}
+LINKS = {"cut", "frozen"}
 SMALL = ["--workload", "digits-vgg11", "--threads", "1"]
+CLUSTER = ROOT / "scripts" / "namespace_cluster.sh"
+MASTER = "10.77.0.1"
+ENDS_WITH_THIS = ["setpriv", "--pdeathsig", "KILL"]
+
+
+class Hosts:
+    """A host for each rank: a network namespace with a link of 1 Gbit/s."""
+
+    def __init__(self, ranks: int, logs: Path) -> None:
+        self._script = subprocess.Popen(
+            [*ENDS_WITH_THIS, CLUSTER, "-n", str(ranks), "-l", logs, "sleep", "infinity"],
+            stderr=subprocess.PIPE, text=True)
+        words = self._script.stderr.readline().split()  # type: ignore[union-attr]
+        self._enter = ["nsenter", "--target", words[words.index("--target") + 1], "--net",
+                       "--mount"]
+        while subprocess.run([*self._enter, "test", "-e", "/run/start"]).returncode:
+            time.sleep(0.1)
+
+    def prefix(self, rank: int) -> list[str]:
+        return [*self._enter, "ip", "netns", "exec", f"node{rank}"]
+
+    def link(self, rank: int, state: str) -> None:
+        subprocess.run([*self._enter, "ip", "link", "set", f"link{rank}", state], check=True)
+
+    def end(self) -> None:
+        self._script.kill()
+        self._script.wait()
 
 
 class Ranks:
     """The ranks of one run on this machine. Each start of one appends to its own file of output."""
 
-    def __init__(self, options: argparse.Namespace, flags: Sequence[str], folder: Path) -> None:
+    def __init__(self, options: argparse.Namespace, flags: Sequence[str], folder: Path,
+                 hosts: Hosts | None) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        self._folder = folder
-        self._command = [sys.executable, f"{options.part}/main.py", "--master-ip", "127.0.0.1",
-                         "--num-nodes", f"{options.least}:{options.ranks}", "--master-port",
-                         str(port), "--output-dir", str(folder), *flags]
+        self._folder, self._hosts = folder, hosts
+        self._command = [sys.executable, f"{options.part}/main.py", "--master-ip",
+                         MASTER if hosts else "127.0.0.1", "--num-nodes",
+                         f"{options.least}:{options.ranks}", "--master-port", str(port),
+                         "--output-dir", str(folder), *flags]
         self.running = {rank: self._start(rank) for rank in range(options.ranks)}
 
     def _start(self, rank: int) -> subprocess.Popen:
+        prefix = self._hosts.prefix(rank) if self._hosts else []
         with (self._folder / f"rank{rank}.out").open("a") as output:
-            return subprocess.Popen([*self._command, "--rank", str(rank)], cwd=ROOT, stdout=output,
-                                    stderr=subprocess.STDOUT)
+            return subprocess.Popen([*ENDS_WITH_THIS, *prefix, *self._command, "--rank", str(rank)],
+                                    cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+
+    def lose(self, rank: int, fault: str) -> None:
+        if self._hosts and fault in LINKS:
+            self._hosts.link(rank, "down")
+        if fault == "killed":
+            self.kill(rank)
+        elif fault != "cut":
+            self.running[rank].send_signal(signal.SIGSTOP)
+
+    def bring_back(self, rank: int, fault: str) -> None:
+        """Undoes the fault, and starts the ranks that have ended, as scripts/supervise.sh would."""
+        if self._hosts and fault in LINKS:
+            self._hosts.link(rank, "up")
+        self.running[rank].send_signal(signal.SIGCONT)
+        for rank, code in enumerate(self.codes()):
+            if code:
+                self.running[rank] = self._start(rank)
 
     def kill(self, rank: int) -> None:
         self.running[rank].kill()
         self.running[rank].wait()
-
-    def start_again(self) -> None:
-        """Starts the ranks that have ended otherwise than well, as scripts/supervise.sh would."""
-        for rank, code in enumerate(self.codes()):
-            if code:
-                self.running[rank] = self._start(rank)
 
     def codes(self) -> list[int | None]:
         """The exit codes; None of those that run."""
@@ -80,35 +132,45 @@ class Ranks:
 
 
 def disturb(options: argparse.Namespace, flags: Sequence[str], folder: Path) -> dict[str, Any]:
-    """Trains while ranks are killed; returns how often, the seconds in all, and the exit codes."""
-    ranks, choose, kills = Ranks(options, flags, folder), random.Random(options.seed), 0
-    begun = time.monotonic()
+    """Trains while ranks are lost; returns the faults, the seconds in all, and the exit codes."""
+    hosts = Hosts(options.ranks, folder / "hosts") if LINKS & set(options.faults) else None
+    choose, faults = random.Random(options.seed), []
+    ranks, begun = Ranks(options, flags, folder, hosts), time.monotonic()
     try:
         while not events(folder, "step") and None in ranks.codes():
             time.sleep(0.2)
         started = time.monotonic()
-        while 0 not in ranks.codes() and None in ranks.codes():
-            victim, due = choose.randrange(options.ranks), time.monotonic() + options.every
-            while time.monotonic() < due and 0 not in ranks.codes():
+
+        def is_over(seconds: float) -> bool:
+            """Waits; returns True as soon as a rank has done all steps, or none runs."""
+            until = time.monotonic() + seconds
+            while 0 not in ranks.codes() and None in ranks.codes():
+                if time.monotonic() > until:
+                    return False
                 time.sleep(0.1)
-            if 0 in ranks.codes() or kills == options.kills:
-                break
-            ranks.kill(victim)
-            kills += 1
-            time.sleep(AWAY_SECONDS)
-            ranks.start_again()
+            return True
+
+        while len(faults) != options.losses and not is_over(options.every):
+            rank, fault = choose.randrange(options.ranks), choose.choice(options.faults)
+            faults.append({"time": time.time(), "rank": rank, "fault": fault})
+            ranks.lose(rank, fault)
+            is_over(SECONDS_AWAY[fault])
+            ranks.bring_back(rank, fault)
         while None in ranks.codes():
             time.sleep(0.1)
-        return {"kills": kills, "seconds": time.monotonic() - started,
+        return {"faults": faults, "seconds": time.monotonic() - started,
                 "seconds_to_start": started - begun, "codes": ranks.codes()}
     finally:
         ranks.end()
+        if hosts:
+            hosts.end()
 
 
-def events(folder: Path, kind: str) -> list[list[dict[str, Any]]]:
-    """The events of a kind in the log of each rank that has any."""
-    return [found for path in sorted(folder.rglob("metrics_rank*.jsonl"))
-            if (found := list(read_events(path, kind)))]
+def events(folder: Path, *kinds: str) -> list[list[dict[str, Any]]]:
+    """The events of these kinds in the log of each rank that has any."""
+    logs = [[event for event in read_events(path) if event["event"] in kinds]
+            for path in sorted(folder.rglob("metrics_rank*.jsonl"))]
+    return [log for log in logs if log]
 
 
 def digest_in(folder: Path) -> str:
@@ -118,17 +180,27 @@ def digest_in(folder: Path) -> str:
     raise DataError(f"no run has ended in {folder}")
 
 
-def stalls(folder: Path) -> dict[str, list[float]]:
-    """Seconds from the first sign of a change until the next step could begin.
+def stalls(folder: Path, faults: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """Seconds in which the others stood still, by what happened; the slowest rank's of each change.
 
-    By what changed, over all ranks that went on.
+    After a fault: from the fault itself until the next step can begin. When a rank comes: from
+    the moment at which the leader has seen it.
     """
-    seconds: dict[str, list[float]] = {"lost": [], "came": []}
-    for log in events(folder, "regrouped"):
-        for event in log:
-            if not (event["came"] and len(event["came"]) > 1):  # else it came itself
-                seconds["lost" if event["lost"] else "came"].append(event["seconds"])
-    return seconds
+    longest: dict[tuple[str, float], float] = {}
+    for log in events(folder, "start", "regrouped"):
+        for begun, event in zip(log[:-1], log[1:], strict=True):
+            if event["event"] != "regrouped" or len(event["came"]) > 1:  # it came itself
+                continue
+            cause = next((fault for fault in reversed(faults) if fault["rank"] in event["lost"]
+                          and fault["time"] < begun["time"]), None)
+            seconds = begun["time"] - cause["time"] if cause else event["seconds"]
+            key = ((cause["fault"], cause["time"]) if cause else
+                   (f"rank {event['came'] or event['lost']}", round(begun["time"])))
+            longest[key] = max(longest.get(key, 0.0), seconds)
+    found: dict[str, list[float]] = {}
+    for (what, _), seconds in longest.items():
+        found.setdefault("came" if what.startswith("rank") else what, []).append(seconds)
+    return found
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -137,12 +209,17 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--part", default="PartTwo", choices=("PartTwo", "PartThree"))
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--least", type=int, default=2, metavar="MIN")
+    parser.add_argument("--faults", type=lambda text: text.split(","), default=["killed"],
+                        metavar="LIST", help=", ".join(SECONDS_AWAY))
     parser.add_argument("--every", type=float, default=15.0, metavar="SECONDS")
-    parser.add_argument("--kills", type=int, help="at most so many (default: until the end)")
+    parser.add_argument("--losses", type=int, help="at most so many (default: until the end)")
     parser.add_argument("--steps", type=int, default=300, help="of the run")
     parser.add_argument("--seed", type=int, default=1, help="of the choice of ranks")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers")
     options, flags = parser.parse_known_args(arguments)
+    unknown = set(options.faults) - set(SECONDS_AWAY)
+    if unknown:
+        raise UsageError(f"--faults {unknown.pop()} is none of {', '.join(SECONDS_AWAY)}")
     flags = flags or list(SMALL)
     if options.part == "PartTwo" and "--sync" not in flags:
         flags += ["--sync", "all-reduce"]
@@ -158,14 +235,14 @@ def main() -> None:
                     "--output-dir", alone, *_without_sync(flags)], "the undisturbed run")
         found = disturb(options, flags, disturbed)
         digests = [digest_in(alone), digest_in(disturbed)]
-        seconds = stalls(disturbed)
-    waits = sum(sum(each) for each in seconds.values()) / options.ranks
-    print(f"{found['kills']} kills in {found['seconds']:.0f} s; useful time "
-          f"{1 - waits / found['seconds']:.1%}; exit codes {found['codes']}")
+        seconds = stalls(disturbed, found["faults"])
+    waits = sum(map(sum, seconds.values()))
+    print(f"{len(found['faults'])} faults in {found['seconds']:.0f} s; the others stood still for "
+          f"{waits:.1f} s: useful time {1 - waits / found['seconds']:.1%}; exit codes "
+          f"{found['codes']}")
     for what, each in seconds.items():
-        if each:
-            print(f"stall after a rank {what}: median {median(each):.2f} s, longest "
-                  f"{max(each):.2f} s, n = {len(each)}")
+        print(f"stall, {what}: median {median(each):.2f} s, longest {max(each):.2f} s, "
+              f"n = {len(each)}")
     print(f"digests: {digests[0]} undisturbed, {digests[1]} disturbed. {conditions()}")
     if options.json:
         write_record(options.json, {**found, "stalls": seconds, "digests": digests})

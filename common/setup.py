@@ -14,6 +14,7 @@ from common.arithmetic.portable import note_what_is_left
 from common.arithmetic.products import is_portable
 from common.cluster.elastic import has_lost
 from common.cluster.node import Node
+from common.cluster.process_group import one_node
 from common.core.console import console
 from common.core.failures import DataError, UsageError
 from common.core.metrics import ACCURACY
@@ -79,13 +80,15 @@ def read_datasets(settings: Settings) -> tuple[Dataset, Dataset]:
     return train_set, test_set
 
 
-def read_before_joining(settings: Settings) -> str:
-    """Reads the data of an elastic run, so that no other rank waits for it; their digest.
+def rehearse(settings: Settings) -> str:
+    """Reads the data of an elastic run, and builds a model that nobody trains; the data's digest.
 
-    Raises DataError.
+    Before it joins, so that no rank waits for another's first time. Raises DataError, UsageError.
     """
     if not _read:
         _read.append(read_datasets(settings))
+        with one_node(settings) as node:
+            create_training(settings, _read[0][0], node)
     return " ".join(each.digest for each in _read[0])
 
 

@@ -22,9 +22,9 @@ def start(part: str) -> tuple[Settings, World]:
     tell_long_waits(world)
     if world.is_elastic:
         from common.cluster.elastic import next_world
-        from common.setup import read_before_joining
+        from common.setup import rehearse
 
-        world = next_world(world, settings, read_before_joining(settings),
+        world = next_world(world, settings, rehearse(settings),
                            settings.output_dir / part / f".group_rank{world.rank}.json")
         if world.attempt:
             settings = replace(settings, resume=settings.resume.then(AUTO))

@@ -36,6 +36,7 @@ prediction | | docs/predicting.md | docs/results/sync_grid.json studies/predicti
 peers | data quiet | docs/results/peers.json docs/one_node.md README.md | benchmarks/peers.py benchmarks/peer_loops $TRAINING
 accuracy | data quiet hours | docs/recipe.md | $TRAINING
 detection | quiet | docs/results/detection.json docs/faults.md README.md | benchmarks/detection.py common/cluster
+chaos | quiet data root hours | docs/results/chaos.json docs/going_on.md README.md | benchmarks/chaos.py common/cluster common/run
 kills | hours | docs/results/kills.json docs/faults.md README.md | tests/faults/random_kills.py tests/faults/compared_runs.py common/run $TRAINING
 gpu | data gpu | docs/gpu.md docs/results/gpu_* | scripts/gpu_check.sh $TRAINING
 END
@@ -161,6 +162,10 @@ renew_accuracy() {
 
 renew_detection() {
     "$PYTHON" benchmarks/detection.py --runs 10 --json docs/results/detection.json
+}
+
+renew_chaos() {
+    "$PYTHON" benchmarks/chaos.py --every 15 --steps 3000 --json docs/results/chaos.json
 }
 
 renew_kills() {

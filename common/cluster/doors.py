@@ -1,6 +1,7 @@
 """Carries out the requests of membership.py: each process's door is a TCPStore that it serves."""
 
 import json
+import socket
 import time
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from common.cluster.posts import ABSENT
 from common.core.failures import PeerLost, UsageError
 
 ANSWER_SECONDS = 1.0
+CONNECT_SECONDS = 0.2
 Result = TypeVar("Result")
 
 
@@ -31,6 +33,27 @@ class Doors:
             self.store = serve_store(address, 0)
         self.mine = place(address, self.store.port)
         self._open: dict[str, TCPStore] = {}
+        self._lines: dict[str, socket.socket] = {}
+
+    def hang_up(self) -> None:
+        """Call before the connections to other doors are shut down: they are made anew then."""
+        self._open.clear()
+        while self._lines:
+            self._lines.popitem()[1].close()
+
+    def has_ended(self, door: str) -> bool:
+        """Returns True if the process of a door has ended; without waiting for one that is stopped.
+
+        By a connection that is kept and says nothing: its end is the process's.
+        """
+        try:
+            if door not in self._lines:
+                self._lines[door] = socket.create_connection(address_of(door), CONNECT_SECONDS)
+            return not self._lines[door].recv(1, socket.MSG_DONTWAIT)
+        except (ConnectionRefusedError, ConnectionResetError):
+            return True
+        except OSError:  # it says nothing, or does not answer
+            return False
 
     def carry_out(self, steps: Steps[Result]) -> Result:
         """The result of `steps`; raises what they raise."""

@@ -30,6 +30,7 @@ from common.core.progress import process_progress
 from common.core.world import World
 from common.settings.settings import Settings
 
+FORMING_SECONDS = 2.0
 MOST_IN_VAIN = 5  # groups in a row that are formed and take no step
 _processes: list["Elastic"] = []
 
@@ -102,6 +103,8 @@ class Elastic:
         progress.has_stepped, progress.phase = False, "joining the other ranks"
         process_stop().reset()
         self._left = self._left or time.monotonic()
+        if before:
+            self.break_off()  # who waits for this rank is woken too
         try:
             if self._in_vain > MOST_IN_VAIN:
                 raise PeerLost(f"{MOST_IN_VAIN} groups in a row could not train: {self._why}")
@@ -120,8 +123,22 @@ class Elastic:
                        master_address=address, master_port=port, store_is_served=True,
                        attempt=group.generation, launched_rank=world.rank)
 
-    def newcomer(self) -> PeerLost | None:
-        """On the leader: the reason to form a group anew, if somebody new waits at its door."""
+    @property
+    def forming_seconds(self) -> float:
+        """How long connecting to ranks that have just agreed may take; longer after each failure.
+
+        A rank that is lost meanwhile wakes nobody who waits for it to connect.
+        """
+        return FORMING_SECONDS * 2 ** self._in_vain
+
+    def has_changed(self) -> PeerLost | None:
+        """On the leader: the reason to form a group anew, if a rank has ended or a new one waits.
+
+        Call it from one thread.
+        """
+        for member in self.group.members[1:] if self.group else ():
+            if self._doors.has_ended(member.door):
+                return PeerLost(f"rank {member.rank}: its process has ended")
         is_there = self._doors.carry_out(is_knocking(self._standing))
         return PeerLost("") if is_there else None  # who it is, the next group says
 
@@ -153,29 +170,25 @@ class Elastic:
         """Call when the run is done: no later run is to look for its group."""
         self._record.unlink(missing_ok=True)
 
-    def break_off(self, failure: Failure) -> bool:
-        """Wakes the main thread wherever it waits for other ranks, if the run can go on.
+    def break_off(self) -> None:
+        """Ends this process's connections, which wakes the main thread where it waits for others.
 
-        Call from another thread. Ranks that wait for a stopped one are woken by nothing else.
+        Ranks that wait for a stopped one, or for one whose other threads still hold the group, are
+        woken by nothing else.
         """
-        if not self.goes_on_after(failure):
-            return False
+        self._doors.hang_up()
         for each in self._connections():
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
-        return True
 
     def _connections(self) -> Iterator[socket.socket]:
         """This process's connections to other processes, but for those of its own door."""
         _, mine = address_of(self._doors.mine)
-        for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError, ValueError):
-                with socket.socket(fileno=os.dup(int(name))) as each:
-                    if each.family in (socket.AF_INET, socket.AF_INET6) and (
-                            each.type == socket.SOCK_STREAM):
-                        ports = {each.getsockname()[1], each.getpeername()[1]}
-                        if mine not in ports:
-                            yield each
+        for each in _sockets():
+            with each, contextlib.suppress(OSError):  # it is closed, or listens
+                ports = each.getsockname()[1], each.getpeername()[1]
+                if mine not in ports:
+                    yield each
 
     def goes_on_after(self, error: BaseException) -> bool:
         """Returns True if `error` means that the group has lost a rank, and no more."""
@@ -187,6 +200,19 @@ class Elastic:
         if isinstance(error, Failure):  # gloo's own errors name nobody
             self._why = self._why or str(error)
         return True
+
+
+def _sockets() -> Iterator[socket.socket]:
+    """The TCP sockets that are open in this process, as duplicates; close each."""
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # it is closed by now
+            if os.readlink(path).startswith("socket:"):
+                each = socket.socket(fileno=os.dup(int(path.name)))
+                if each.family in (socket.AF_INET, socket.AF_INET6) and (
+                        each.type == socket.SOCK_STREAM):
+                    yield each
+                else:
+                    each.close()
 
 
 def elastic() -> Elastic | None:

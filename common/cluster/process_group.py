@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import PrefixStore
@@ -33,6 +34,7 @@ from common.settings.settings import Settings
 from common.settings.user_code import own_errors
 
 START_FACTOR = 2.0
+FORMING_FACTOR = 4.0
 
 
 @contextmanager
@@ -55,7 +57,10 @@ def process_group(world: World, settings: Settings) -> Iterator[Node]:
     """
     if not world.is_elastic:
         say_what_may_be_a_mistake(world, settings)
-    with (joined(world, settings, START_FACTOR * settings.timeout) as (board, ranks),
+    member = elastic()
+    seconds = FORMING_FACTOR * member.forming_seconds if member else (
+        START_FACTOR * settings.timeout)
+    with (joined(world, settings, seconds) as (board, ranks),
           own_errors(is_broken_collective, f"rank {world.rank}: ", settings.workload)):
         yield form_group(board, ranks, settings, settings.collective_timeout)
 
@@ -117,13 +122,39 @@ def form_group(board: Board, ranks: Sequence[RankInfo], settings: Settings,
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         os.environ.setdefault(variable, ranks[world.rank].interface)
     try:
-        dist.init_process_group(backend, store=PrefixStore("group", board.store), rank=world.rank,
-                                world_size=world.size, timeout=timedelta(seconds=seconds))
+        dist.init_process_group(
+            backend, store=PrefixStore("group", board.store), rank=world.rank,
+            world_size=world.size, timeout=_connecting(timedelta(seconds=seconds)))
     except RuntimeError as error:
         raise PeerLost(f"{ranks[world.rank]} has reached the master, but {backend} cannot connect "
                        f"it to the other ranks ({first_line(error)}): open the ports between the "
                        "nodes, not only the master's, or choose --interface") from error
+    _connected(dist.group.WORLD, timedelta(seconds=seconds))
     if backend == "gloo":
         exchange_greetings(ranks, world.rank, min(seconds, settings.timeout))
     return Node(world, device, use_threads(settings.threads, len(here)), backend, ranks,
                 process_progress(), process_stop(), board.store, len(here))
+
+
+def new_group(timeout: timedelta) -> Any:
+    """Another process group of all ranks, whose collectives time out after `timeout`.
+
+    Every rank must call it, in the same order as other collectives.
+    """
+    if elastic():
+        dist.barrier()  # so that nobody connects late
+    group = dist.new_group(timeout=_connecting(timeout))
+    _connected(group, timeout)
+    return group
+
+
+def _connecting(timeout: timedelta) -> timedelta:
+    """How long a rank may wait until all are connected; torch can change it from 2.15 on."""
+    member = elastic()
+    return (min(timeout, timedelta(seconds=member.forming_seconds))
+            if member and hasattr(dist, "set_timeout") else timeout)
+
+
+def _connected(group: Any, timeout: timedelta) -> None:
+    if elastic() and hasattr(dist, "set_timeout"):
+        dist.set_timeout(timeout, group)

@@ -23,9 +23,10 @@ from common.cluster.heartbeats import SILENCE_SECONDS, UNHEARD, Heartbeats, Name
 from common.cluster.pace import beat_seconds, hurried_seconds
 from common.cluster.stopping import Stop
 from common.core.failures import Failure, first_line
-from common.core.progress import Progress
+from common.core.progress import FINISHED, Progress
 
 BLAME_SECONDS = 7.0
+BREAK_SECONDS = 0.2
 CONNECT_SECONDS = 10.0  # the first answer may take longer: a name server is asked, twice 5 seconds
 NEWS = "news"
 
@@ -168,7 +169,7 @@ class Watch:
         failure = (self.heartbeats.lost_rank(self.names)
                    or self.links.lost_link(board.world.rank)
                    or self._agreement.advance(board, self.names, self._asked)
-                   or self._newcomer(board))
+                   or self._change_of_group(board))
         if failure:
             board.publish(failure)
         if verdict := board.verdict():
@@ -178,23 +179,30 @@ class Watch:
             board.leave(lost=self.heartbeats.silent_ranks())
             self._end_process(verdict)
 
-    def _newcomer(self, board: Board) -> Failure | None:
-        member = elastic()
-        return member.newcomer() if member and self.names and board.world.is_leader else None
+    def _change_of_group(self, board: Board) -> Failure | None:
+        member, is_at_work = elastic(), self._progress.phase != FINISHED
+        return member.has_changed() if member and is_at_work and board.world.is_leader else None
 
     def _leader_lost(self, how: str) -> None:
         self._end_process(self.heartbeats.lost_leader(self.names, self._progress.place(), how))
 
     def _breaks_off(self, failure: Failure) -> bool:
-        """Returns True if the run goes on without whom it has lost; wakes the main thread then."""
+        """Returns True if the run goes on without whom it has lost; first wakes the main thread.
+
+        Again and again until that has left, since it may wait anew on a connection of later.
+        """
         member = elastic()
-        if member and not self._stopping.is_set() and member.break_off(failure):
-            self._stopping.set()
-        return self._stopping.is_set()
+        if member is None or not member.goes_on_after(failure):
+            return False
+        while not self._stopping.is_set():
+            member.break_off()
+            self._begun.set()
+            self._stopping.wait(BREAK_SECONDS)
+        return True
 
     def _end_process(self, failure: Failure) -> None:
         """The main thread may be blocked where nothing can wake it."""
-        if not self._breaks_off(failure):
+        if not self._stopping.is_set() and not self._breaks_off(failure):
             end_process(str(failure), failure.exit_code)
 
 

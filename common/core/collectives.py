@@ -3,7 +3,7 @@
 Tensors must live on the device that the backend works on; every rank must call each of them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -62,22 +62,41 @@ def share_leaders_buffers(model: nn.Module) -> None:
             buffer.copy_(piece.view_as(buffer))
 
 
-def broadcast_bytes(data: bytes, device: torch.device, source: int = LEADER) -> bytes:
-    """The `data` of rank `source`, on every rank; the others' is ignored. Every rank must call.
+def broadcast_bytes(data: bytes, device: torch.device) -> bytes:
+    """The leader's `data`, on every rank; that of the other ranks is ignored. Every rank must call.
 
     The bytes travel as a uint8 tensor: nothing is pickled.
     """
     if world_size() == 1:
         return data
     length = torch.tensor([len(data)], dtype=torch.int64, device=device)
-    dist.broadcast(length, src=source)
+    dist.broadcast(length, src=LEADER)
     if int(length) == 0:
         return b""
     buffer = torch.empty(int(length), dtype=torch.uint8, device=device)
-    if dist.get_rank() == source:
+    if dist.get_rank() == LEADER:
         buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    dist.broadcast(buffer, src=source)
+    dist.broadcast(buffer, src=LEADER)
     return buffer.cpu().numpy().tobytes()
+
+
+def hand_over(data: bytes, source: int, ranks: Collection[int], device: torch.device) -> bytes:
+    """The `data` of rank `source`, on each of `ranks`; on the others what they give.
+
+    Every one of those must call it; the rest may. The bytes travel as a uint8 tensor.
+    """
+    if dist.get_rank() == source:
+        sent = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
+        for rank in ranks:
+            dist.send(torch.tensor([len(sent)], device=device), rank)
+            dist.send(sent, rank)
+    elif dist.get_rank() in ranks:
+        length = torch.zeros(1, dtype=torch.int64, device=device)
+        dist.recv(length, source)
+        received = torch.empty(int(length), dtype=torch.uint8, device=device)
+        dist.recv(received, source)
+        return received.cpu().numpy().tobytes()
+    return data
 
 
 def gather_bytes(data: bytes, device: torch.device) -> list[bytes]:

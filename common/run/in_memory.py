@@ -18,7 +18,7 @@ from torch import Tensor
 
 from common.cluster.elastic import goes_on_after, has_lost
 from common.cluster.node import Node
-from common.core.collectives import broadcast_bytes, gather_rows
+from common.core.collectives import gather_rows, hand_over
 from common.run import checkpoint_file
 from common.run.run import Run
 
@@ -65,11 +65,12 @@ def find(name: str, node: Node) -> tuple[dict[str, Any] | None, str]:
     furthest = max(places)
     if furthest[0] < 0:
         return None, ""
-    source = places.index(furthest)
-    if any(each != furthest for each in places):
-        is_source = node.world.rank == source
-        data = broadcast_bytes(_packed(mine) if is_source and mine else b"", node.device, source)
-        mine = mine if places[node.world.rank] == furthest else _unpacked(data)
+    source, behind = places.index(furthest), [
+        rank for rank, place in enumerate(places) if place != furthest]
+    if behind and node.world.rank in [source, *behind]:
+        data = _packed(mine) if mine and node.world.rank == source else b""
+        data = hand_over(data, source, behind, node.device)
+        mine = _unpacked(data) if node.world.rank in behind else mine
     return mine, str(node.ranks[source])
 
 
