@@ -165,7 +165,9 @@ def summarise(run: Run, result: Evaluation) -> dict:
     steps = list(read_events(run.log.metrics_path, "step"))
     durations = [step["duration"] for step in steps[1:]]
     mean = statistics.fmean(durations) if durations else None
+    stalled = sum(each["seconds"] for each in read_events(run.log.metrics_path, "regrouped"))
     return {
+        "useful_time": sum(durations) / (sum(durations) + stalled) if durations else None,
         "test_loss": result.loss, f"test_{run.metric.key}": result.score,
         "mirrored_test_accuracy": result.mirrored_accuracy,
         "test_samples": result.samples, "iterations": len(steps), "mean_iteration_seconds": mean,

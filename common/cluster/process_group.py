@@ -80,8 +80,8 @@ def joined(world: World, settings: Settings, seconds: float, progress: Progress 
           Watch(board, connect, settings.timeout, stop, progress) as watch):
         ranks = rendezvous.exchange(board, me, deadline, require_one_run)
         known = range(world.size) if world.is_leader else (0, world.rank)
-        watch.names = {rank: f"rank {ranks[rank].name} ({ranks[rank].host}, pid {ranks[rank].pid})"
-                       for rank in known}
+        watch.names = {rank: f"rank {each.launched} ({each.host}, pid {each.pid})"
+                       for rank, each in enumerate(ranks) if rank in known}
         watch.links.ranks = ranks
         watch.heartbeats.fate = lambda rank: fate_of_rank(ranks[rank], me)
         yield board, ranks

@@ -61,7 +61,12 @@ class RankInfo:
                     for name, default in SHARED_VARIABLES.items()}, world.name)
 
     def __str__(self) -> str:
-        return f"rank {self.rank if self.name is None else self.name} on {self.host}"
+        return f"rank {self.launched} on {self.host}"
+
+    @property
+    def launched(self) -> int:
+        """The rank that the process was launched as: another than `rank` once others are lost."""
+        return self.rank if self.name is None else self.name
 
 
 def _program() -> str:

@@ -45,6 +45,9 @@ def learning(runs: Runs) -> Figure | None:
         score.plot(places, [factor * row["score"] for row in run.merged],
                    label=unlisted(label(run)), **line(index))
         _mark_epochs(run, index, loss, score)
+        for at, _ in run.changes:  # other ranks go on from here
+            for panel in (loss, score):
+                panel.axvline(at + 0.5, linewidth=0.8, dashes=(1, 2), color=line(index)["color"])
     for panel in (loss, score):
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     loss.set_ylabel("loss")

@@ -50,21 +50,27 @@ def logs_of_runs(folders: Iterable[Path]) -> list[tuple[Path, list[Path]]]:
 
 def _one_and_left_over(paths: list[Path]) -> tuple[list[Path], list[Path]]:
     """The logs of one run, and those of ranks that it never had."""
-    ranks = max((start["world_size"] for start in leaders_starts(paths)), default=inf)
+    ranks = max((max(members(start)) + 1 for start in leaders_starts(paths)), default=inf)
     return ([path for path in paths if rank_of(path) < ranks],
             [path for path in paths if rank_of(path) >= ranks])
 
 
 def leaders_starts(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """The start events in the leader's log, in order: one for the run and one for each resume."""
-    return [start for path in paths if rank_of(path) == 0
-            for start in read_events(path, "start") if "world_size" in start]
+    """The start events in the leaders' logs, in order: one for the run and one for each resume."""
+    starts = [start for path in paths for start in read_events(path, "start")
+              if "world_size" in start and members(start)[0] == rank_of(path)]
+    return sorted(starts, key=lambda start: start.get("time", 0.0))
 
 
-def ranks_at(place: tuple[int, int], starts: list[dict[str, Any]]) -> float:
-    """The number of ranks that trained the (epoch, iteration) last; infinite if unknown."""
-    return next((start["world_size"] for start in reversed(starts)
-                 if tuple(start["position"][:2]) <= place), inf)
+def members(start: dict[str, Any]) -> Sequence[int]:
+    """The ranks that began there, the leader first; as launched, in an elastic run."""
+    return start.get("members") or range(start["world_size"])
+
+
+def _has_trained(rank: int, place: tuple[int, int], starts: list[dict[str, Any]]) -> bool:
+    """Returns True if the rank trained the (epoch, iteration) when it was trained last."""
+    return next((rank in members(start) for start in reversed(starts)
+                 if tuple(start["position"][:2]) <= place), True)
 
 
 def by_place(paths: Sequence[Path]) -> Steps:
@@ -81,7 +87,7 @@ def by_place(paths: Sequence[Path]) -> Steps:
     for rank, events in files.items():
         for event in events:
             place = event["epoch"], event["iteration"]
-            if rank < ranks_at(place, starts):
+            if _has_trained(rank, place, starts):
                 steps.setdefault(place, {})[rank] = event
     return dict(sorted(steps.items()))
 

@@ -33,6 +33,7 @@ from common.reporting.recorded_run import RecordedRun
 from common.reporting.run_findings import (
     as_sentences,
     causes_of_differences,
+    going_on,
     short,
     speed_up,
     summary,
@@ -86,7 +87,9 @@ class Page:
         learned = [proof.claim for proof in proofs] + as_sentences(causes_of_differences(runs))
         states = [state_of(run, time.time()) for run in runs]
         title = f"{len(runs)} run{'s' * (len(runs) > 1)} of {workloads}: {tally(states)}"
-        return cls(title, made, learned, as_sentences([speed_up(runs)]), learned + summary(runs),
+        went_on = as_sentences([going_on(run) for run in runs])
+        return cls(title, made, learned, as_sentences([speed_up(runs)]),
+                   learned + went_on + summary(runs),
                    sections, tables.timing(runs),
                    [state for state in states if not state.is_finished])
 

@@ -18,7 +18,9 @@ from common.reporting.merged_steps import (
     Steps,
     averages_in_backward,
     by_place,
+    leaders_starts,
     logs_of_runs,
+    members,
     merge,
     rank_of,
 )
@@ -55,6 +57,13 @@ class RecordedRun:
     @property
     def settings(self) -> dict[str, Any]:
         return self.start["settings"]
+
+    @cached_property
+    def changes(self) -> list[tuple[int, dict[str, Any]]]:
+        """Where the run went on with other ranks: the steps done before, and the event."""
+        pairs = zip(self.events[:-1], self.events[1:], strict=True)
+        return [(start["position"][2], event) for start, event in pairs
+                if event["event"] == "regrouped"]
 
     @property
     def metric(self) -> Metric:
@@ -141,9 +150,10 @@ def find_runs(folders: Iterable[Path]) -> list[RecordedRun]:
 
 
 def _read(name: str, paths: list[Path]) -> RecordedRun | None:
-    leaders = [path for path in paths if rank_of(path) == 0]
-    steps = by_place(paths)
-    if not leaders or not any(0 in row for row in steps.values()):
+    starts, steps = leaders_starts(paths), by_place(paths)
+    leader = members(starts[-1])[0] if starts else 0
+    leaders = [path for path in paths if rank_of(path) == leader]
+    if not leaders or not any(leader in row for row in steps.values()):
         return None
     hosts = {rank_of(path): event.get("host", "") for path in paths
              for event in read_events(path, "start")}

@@ -48,6 +48,21 @@ def _course_of_the_loss(losses: Sequence[float], whose: str) -> str:
     return f"the loss{whose} {way} from {begin} in the first iteration to {end} in {several}"
 
 
+def going_on(run: RecordedRun) -> str:
+    """How often the run went on with other ranks, and what that cost; "" if it never did."""
+    changes = [event for _, event in run.changes]
+    if not changes:
+        return ""
+    stalled, trained = sum(event["seconds"] for event in changes), sum(run.durations)
+    ranks = {what: sorted({rank for event in changes for rank in event[what]})
+             for what in ("lost", "came")}
+    who = [f"rank{'s' * (len(each) > 1)} {join([*map(str, each)])} {what}"
+           for what, each in ranks.items() if each]
+    return (f"{short(run.name)} went on in place {len(changes)} time{'s' * (len(changes) > 1)} "
+            f"({', '.join(who)}; dotted lines), and stood still for {stalled:.1f} s: "
+            f"{trained / (trained + stalled):.1%} of its time was useful")
+
+
 def timed(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     """The runs with at least one iteration after the first."""
     return [run for run in runs if run.mean]

@@ -167,6 +167,7 @@ def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
                   ran_on=run.checkpoints.constants["ran_on"],
                   data=run.checkpoints.constants["data"],
                   has_batch_norm=has_batch_norm(run.model),
+                  members=[each.launched for each in node.ranks],
                   resume=resume_command(sys.argv, os.environ))
         if (member := elastic()) and member.has_lost:
             change = member.change()
