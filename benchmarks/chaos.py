@@ -65,7 +65,7 @@ class Hosts:
             stderr=subprocess.PIPE, text=True)
         words = self._script.stderr.readline().split()  # type: ignore[union-attr]
         self._enter = ["nsenter", "--target", words[words.index("--target") + 1], "--net",
-                       "--mount"]
+                       "--mount", f"--wd={ROOT}"]
         while subprocess.run([*self._enter, "test", "-e", "/run/start"]).returncode:
             time.sleep(0.1)
 
@@ -177,7 +177,9 @@ def digest_in(folder: Path) -> str:
     """The digest that a finished run in `folder` has left. Raises DataError where there is none."""
     for path in folder.rglob("summary.json"):
         return json.loads(path.read_text())["weights"]
-    raise DataError(f"no run has ended in {folder}")
+    ends = [path.read_text(errors="replace").strip().splitlines()[-1:]
+            for path in sorted(folder.glob("rank*.out"))]
+    raise DataError(f"no run has ended; the ranks' last lines: {ends}")
 
 
 def stalls(folder: Path, faults: Sequence[dict[str, Any]]) -> dict[str, list[float]]:

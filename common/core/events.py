@@ -20,6 +20,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,15 @@ def _phases(value: Any) -> bool:
     return isinstance(value, dict) and all(_duration(value.get(phase)) for phase in PHASES)
 
 
+def _sums(value: Any) -> bool:
+    """Returns True for what Totals.as_json writes: exact sums over one sample or more."""
+    try:
+        _, _, samples = map(Fraction, value)
+    except (TypeError, ValueError, ZeroDivisionError):
+        return False
+    return samples >= 1 and samples.denominator == 1
+
+
 # What an event of a kind must hold, and what it may hold: later versions wrote more than earlier.
 _MUST: dict[str, dict[str, Check]] = {
     "step": {"epoch": _whole(1), "iteration": _whole(0), "loss": _number, "samples": _whole(1),
@@ -102,8 +112,8 @@ _MAY: dict[str, dict[str, Check]] = {
     "start": {"settings": _is_a(dict), "world_size": _whole(1), "position": _every(_whole(0)),
               "time": _duration, "iterations_per_epoch": _whole(1), "host": _is_a(str),
               "cores": _whole(1), "processor": _is_a(str), "ran_on": _is_a(dict),
-              "metric": _is_a(dict), "resume": _is_a(str), "data": _is_a(str)},
-    "step": {"accuracy": _number},
+              "members": _every(_whole(0)), "metric": _is_a(dict), "resume": _is_a(str), "data": _is_a(str)},
+    "step": {"accuracy": _number, "of_all": _sums},
     "evaluation": {"class_names": _every(_is_a(str)), "weights": _is_a(str),
                    "confusion_matrix": _every(_every(_whole(0)))}}
 

@@ -18,7 +18,7 @@ from statistics import fmean, median
 from typing import Any
 
 from common.core.events import read_events, require_sound
-from common.core.metrics import ACCURACY
+from common.core.metrics import ACCURACY, Totals
 from common.core.spread import half_interval
 
 NOTABLE = 0.1  # of the other ranks' median: so much longer is a straggler's own work
@@ -107,11 +107,15 @@ def merge(place: tuple[int, int], ranks: dict[int, MergedStep],
     """
     samples = sum(step["samples"] for step in ranks.values())
     # exact where the log has exact sums, so that it does not depend on the number of ranks
-    loss = sum(_sum_of_losses(step) for step in ranks.values())
+    loss = float(sum(_sum_of_losses(step) for step in ranks.values()) / samples)
+    score = sum(step[metric] * step["samples"] for step in ranks.values()) / samples
+    for step in ranks.values():
+        if "of_all" in step:  # of a rank that was lost there may be no line, or one too many
+            whole = Totals.from_json(step["of_all"])
+            (loss, score), samples = whole.means(), whole.samples
     return {
         "epoch": place[0], "iteration": place[1], "ranks": sorted(ranks), "samples": samples,
-        "loss": float(loss / samples),
-        "score": sum(step[metric] * step["samples"] for step in ranks.values()) / samples,
+        "loss": loss, "score": score,
         "seconds": max(step["duration"] for step in ranks.values())}
 
 

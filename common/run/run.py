@@ -171,7 +171,8 @@ class Run:
                 self.gradient_sync.settle()
         self.log.step(Step(at, self._trained, *self.timer.take(),
                            self.gradient_sync.bytes_sent - self._sent_before,
-                           self.optimizer.param_groups[0]["lr"]))
+                           self.optimizer.param_groups[0]["lr"],
+                           self._all_trained if self.state.is_whole else None))
         if skipped := self.state.loss_scale.skipped():
             self.log.note(f"skipped the update of {at}: {skipped}")
         self.node.progress.phase = "checking"

@@ -42,7 +42,8 @@ EPOCH_LINE = ("Epoch: {}, Train Loss: {:.3f}, Train {metric}: {:.3f}, "
 class Step:
     """One iteration of this rank: the sums over its own samples, and where the time went.
 
-    `duration` and `seconds`, by phase, are wall seconds.
+    `duration` and `seconds`, by phase, are wall seconds. `of_all` are the sums over all ranks', in
+    an elastic run, where a rank may be lost before it has written its own.
     """
 
     at: Position
@@ -51,6 +52,7 @@ class Step:
     seconds: dict[str, float]
     bytes_sent: int
     learning_rate: float | None = None
+    of_all: Totals | None = None
 
 
 @dataclass
@@ -135,7 +137,8 @@ class RunLog:
                    loss_sum=str(step.trained.loss),  # exact
                    duration=round(step.duration, 6),
                    seconds=step.seconds, bytes_sent=step.bytes_sent,
-                   learning_rate=step.learning_rate, **{self.metric.key: score})
+                   learning_rate=step.learning_rate, **{self.metric.key: score},
+                   **({"of_all": step.of_all.as_json()} if step.of_all else {}))
         if step.at.iteration % self.log_every == 0:
             self._line(self._prefix + BATCH_LINE.format(
                 step.at.iteration, loss, score, step.duration, metric=self.metric.title))

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from common.core.events import read_events
+from common.reporting.recorded_run import find_runs
+from common.reporting.run_findings import going_on
 from common.run import checkpoint_file
 from tests.facts import says
 from tests.faults.disturbed import plant_phases, wait_for
@@ -41,7 +43,8 @@ def last_state(folder: Path, run: str) -> dict:
     tensors = {name: each.tolist() for name, each in contents["model_state_dict"].items()}
     momenta = [each["momentum_buffer"].tolist()
                for each in contents["optimizer_state_dict"]["state"].values()]
-    return {"weights": tensors, "momenta": momenta,
+    losses = [row["loss"] for row in find_runs([folder])[0].merged]
+    return {"weights": tensors, "momenta": momenta, "losses": losses,
             **{name: contents[name] for name in STATE}}
 
 
@@ -70,6 +73,9 @@ def test_a_rank_is_killed_and_nothing_changes(run, victim, kill_at, undisturbed,
     assert last_state(tmp_path, run) == undisturbed
     survivor = (victim + 1) % RANKS
     assert changes(tmp_path, run, survivor) == [([victim], [])]
+    recorded, = find_runs([tmp_path])
+    assert [event["lost"] for _, event in recorded.changes] == [[victim]]
+    assert says(going_on(recorded), "1 time", f"rank {victim} lost")
 
 
 @pytest.mark.parametrize(("phase", "number", "victim"), [
