@@ -112,7 +112,8 @@ _MAY: dict[str, dict[str, Check]] = {
     "start": {"settings": _is_a(dict), "world_size": _whole(1), "position": _every(_whole(0)),
               "time": _duration, "iterations_per_epoch": _whole(1), "host": _is_a(str),
               "cores": _whole(1), "processor": _is_a(str), "ran_on": _is_a(dict),
-              "members": _every(_whole(0)), "metric": _is_a(dict), "resume": _is_a(str), "data": _is_a(str)},
+              "members": _every(_whole(0)), "metric": _is_a(dict), "resume": _is_a(str),
+              "data": _is_a(str)},
     "step": {"accuracy": _number, "of_all": _sums},
     "evaluation": {"class_names": _every(_is_a(str)), "weights": _is_a(str),
                    "confusion_matrix": _every(_every(_whole(0)))}}
