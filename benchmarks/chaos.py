@@ -64,16 +64,19 @@ class Hosts:
             [*ENDS_WITH_THIS, CLUSTER, "-n", str(ranks), "-l", logs, "sleep", "infinity"],
             stderr=subprocess.PIPE, text=True)
         words = self._script.stderr.readline().split()  # type: ignore[union-attr]
-        self._enter = ["nsenter", "--target", words[words.index("--target") + 1], "--net",
-                       "--mount", f"--wd={ROOT}"]
-        while subprocess.run([*self._enter, "test", "-e", "/run/start"]).returncode:
+        self._target = words[words.index("--target") + 1]
+        while not self._inside("start").exists():
             time.sleep(0.1)
 
+    def _inside(self, name: str) -> Path:
+        return Path(f"/proc/{self._target}/root/run/{name}")
+
     def prefix(self, rank: int) -> list[str]:
-        return [*self._enter, "ip", "netns", "exec", f"node{rank}"]
+        return ["nsenter", f"--net={self._inside('netns')}/node{rank}"]
 
     def link(self, rank: int, state: str) -> None:
-        subprocess.run([*self._enter, "ip", "link", "set", f"link{rank}", state], check=True)
+        subprocess.run(["nsenter", "--target", self._target, "--net", "ip", "link", "set",
+                        f"link{rank}", state], check=True)
 
     def end(self) -> None:
         self._script.kill()
@@ -118,6 +121,13 @@ class Ranks:
             if code:
                 self.running[rank] = self._start(rank)
 
+    def footprint(self, rank: int) -> list[int]:
+        """Threads, open files (sockets among them), and MB of memory of a rank that runs."""
+        process = Path(f"/proc/{self.running[rank].pid}")
+        status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+        return [int(status["Threads"]), len(list((process / "fd").iterdir())),
+                int(status["VmRSS"].split()[0]) >> 10]
+
     def kill(self, rank: int) -> None:
         self.running[rank].kill()
         self.running[rank].wait()
@@ -135,6 +145,7 @@ def disturb(options: argparse.Namespace, flags: Sequence[str], folder: Path) -> 
     """Trains while ranks are lost; returns the faults, the seconds in all, and the exit codes."""
     hosts = Hosts(options.ranks, folder / "hosts") if LINKS & set(options.faults) else None
     choose, faults = random.Random(options.seed), []
+    victims = [rank for rank in range(options.ranks) if rank not in options.spare]
     ranks, begun = Ranks(options, flags, folder, hosts), time.monotonic()
     try:
         while not events(folder, "step") and None in ranks.codes():
@@ -151,8 +162,9 @@ def disturb(options: argparse.Namespace, flags: Sequence[str], folder: Path) -> 
             return True
 
         while len(faults) != options.losses and not is_over(options.every):
-            rank, fault = choose.randrange(options.ranks), choose.choice(options.faults)
-            faults.append({"time": time.time(), "rank": rank, "fault": fault})
+            rank, fault = choose.choice(victims), choose.choice(options.faults)
+            faults.append({"time": time.time(), "rank": rank, "fault": fault,
+                           "spared": [ranks.footprint(each) for each in options.spare]})
             ranks.lose(rank, fault)
             is_over(SECONDS_AWAY[fault])
             ranks.bring_back(rank, fault)
@@ -213,6 +225,8 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--least", type=int, default=2, metavar="MIN")
     parser.add_argument("--faults", type=lambda text: text.split(","), default=["killed"],
                         metavar="LIST", help=", ".join(SECONDS_AWAY))
+    parser.add_argument("--spare", type=int, nargs="*", default=[], metavar="RANK",
+                        help="ranks that are not lost; their threads, files and memory are kept")
     parser.add_argument("--every", type=float, default=15.0, metavar="SECONDS")
     parser.add_argument("--losses", type=int, help="at most so many (default: until the end)")
     parser.add_argument("--steps", type=int, default=300, help="of the run")
@@ -245,6 +259,10 @@ def main() -> None:
     for what, each in seconds.items():
         print(f"stall, {what}: median {median(each):.2f} s, longest {max(each):.2f} s, "
               f"n = {len(each)}")
+    for rank, first, last in zip(options.spare, *(each["spared"] for each in (
+            found["faults"][0], found["faults"][-1])), strict=True):
+        print(f"rank {rank}, never lost: {first} threads, files and MB at the first fault, {last} "
+              "at the last")
     print(f"digests: {digests[0]} undisturbed, {digests[1]} disturbed. {conditions()}")
     if options.json:
         write_record(options.json, {**found, "stalls": seconds, "digests": digests})
