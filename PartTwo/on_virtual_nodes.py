@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from common.cluster.elastic import in_background, unless_broken
 from common.cluster.process_group import new_group
 from common.core.collectives import LEADER, total_bytes, world_size
 from common.step.gradient_check import require_finite
@@ -73,7 +74,7 @@ class FlatVirtual(VirtualNodes):
     def _average_row(self, by_subtree: Sequence[Sequence[Tensor]]) -> None:
         """Leaves the means in the first subtree's sums, which have one dtype: no other rounds."""
         rows = [torch.cat([each.flatten() for each in sums]) for sums in by_subtree]
-        self.bytes_sent += self._mean(rows, self.tree)
+        self.bytes_sent += in_background(self._mean, rows, self.tree)
         means = rows[0].split([each.numel() for each in by_subtree[0]])
         for place, mean in zip(by_subtree[0], means, strict=True):
             place.copy_(mean.view_as(place))
@@ -114,7 +115,7 @@ class Lane:
 
 
 def _all_done(pieces: Sequence[Future[int]]) -> int:
-    return sum(piece.result() for piece in pieces)
+    return sum(unless_broken(piece) for piece in pieces)
 
 
 class OverlappedVirtual(OverlappedAllReduce):

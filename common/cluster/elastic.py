@@ -13,10 +13,17 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Future,
+    InvalidStateError,
+    ThreadPoolExecutor,
+    wait,
+)
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from common.cluster import addresses
 from common.cluster.board import is_broken_collective
@@ -32,6 +39,7 @@ from common.settings.settings import Settings
 
 FORMING_SECONDS = 2.0
 MOST_IN_VAIN = 5  # groups in a row that are formed and take no step
+Result = TypeVar("Result")
 _processes: list["Elastic"] = []
 
 
@@ -78,10 +86,12 @@ class Elastic:
             self._objection, before)
         if before:
             self._standing.meet(before)
+        self.patience = settings.timeout
         self._limits = Limits(world.least, world.size, patience=settings.timeout)
         self._change = Change([], [], "", 0.0)
         self._why, self._left = "", 0.0
         self._in_vain, self._is_over = 0, False
+        self.broken: Future[None] = Future()
 
     @property
     def group(self) -> Group | None:
@@ -105,6 +115,7 @@ class Elastic:
         self._left = self._left or time.monotonic()
         if before:
             self.break_off()  # who waits for this rank is woken too
+        self.broken = Future()
         try:
             if self._in_vain > MOST_IN_VAIN:
                 raise PeerLost(f"{MOST_IN_VAIN} groups in a row could not train: {self._why}")
@@ -174,8 +185,11 @@ class Elastic:
         """Ends this process's connections, which wakes the main thread where it waits for others.
 
         Ranks that wait for a stopped one, or for one whose other threads still hold the group, are
-        woken by nothing else.
+        woken by nothing else. Nor is a thread that has received part of a message, before gloo's
+        timeout: in_background leaves it alone.
         """
+        with contextlib.suppress(InvalidStateError):  # another thread has
+            self.broken.set_result(None)
         self._doors.hang_up()
         for each in self._connections():
             with contextlib.suppress(OSError):
@@ -223,6 +237,30 @@ def elastic() -> Elastic | None:
 def has_lost() -> bool:
     """Returns True in an elastic run that has lost or got ranks since it began."""
     return bool(_processes) and _processes[0].has_lost
+
+
+def unless_broken(future: Future[Result]) -> Result:
+    """The result of a future; raises PeerLost once the group of an elastic run is broken off."""
+    if member := elastic():
+        either: list[Future[Any]] = [future, member.broken]
+        wait(either, return_when=FIRST_COMPLETED)
+        if not future.done():
+            raise PeerLost("")  # why, is known to who has broken it off
+    return future.result()
+
+
+def in_background(action: Callable[..., Result], *arguments: Any) -> Result:
+    """Calls an action that sends or receives much, in a thread that an elastic run can leave alone.
+
+    Raises what it raises, and PeerLost once the group is broken off.
+    """
+    if not elastic():
+        return action(*arguments)
+    threads = ThreadPoolExecutor(1, "messages")
+    try:
+        return unless_broken(threads.submit(action, *arguments))
+    finally:
+        threads.shutdown(wait=False)
 
 
 def _read(record: Path) -> Group | None:

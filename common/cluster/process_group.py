@@ -129,7 +129,7 @@ def form_group(board: Board, ranks: Sequence[RankInfo], settings: Settings,
         raise PeerLost(f"{ranks[world.rank]} has reached the master, but {backend} cannot connect "
                        f"it to the other ranks ({first_line(error)}): open the ports between the "
                        "nodes, not only the master's, or choose --interface") from error
-    _connected(dist.group.WORLD, timedelta(seconds=seconds))
+    _connected(dist.group.WORLD)
     if backend == "gloo":
         exchange_greetings(ranks, world.rank, min(seconds, settings.timeout))
     return Node(world, device, use_threads(settings.threads, len(here)), backend, ranks,
@@ -144,7 +144,7 @@ def new_group(timeout: timedelta) -> Any:
     if elastic():
         dist.barrier()  # so that nobody connects late
     group = dist.new_group(timeout=_connecting(timeout))
-    _connected(group, timeout)
+    _connected(group)
     return group
 
 
@@ -155,6 +155,7 @@ def _connecting(timeout: timedelta) -> timedelta:
             if member and hasattr(dist, "set_timeout") else timeout)
 
 
-def _connected(group: Any, timeout: timedelta) -> None:
-    if elastic() and hasattr(dist, "set_timeout"):
-        dist.set_timeout(timeout, group)
+def _connected(group: Any) -> None:
+    """An elastic run leaves some collectives alone: torch gives them up after its patience."""
+    if (member := elastic()) and hasattr(dist, "set_timeout"):
+        dist.set_timeout(timedelta(seconds=member.patience), group)

@@ -3,6 +3,7 @@
     python3 PartTwo/main.py --num-nodes 4; echo $?      # 2: --rank is missing
 """
 
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -31,8 +32,18 @@ def run_program(main: Callable[[], None]) -> NoReturn:
         if "--debug" in sys.argv:
             traceback.print_exc()
         print_failure(str(failure), failure.exit_code)
-        sys.exit(failure.exit_code)
-    sys.exit(0)
+        _exit(failure.exit_code)
+    _exit(0)
+
+
+def _exit(code: int) -> NoReturn:
+    """Ends this process; at once where threads may wait for ranks that an elastic run has lost."""
+    elastic = sys.modules.get("common.cluster.elastic")
+    if elastic is not None and elastic.has_lost():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _call(main: Callable[[], None]) -> None:

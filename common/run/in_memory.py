@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common.cluster.elastic import goes_on_after, has_lost
+from common.cluster.elastic import goes_on_after, has_lost, in_background
 from common.cluster.node import Node
 from common.core.collectives import gather_rows, hand_over
 from common.run import checkpoint_file
@@ -69,7 +69,7 @@ def find(name: str, node: Node) -> tuple[dict[str, Any] | None, str]:
         rank for rank, place in enumerate(places) if place != furthest]
     if behind and node.world.rank in [source, *behind]:
         data = _packed(mine) if mine and node.world.rank == source else b""
-        data = hand_over(data, source, behind, node.device)
+        data = in_background(hand_over, data, source, behind, node.device)
         mine = _unpacked(data) if node.world.rank in behind else mine
     return mine, str(node.ranks[source])
 
