@@ -90,6 +90,7 @@ class Elastic:
         self._limits = Limits(world.least, world.size, patience=settings.timeout)
         self._change = Change([], [], "", 0.0)
         self._why, self._left = "", 0.0
+        self._silent: set[int] = set()
         self._in_vain, self._is_over = 0, False
         self.broken: Future[None] = Future()
 
@@ -119,7 +120,8 @@ class Elastic:
         try:
             if self._in_vain > MOST_IN_VAIN:
                 raise PeerLost(f"{MOST_IN_VAIN} groups in a row could not train: {self._why}")
-            group = self._doors.carry_out(next_group(self._standing, self._limits))
+            lost = [before.members[rank] for rank in self._silent] if before else []
+            group = self._doors.carry_out(next_group(self._standing, self._limits, lost))
         except Failure:
             self._is_over = True
             raise
@@ -129,6 +131,7 @@ class Elastic:
                               [each.rank for each in group.members if each not in there],
                               self._why)
         self._why, self._left = "", self._left if self.has_lost else 0.0
+        self._silent = set()
         address, port = address_of(group.members[0].door)
         return replace(world, rank=group.members.index(self._standing.me), size=len(group.members),
                        master_address=address, master_port=port, store_is_served=True,
@@ -180,6 +183,11 @@ class Elastic:
     def forget(self) -> None:
         """Call when the run is done: no later run is to look for its group."""
         self._record.unlink(missing_ok=True)
+
+    def note_silent(self, ranks: set[int]) -> None:
+        """Keeps which ranks of the group have been silent for long: nobody waits for them again."""
+        members = self.group.members if self.group else ()
+        self._silent = {rank for rank in ranks if members[rank] != self._standing.me}
 
     def break_off(self) -> None:
         """Ends this process's connections, which wakes the main thread where it waits for others.

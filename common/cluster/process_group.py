@@ -21,6 +21,7 @@ from common.cluster.board import Board, is_broken_collective
 from common.cluster.devices import keep_freed_memory, use_threads
 from common.cluster.elastic import elastic
 from common.cluster.fate import fate_of_rank
+from common.cluster.heartbeats import SILENCE_SECONDS
 from common.cluster.node import Node
 from common.cluster.pairs import exchange_greetings
 from common.cluster.rank_info import RankInfo, require_one_run
@@ -35,6 +36,7 @@ from common.settings.user_code import own_errors
 
 START_FACTOR = 2.0
 FORMING_FACTOR = 4.0
+ELASTIC_SILENCE_SECONDS = 4.0  # to be wrong costs a second or two, and not the run
 
 
 @contextmanager
@@ -77,7 +79,8 @@ def joined(world: World, settings: Settings, seconds: float, progress: Progress 
     deadline = time.monotonic() + seconds
     connect = partial(rendezvous.connect_store, world, addresses.resolve(world.master_address))
     with (rendezvous.join(world, settings, deadline) as (board, me),
-          Watch(board, connect, settings.timeout, stop, progress) as watch):
+          Watch(board, connect, settings.timeout, stop, progress,
+                ELASTIC_SILENCE_SECONDS if elastic() else SILENCE_SECONDS) as watch):
         ranks = rendezvous.exchange(board, me, deadline, require_one_run)
         known = range(world.size) if world.is_leader else (0, world.rank)
         watch.names = {rank: f"rank {each.launched} ({each.host}, pid {each.pid})"

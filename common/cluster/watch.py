@@ -194,6 +194,8 @@ class Watch:
         member = elastic()
         if member is None or not member.goes_on_after(failure):
             return False
+        if str(failure):  # somebody is lost, not come
+            member.note_silent(self.heartbeats.silent_ranks())
         while not self._stopping.is_set():
             member.break_off()
             self._begun.set()
