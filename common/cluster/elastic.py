@@ -13,7 +13,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     Future,
@@ -88,7 +88,7 @@ class Elastic:
             self._standing.meet(before)
         self.patience = settings.timeout
         self._limits = Limits(world.least, world.size, patience=settings.timeout)
-        self._change = Change([], [], "", 0.0)
+        self._trained: Sequence[Member] = ()
         self._why, self._left = "", 0.0
         self._silent: set[int] = set()
         self._in_vain, self._is_over = 0, False
@@ -126,12 +126,7 @@ class Elastic:
             self._is_over = True
             raise
         self._write(group)
-        there = before.members if before else ()
-        self._change = Change([each.rank for each in there if each not in group.members],
-                              [each.rank for each in group.members if each not in there],
-                              self._why)
-        self._why, self._left = "", self._left if self.has_lost else 0.0
-        self._silent = set()
+        self._silent, self._left = set(), self._left if self.has_lost else 0.0
         address, port = address_of(group.members[0].door)
         return replace(world, rank=group.members.index(self._standing.me), size=len(group.members),
                        master_address=address, master_port=port, store_is_served=True,
@@ -157,9 +152,13 @@ class Elastic:
         return PeerLost("") if is_there else None  # who it is, the next group says
 
     def change(self) -> "Change":
-        """What has changed with the group that this process is in now, up to this moment."""
-        begun, self._left = self._left, 0.0
-        return self._change._replace(seconds=round(time.monotonic() - begun, 3))
+        """What has changed since the group that trained before this one, up to this moment."""
+        there, self._trained = self._trained, self.group.members if self.group else ()
+        seconds, self._left = time.monotonic() - self._left, 0.0
+        why, self._why = self._why, ""
+        return Change([each.rank for each in there if each not in self._trained],
+                      [each.rank for each in self._trained if each not in there],
+                      why, round(seconds, 3))
 
     def _objection(self, introduction: Any) -> str:
         """Why the group does not take a newcomer of this introduction; "" where it does."""

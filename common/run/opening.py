@@ -169,8 +169,7 @@ def _logged(run: Run, remarks: list[str]) -> Iterator[None]:
                   has_batch_norm=has_batch_norm(run.model),
                   members=[each.launched for each in node.ranks],
                   resume=resume_command(sys.argv, os.environ))
-        if (member := elastic()) and member.has_lost:
-            change = member.change()
+        if (member := elastic()) and (change := member.change()) and member.has_lost:
             log.event("regrouped", **change._asdict())
             log.note(f"going on at {run.position} with {node.world.size} ranks after "
                      f"{change.seconds:.2f} s: {change}")

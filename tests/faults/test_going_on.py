@@ -115,6 +115,31 @@ def test_the_others_of_a_stopped_rank_go_on_and_it_joins_when_it_wakes(undisturb
     assert changes(tmp_path, "overlapped-all-reduce", 0) == [([2], []), ([], [2])]
 
 
+def plant_end_while_forming() -> None:
+    """The small workload, on a rank that ends while the second group's connections are made."""
+    from common.cluster import process_group
+    from common.cluster.elastic import elastic
+
+    plant(None)
+    plain = process_group._connecting
+
+    def connecting(timeout):
+        if elastic().group.generation:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(timeout)
+    process_group._connecting = connecting
+
+
+def test_a_rank_is_killed_while_the_next_group_forms(undisturbed, tmp_path):
+    before = {0: partial(plant, 5, 1), 1: partial(plant, 5, 1), 2: plant_end_while_forming,
+              3: partial(plant, 5, 1)}
+    outcomes = run_programs(programs_of("all-reduce", tmp_path, before, ["--validation", "0.1"]))
+    assert [each.code for each in outcomes] == [0, -signal.SIGKILL, -signal.SIGKILL, 0], outcomes
+    assert last_state(tmp_path, "all-reduce") == undisturbed
+    lost = sorted(rank for each, _ in changes(tmp_path, "all-reduce", 0) for rank in each)
+    assert lost == [1, 2]
+
+
 def test_too_few_are_left(tmp_path):
     before = {rank: partial(plant, 3, rank) if rank else partial(plant, None)
               for rank in range(RANKS)}
