@@ -47,6 +47,7 @@ from common.cluster.program import run_program
 from common.core.events import read_events
 from common.core.failures import DataError, UsageError
 from common.core.provenance import conditions
+from common.options.flag_parser import SentenceParser
 
 SECONDS_AWAY = {"killed": 2.0, "stopped": 15.0, "cut": 15.0, "frozen": 15.0}
 LINKS = {"cut", "frozen"}
@@ -219,7 +220,7 @@ def stalls(folder: Path, faults: Sequence[dict[str, Any]]) -> dict[str, list[flo
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """This program's options, and the run's."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = SentenceParser(description=__doc__.split("\n")[0])
     parser.add_argument("--part", default="PartTwo", choices=("PartTwo", "PartThree"))
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--least", type=int, default=2, metavar="MIN")

@@ -129,6 +129,7 @@ def form_group(board: Board, ranks: Sequence[RankInfo], settings: Settings,
             backend, store=PrefixStore("group", board.store), rank=world.rank,
             world_size=world.size, timeout=_connecting(timedelta(seconds=seconds)))
     except RuntimeError as error:
+        _count_groups_anew()
         raise PeerLost(f"{ranks[world.rank]} has reached the master, but {backend} cannot connect "
                        f"it to the other ranks ({first_line(error)}): open the ports between the "
                        "nodes, not only the master's, or choose --interface") from error
@@ -162,3 +163,12 @@ def _connected(group: Any) -> None:
     """An elastic run leaves some collectives alone: torch gives them up after its patience."""
     if (member := elastic()) and hasattr(dist, "set_timeout"):
         dist.set_timeout(timedelta(seconds=member.patience), group)
+
+
+def _count_groups_anew() -> None:
+    """Lets torch name this process's next group as it does on a rank that has formed none yet.
+
+    It names groups by a count, which only the end of a group that was formed sets to 0.
+    """
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.destroy_process_group()

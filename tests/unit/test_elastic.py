@@ -1,17 +1,20 @@
 """A process leaves a broken group: its connections end, but for its door's, and nothing stays open.
 
 Mutations that turn this red: no shutdown in break_off; the door's port not left out; a duplicate in
-_sockets that nobody closes; unless_broken that waits for the future alone.
+_sockets that nobody closes; unless_broken that waits for the future alone; an
+empty _count_groups_anew.
 """
 
 import os
 import socket
 import threading
 from concurrent.futures import Future
+from datetime import timedelta
 
 import pytest
+import torch.distributed as dist
 
-from common.cluster import elastic
+from common.cluster import elastic, process_group
 from common.cluster.doors import Doors
 from common.cluster.elastic import Elastic
 from common.cluster.membership import Get, Put
@@ -74,3 +77,22 @@ def test_a_door_tells_a_process_that_has_ended_from_one_that_says_nothing():
     assert not here.has_ended(mine) and not here.has_ended(mine)
     del there
     assert here.has_ended(mine) and here.has_ended(mine)
+
+
+def test_a_group_that_was_not_formed_leaves_no_name_behind(tmp_path):
+    ended = forked(form_after_failure, output=tmp_path / "output.txt")
+    assert ended.value == ["0", "0"], ended.output
+
+
+def form_after_failure() -> list[str]:
+    """The names of a rank's group: after an attempt that failed, and on a rank without one."""
+    names = []
+    with pytest.raises(RuntimeError):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=2,
+                                timeout=timedelta(milliseconds=50))
+    for _ in range(2):
+        process_group._count_groups_anew()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        names.append(dist.group.WORLD.group_name)
+        dist.destroy_process_group()
+    return names

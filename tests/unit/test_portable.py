@@ -58,6 +58,7 @@ def test_the_same_bits_by_any_vectors_and_threads(capability, threads):
 
 
 @needs_emulator
+@pytest.mark.timeout(900)
 def test_the_same_bits_on_a_processor_of_another_make():
     assert digests("portable", "avx2", 1, *EMULATED) == digests("portable", "avx2", 1)
 
