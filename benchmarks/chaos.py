@@ -50,6 +50,7 @@ from common.core.provenance import conditions
 from common.options.flag_parser import SentenceParser
 
 SECONDS_AWAY = {"killed": 2.0, "stopped": 15.0, "cut": 15.0, "frozen": 15.0}
+LATE_SECONDS = 20.0
 LINKS = {"cut", "frozen"}
 SMALL = ["--workload", "digits-vgg11", "--threads", "1"]
 CLUSTER = ROOT / "scripts" / "namespace_cluster.sh"
@@ -169,7 +170,10 @@ def disturb(options: argparse.Namespace, flags: Sequence[str], folder: Path) -> 
             ranks.lose(rank, fault)
             is_over(SECONDS_AWAY[fault])
             ranks.bring_back(rank, fault)
-        while None in ranks.codes():
+        while 0 not in ranks.codes() and None in ranks.codes():
+            time.sleep(0.1)
+        ends = time.monotonic() + LATE_SECONDS  # who was started too late finds nobody
+        while None in ranks.codes() and time.monotonic() < ends:
             time.sleep(0.1)
         return {"faults": faults, "seconds": time.monotonic() - started,
                 "seconds_to_start": started - begun, "codes": ranks.codes()}
