@@ -152,7 +152,10 @@ class Elastic:
         return PeerLost("") if is_there else None  # who it is, the next group says
 
     def change(self) -> "Change":
-        """What has changed since the group that trained before this one, up to this moment."""
+        """Returns who was lost and who came since the last call, and the seconds until now.
+
+        Call it once in each group, as it begins to train.
+        """
         there, self._trained = self._trained, self.group.members if self.group else ()
         seconds, self._left = time.monotonic() - self._left, 0.0
         why, self._why = self._why, ""

@@ -129,7 +129,8 @@ def form_group(board: Board, ranks: Sequence[RankInfo], settings: Settings,
             backend, store=PrefixStore("group", board.store), rank=world.rank,
             world_size=world.size, timeout=_connecting(timedelta(seconds=seconds)))
     except RuntimeError as error:
-        _count_groups_anew()
+        if elastic():
+            _count_groups_anew()
         raise PeerLost(f"{ranks[world.rank]} has reached the master, but {backend} cannot connect "
                        f"it to the other ranks ({first_line(error)}): open the ports between the "
                        "nodes, not only the master's, or choose --interface") from error

@@ -163,7 +163,7 @@ class RunLog:
                    mean_iteration_seconds=mean, seconds=whole, **{self.metric.key: score})
         self.event("memory", **peak_memory())
         self.tracker.log(self._last, {"epoch/loss": loss, f"epoch/{self.metric.key}": score})
-        resumed = epoch == self.start.epoch and self.start.iteration
+        resumed = self._durations and epoch == self.start.epoch and self.start.iteration
         self._line(self._prefix + EPOCH_LINE.format(epoch, loss, score, mean, whole,
                                                     metric=self.metric.title)
                    + f" since the resume at iteration {resumed}" * bool(resumed))
