@@ -6,26 +6,47 @@ Each is here for speed, and names the public way that gives the same numbers: th
 day torch changes it. None copies anything more than torch does.
 """
 
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
 from torch.profiler import _ExperimentalConfig
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # The base class of nn.BatchNorm1d, 2d and 3d; publicly the tuple of these three.
 AnyBatchNorm = _BatchNorm
+AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
 # Where DDP finds the function that hands out the leader's buffers in forward, and waits in it.
 # Publicly: nothing.
 BROADCAST_IN_FORWARD = (dist, "_broadcast_coalesced")
 
 
-# Sees every operation, with its arguments, before it is carried out. Publicly: nothing.
-DispatchMode = TorchDispatchMode
+class DispatchMode(TorchDispatchMode):
+    """Sees every operation, with its arguments, before it is carried out. Publicly: nothing."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """To skip it, torch imports it: see without_compiler."""
+        return False
+
+
+def without_compiler(kind: type[AnyOptimizer]) -> type[AnyOptimizer]:
+    """An optimizer's class whose instances do their work without importing torch._dynamo.
+
+    That is 900 modules, and 1.5 seconds of computing at the start of every program; torch wants it
+    to keep torch.compile out of these methods. Publicly: `kind` itself.
+    """
+    for method in (Optimizer.add_param_group, Optimizer.zero_grad, Optimizer.state_dict,
+                   Optimizer.load_state_dict):
+        if function := getattr(method, "__wrapped__", None):
+            function.__dynamo_disable = function
+    return type(kind.__name__, (kind,), {"step": torch.no_grad()(inspect.unwrap(kind.step))})
 
 
 def multiplies_bf16() -> bool:

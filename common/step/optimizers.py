@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import SGD, Adadelta, Adam, Optimizer
 
-from common.arithmetic.torch_private import AnyBatchNorm
+from common.arithmetic.torch_private import AnyBatchNorm, without_compiler
 from common.core.failures import UsageError
 from common.core.precision import Precision
 from common.settings.settings import Settings
@@ -74,13 +74,14 @@ def create_optimizer(settings: Settings, model: nn.Module) -> Optimizer:
     parameters, rate = parameter_groups(settings, model), settings.learning_rate
     kept, decay = settings.momentum, settings.weight_decay
     if settings.optimizer == "adam":
-        return Adam(parameters, rate, betas=(kept, 0.999), weight_decay=decay)
+        return without_compiler(Adam)(parameters, rate, betas=(kept, 0.999), weight_decay=decay)
     if settings.optimizer == "adadelta":
-        return Adadelta(parameters, rate, rho=kept, weight_decay=decay)
+        return without_compiler(Adadelta)(parameters, rate, rho=kept, weight_decay=decay)
     if settings.optimizer == "muon":
-        return Muon(parameters, rate, kept, decay, Precision(settings.precision).products)
-    return SGD(parameters, rate, kept, weight_decay=decay,
-               nesterov=settings.optimizer == "nesterov")
+        return without_compiler(Muon)(parameters, rate, kept, decay,
+                                      Precision(settings.precision).products)
+    return without_compiler(SGD)(parameters, rate, kept, weight_decay=decay,
+                                 nesterov=settings.optimizer == "nesterov")
 
 
 def parameter_groups(settings: Settings, model: nn.Module) -> list[dict[str, Any]]:

@@ -1,17 +1,22 @@
 """torch's private functions give what the public ones give, and stand in one file.
 
 Mutations that turn this red: swap the two sums of batch_norm_sums; use
-torch._foreach_norm, torch.ops or an assignment to __class__ in another file.
+torch._foreach_norm, torch.ops or an assignment to __class__ in another file; a plain SGD in
+create_optimizer; _should_skip_dynamo that returns True.
 """
 
 import ast
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm
+from torch.optim import SGD, Adadelta, Adagrad, Adam
 
 from common.arithmetic import torch_private
+from tests.ranks import ROOT
 from tests.unit.test_structure import PARTS, SOURCES, name_of
 
 EPS = 1e-5
@@ -66,6 +71,36 @@ def test_batch_norms_have_one_base_and_refuse_inputs_of_other_dimensions():
     torch_private.require_dimensions(nn.BatchNorm2d(3), torch.zeros(2, 3, 4, 4))
     with pytest.raises(ValueError, match="4D"):
         torch_private.require_dimensions(nn.BatchNorm2d(3), torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("kind", [SGD, Adam, Adadelta, Adagrad])
+def test_an_optimizer_without_the_compiler_makes_the_same_steps(kind):
+    (start, *gradients) = tensors((5, 3), (5, 3), (5, 3))
+    ways = kind, torch_private.without_compiler(kind)
+    results = []
+    for way in ways:
+        weight = nn.Parameter(start.clone())
+        optimizer = way([weight], lr=0.1, weight_decay=0.01)
+        for gradient in gradients:
+            optimizer.zero_grad()
+            weight.grad = gradient.clone()
+            optimizer.step()
+        results.append((weight.detach(), optimizer.state_dict()["state"]))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+    assert type(optimizer).__name__ == kind.__name__ and isinstance(optimizer, kind)
+
+
+def test_a_run_does_not_import_torchs_compiler(tmp_path):
+    program = f"""
+import atexit, runpy, sys
+atexit.register(lambda: print("compiler:", "torch._dynamo" in sys.modules))
+sys.argv = ["PartOne/main.py", "--workload", "spiral-mlp", "--max-iterations", "2",
+            "--output-dir", {str(tmp_path)!r}]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True,
+                           text=True, check=False)
+    assert "compiler: False" in ended.stdout, ended.stdout + ended.stderr
 
 
 def test_no_other_file_uses_what_torch_does_not_promise():
