@@ -34,6 +34,7 @@ from common.cluster.membership import (
     next_group,
 )
 from common.core.failures import Failure
+from common.run import in_memory
 
 STEP_SECONDS = 0.3
 SILENT_SECONDS = 1.0  # after which a request without an answer is given up
@@ -56,7 +57,7 @@ class Process:
     alive: bool = True
     stopped: bool = False
     state: str = "regrouping"
-    done: int = 0  # steps that its weights have
+    learned: tuple[int, ...] | None = None  # the steps that its weights have had
     steps: Steps | None = None
     postponed: list[Callable[[], None]] = field(default_factory=list)
     ended: str = ""
@@ -132,6 +133,10 @@ class World:
         self.say(f"cut {sorted(one)} off")
         self.cuts |= {frozenset((a, b)) for a in one for b in range(self.limits.most)
                       if b not in one}
+
+    def cut_link(self, one: int, other: int) -> None:
+        self.say(f"cut {one} from {other}")
+        self.cuts.add(frozenset((one, other)))
 
     def heal(self) -> None:
         self.say("heal")
@@ -217,6 +222,7 @@ class World:
         if not process.alive:
             return
         process.state = "regrouping"
+        process.standing.is_in_vain = process.standing.group not in self.trained
         process.steps = next_group(process.standing, self.limits)
         self.advance(process, process.steps, None, lambda group: self.enter(process, group))
 
@@ -243,7 +249,7 @@ class World:
                      else self.random.uniform(0.01, 0.6))
             self.at(delay, lambda: self.when_awake(process, lambda: self.leave(process, group)))
 
-        self.at(self.random.uniform(0.02, 0.1), lambda: self.when_awake(process, again))
+        self.at(self.random.uniform(0.05, 0.4), lambda: self.when_awake(process, again))
 
     def leave(self, process: Process, group: Group) -> None:
         if process.state == "training" and process.standing.group == group:
@@ -290,16 +296,27 @@ class World:
                and not each.stopped for each in members) and all(
                    self.connected(a.rank, b.rank) for a in here for b in here):
             self.check(group)
-            furthest = max(each.done for each in here)
-            for each in here:  # those behind take the state of the furthest
-                each.done = furthest
-                self.at(self.random.uniform(0, 0.05), lambda each=each: self.when_awake(
-                    each, lambda: self.apply(each, group, furthest)))
+            self.share(here)
+            for each in here:
+                self.at(self.random.uniform(0, 0.05), lambda each=each, then=each.learned: (
+                    self.when_awake(each, lambda: self.apply(each, group, then))))
         self.at(STEP_SECONDS, lambda: self.train(group))
 
-    def apply(self, process: Process, group: Group, furthest: int) -> None:
-        if process.standing.group == group and process.done == furthest:
-            process.done += 1
+    def share(self, here: list[Process]) -> None:
+        """Those behind take the state of the furthest, as ranks do when a group begins."""
+        places = [(-1,) if each.learned is None else (len(each.learned),) for each in here]
+        if max(places)[0] < 0:
+            for each in here:
+                each.learned = ()
+        source, behind = in_memory.furthest(places)
+        for rank in behind:
+            here[rank].learned = here[source].learned
+        if len({each.learned for each in here}) > 1 or here[0].learned is None:
+            raise Broken(f"ranks train on with other weights: {[each.learned for each in here]}")
+
+    def apply(self, process: Process, group: Group, then: tuple[int, ...]) -> None:
+        if process.standing.group == group and process.learned == then:
+            process.learned = (*then, len(then))
 
     def check(self, group: Group) -> None:
         if group not in self.trained:
@@ -326,7 +343,8 @@ def disturb(world: World, faults: int) -> Iterator[float]:
     choose, ranks = world.random, world.limits.most
     for _ in range(faults):
         rank = choose.randrange(ranks)
-        kind = choose.choice(["kill", "kill", "kill later", "stop", "cut", "slow", "return"])
+        kind = choose.choice(["kill", "kill", "kill later", "stop", "cut", "link", "slow",
+                              "return"])
         if kind == "kill":
             world.kill(rank)
         elif kind == "kill later":
@@ -337,6 +355,9 @@ def disturb(world: World, faults: int) -> Iterator[float]:
         elif kind == "cut":
             world.cut(set(choose.sample(range(ranks), choose.randrange(1, ranks))))
             world.at(choose.uniform(0.5, 15), world.heal)
+        elif kind == "link":
+            world.cut_link(*choose.sample(range(ranks), 2))
+            world.at(choose.uniform(0.5, 30), world.heal)
         elif kind == "slow":
             world.slow = 0.1
             world.at(3, lambda: setattr(world, "slow", 0.0))
@@ -393,6 +414,32 @@ def simulate_orderly(seed: int, tell: bool = False) -> World:
     return world
 
 
+def simulate_lost_link(seed: int, tell: bool = False) -> World:
+    """The link between two ranks is lost for long: all but one of them must train meanwhile.
+
+    Raises Broken.
+    """
+    choose = random.Random(seed)
+    ranks = choose.randint(3, 8)
+    world = World(seed, ranks, 2, tell)
+    for rank in range(ranks):
+        world.at(choose.uniform(0, 1), lambda rank=rank: world.start(rank))
+    world.run_until(3)
+    world.cut_link(*choose.sample(range(ranks), 2))
+    world.run_until(3 + 1.5 * PATIENCE)
+    group, training = world.trained[-1], [
+        each for each in world.processes.values() if each.state == "training"]
+    if len(group.members) != ranks - 1 or any(each.standing.group != group for each in training):
+        raise Broken(f"{len(group.members)} of {ranks} ranks train")
+    world.run_until(world.now + PATIENCE / 4)
+    if world.trained[-1] != group:
+        raise Broken("who does not reach all of a group disturbs it")
+    world.heal()
+    world.run_until(world.now + 6 * PATIENCE)
+    world.check_end()
+    return world
+
+
 def main() -> None:
     if sys.argv[1] == "--seed":
         simulate(int(sys.argv[2]), tell=True)
@@ -400,8 +447,10 @@ def main() -> None:
     going_on = 0
     for seed in range(int(sys.argv[1])):
         try:
-            simulate_orderly(seed)
             world = simulate(seed)
+            if seed % 10 == 0:
+                simulate_orderly(seed)
+                simulate_lost_link(seed)
         except Exception as error:
             print(f"seed {seed}: {error!r}")
             sys.exit(1)

@@ -39,6 +39,7 @@ from common.settings.settings import Settings
 
 FORMING_SECONDS = 2.0
 MOST_IN_VAIN = 5  # groups in a row that are formed and take no step
+UNFIT_AFTER = 2  # such groups, one does without its newcomers
 Result = TypeVar("Result")
 _processes: list["Elastic"] = []
 
@@ -120,6 +121,9 @@ class Elastic:
         try:
             if self._in_vain > MOST_IN_VAIN:
                 raise PeerLost(f"{MOST_IN_VAIN} groups in a row could not train: {self._why}")
+            self._standing.is_in_vain = self._in_vain > 0
+            if self._in_vain >= UNFIT_AFTER and before and self._trained:
+                self._standing.unfit |= set(before.members) - set(self._trained)
             lost = [before.members[rank] for rank in self._silent] if before else []
             group = self._doors.carry_out(next_group(self._standing, self._limits, lost))
         except Failure:

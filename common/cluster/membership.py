@@ -24,6 +24,8 @@ from typing import Any, NamedTuple, TypeVar
 from common.core.failures import PeerLost, RanksDisagree
 
 LOOK_SECONDS = 0.02
+UNFIT = ("this rank reaches the group's doors, but no group with it could train, and twice: open the "
+         "ports between the nodes, not only the master's")
 
 
 class Put(NamedTuple):
@@ -126,7 +128,8 @@ class Standing:
     values, is for the host; `objection`, on a host, says why it does not take a newcomer with
     another introduction, or "". `before` is the last group of this rank's earlier start, if there
     was one: a run is founded anew only by enough of its ranks. `heard` are the numbers of the
-    messages read at the own door.
+    messages read at the own door. `is_in_vain` says that the last group could not train: then each
+    tells the host whom it does not reach. A host takes none of those `unfit` into a group.
     """
 
     me: Member
@@ -138,6 +141,8 @@ class Standing:
     group: Group | None = None
     accepted: list[Group] = field(default_factory=list)
     heard: set[int] = field(default_factory=set)
+    is_in_vain: bool = False
+    unfit: set[Member] = field(default_factory=set)
 
     def bound_to(self) -> list[Group]:
         """The groups that a next one must hold."""
@@ -157,6 +162,10 @@ class Standing:
         """Remembers the doors of a group."""
         self.known = list(dict.fromkeys([*self.known, *(each.door for each in group.members)]))
 
+    def is_unfit(self, member: Member) -> bool:
+        """Returns True for an unfit process, also where it comes as a new one."""
+        return member.start.rstrip("+") in {each.start.rstrip("+") for each in self.unfit}
+
     def come_as_new(self) -> None:
         """Forgets what this process is bound to, as if it had been started again."""
         self.me = self.me._replace(start=self.me.start + "+")
@@ -164,11 +173,14 @@ class Standing:
 
 
 class _Guest(NamedTuple):
-    """A process at a host's door: its message's number, and what it is bound to."""
+    """A process at a host's door: its message's number, what it is bound to, its earlier start's
+    last group, and the processes that it does not reach.
+    """
 
     number: int
     bound_to: list[Group]
     before: Group | None
+    unreached: set[Member]
 
 
 class _Silence:
@@ -260,6 +272,7 @@ def _known_leader(standing: Standing) -> Steps[Member | None]:
 def _visit(host: Member, standing: Standing, limits: Limits) -> Steps[Group | None]:
     """Waits at a door until its host has decided; None where nobody is there, or hosts nothing."""
     silence, number, offer = _Silence(standing.now, limits.silence), 0, None
+    unreached: list[Member] = []
     door, deadline = host.door, standing.now() + limits.patience
     while standing.now() < deadline:
         try:
@@ -271,7 +284,12 @@ def _visit(host: Member, standing: Standing, limits: Limits) -> Steps[Group | No
                     return None
                 if group.members[0] != host:
                     return (yield from _visit(group.members[0], standing, limits))
-            number = number or (yield from _knock(door, standing))
+            if not number:
+                unreached = yield from _out_of_reach(standing, who and who[1])
+                if unreached and not standing.group:  # nobody can train with this process
+                    yield Sleep(LOOK_SECONDS)
+                    continue
+                number = yield from _knock(door, standing, unreached)
             if why := (yield Get(door, f"refused/{number}")):
                 raise RanksDisagree(why)
             if (latest := (yield Get(door, f"offer/{number}"))) and latest != offer:
@@ -287,14 +305,34 @@ def _visit(host: Member, standing: Standing, limits: Limits) -> Steps[Group | No
             if silence.is_lost(door, error):
                 return None
         yield Sleep(LOOK_SECONDS)
+    if unreached and not standing.group:
+        who_is_not = ", ".join(f"rank {each.rank} at {each.door}" for each in unreached)
+        raise PeerLost(f"{door} answers, but of its group {who_is_not} does not: open the ports "
+                       "between the nodes, not only the master's")
     return None
 
 
-def _knock(door: str, standing: Standing) -> Steps[int]:
+def _out_of_reach(standing: Standing, group: Group | None) -> Steps[list[Member]]:
+    """Those of a group to join whose doors are silent; of the last one, if that was in vain."""
+    group = standing.group or group
+    if not group or (standing.group and not standing.is_in_vain):
+        return []
+    silent = []
+    for each in group.members:
+        try:
+            yield from _look(each.door, each)
+        except Unreachable as error:
+            if not error.is_gone:
+                silent.append(each)
+    return silent
+
+
+def _knock(door: str, standing: Standing, unreached: Sequence[Member]) -> Steps[int]:
     number = yield Add(door, "guests", 1)
     yield Put(door, f"guest/{number}", [
         list(standing.me), [each.as_json() for each in standing.bound_to()],
-        standing.introduction, standing.before and standing.before.as_json()])
+        standing.introduction, standing.before and standing.before.as_json(),
+        [list(each) for each in unreached]])
     return number
 
 
@@ -312,15 +350,16 @@ def _let_in(standing: Standing, is_only_asked: bool = False) -> Steps[dict[Membe
     for number in sorted(set(range(1, (yield Add(door, "guests", 0)) + 1)) - standing.heard):
         if (message := (yield Get(door, f"guest/{number}"))) is None:
             continue  # its number is given out first
-        bound = [Group.of_json(each) for each in message[1]]
-        if not bound and (why := standing.objection(message[2])):
+        member, bound = Member(*message[0]), [Group.of_json(each) for each in message[1]]
+        why = UNFIT if standing.is_unfit(member) else standing.objection(message[2])
+        if not bound and why:
             yield Put(door, f"refused/{number}", why)
             standing.heard.add(number)
             continue
         if not is_only_asked:
             standing.heard.add(number)
-        guests[Member(*message[0])] = _Guest(number, bound,
-                                             message[3] and Group.of_json(message[3]))
+        guests[member] = _Guest(number, bound, message[3] and Group.of_json(message[3]),
+                                {Member(*each) for each in message[4]})
     return guests
 
 
@@ -349,7 +388,7 @@ def _host(standing: Standing, limits: Limits, lost: Collection[Member]) -> Steps
                 awaited.discard(other)
         if not standing.group and (yield from _known_leader(standing)):
             return None  # there is a group already
-        present = _one_a_rank([standing.me, *guests], standing)
+        present = _connected(_one_a_rank([standing.me, *guests], standing), guests)
         if is_late or (awaited <= set(guests) if standing.group else len(present) == limits.most):
             why = _why_not(present, guests, standing, limits)
             if not why and (group := (yield from _propose(present, guests, standing, limits))):
@@ -365,9 +404,24 @@ def _one_a_rank(processes: Sequence[Member], standing: Standing) -> list[Member]
     chosen: dict[int, Member] = {}
     members = standing.group.members if standing.group else ()
     for each in processes:
-        if chosen.get(each.rank) not in (*members, standing.me):
+        if not standing.is_unfit(each) and chosen.get(each.rank) not in (*members, standing.me):
             chosen[each.rank] = each
     return [chosen[rank] for rank in sorted(chosen)]
+
+
+def _connected(present: list[Member], guests: dict[Member, _Guest]) -> list[Member]:
+    """Those present without enough of them that each left reaches each; the host stays.
+
+    Who is in most of the pairs that do not reach each other goes first; of several, the last.
+    """
+    while True:
+        apart = [each for guest in present if guest in guests
+                 for other in guests[guest].unreached if other in present
+                 for each in (guest, other) if each in guests]
+        if not apart:
+            return present
+        worst = max(apart, key=lambda each: (apart.count(each), each.rank))
+        present = [each for each in present if each != worst]
 
 
 def _bound(present: Sequence[Member], guests: dict[Member, _Guest],

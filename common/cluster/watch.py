@@ -84,7 +84,7 @@ class Watch:
         self._board, self._connect = board, connect
         self._stop, self._progress = stop, progress
         self._agreement = StopAgreement(stop, progress)
-        self.links = OwnLinks(patience, progress)
+        self.links = OwnLinks(min(patience, 2 * silence) if elastic() else patience, progress)
         self._count, self._own, self._alarmed = 0, UNHEARD, False
         self._asked: Asked | None = None
         self._begun, self._stopping = threading.Event(), threading.Event()

@@ -9,7 +9,7 @@ Ranks whose own state is as far keep it; the others, and newcomers, get it from 
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,16 +62,20 @@ def find(name: str, node: Node) -> tuple[dict[str, Any] | None, str]:
     mine = _kept.get(name)
     row = torch.tensor([*mine["position"], *mine["closed"]] if mine else [-1] * 6)
     places = [tuple(each) for each in gather_rows(row).tolist()]
-    furthest = max(places)
-    if furthest[0] < 0:
+    if max(places)[0] < 0:
         return None, ""
-    source, behind = places.index(furthest), [
-        rank for rank, place in enumerate(places) if place != furthest]
+    source, behind = furthest(places)
     if behind and node.world.rank in [source, *behind]:
         data = _packed(mine) if mine and node.world.rank == source else b""
         data = in_background(hand_over, data, source, behind, node.device)
         mine = _unpacked(data) if node.world.rank in behind else mine
     return mine, str(node.ranks[source])
+
+
+def furthest(places: Sequence[tuple[int, ...]]) -> tuple[int, list[int]]:
+    """The rank to go on from, and those that need its state; the greater place is further."""
+    most = max(places)
+    return places.index(most), [rank for rank, place in enumerate(places) if place != most]
 
 
 def _packed(contents: dict[str, Any]) -> bytes:

@@ -8,7 +8,8 @@ import pytest
 
 from common.cluster import membership
 from common.cluster.membership import Group, Member
-from tests.membership_simulator import Broken, simulate, simulate_orderly
+from common.run import in_memory
+from tests.membership_simulator import Broken, simulate, simulate_lost_link, simulate_orderly
 
 SEEDS = 150
 
@@ -36,6 +37,33 @@ def test_ranks_that_are_killed_and_started_in_turn_all_train_at_the_end():
         simulate_orderly(seed)
 
 
+def test_all_but_one_train_while_two_do_not_reach_each_other():
+    for seed in range(20):
+        simulate_lost_link(seed)
+
+
+def everybody_knocks(monkeypatch):
+    """Also a newcomer that some of the group do not reach."""
+    monkeypatch.setattr(membership, "_out_of_reach", lambda standing, group: tell_nobody())
+
+
+def tell_nobody():
+    return []
+    yield
+
+
+def nobody_is_left_out(monkeypatch):
+    monkeypatch.setattr(membership, "_connected", lambda present, guests: present)
+
+
+@pytest.mark.parametrize("fault", [everybody_knocks, nobody_is_left_out])
+def test_a_fault_where_a_link_is_lost_is_found(fault, monkeypatch):
+    fault(monkeypatch)
+    with pytest.raises(Broken):
+        for seed in range(20):
+            simulate_lost_link(seed)
+
+
 def both_halves(monkeypatch):
     monkeypatch.setattr(Group, "is_held_by", lambda self, present: True)
 
@@ -49,7 +77,33 @@ def founds_whatever_was_before(monkeypatch):
     monkeypatch.setattr(membership, "_last_before", lambda *_: None)
 
 
-FAULTS = [both_halves, forgets_what_it_has_accepted, founds_whatever_was_before]
+def a_step_is_applied_twice(monkeypatch):
+    """Who has applied the broken step keeps it, and does it again with the others."""
+    monkeypatch.setattr(in_memory, "furthest", lambda places: (
+        places.index(min(places)), [rank for rank, each in enumerate(places) if each[0] < 0]))
+
+
+def a_survivor_stays_a_step_behind(monkeypatch):
+    monkeypatch.setattr(in_memory, "furthest", lambda places: (
+        places.index(max(places)), [rank for rank, each in enumerate(places) if each[0] < 0]))
+
+
+def who_returns_keeps_what_it_has(monkeypatch):
+    monkeypatch.setattr(in_memory, "furthest", lambda places: (
+        places.index(max(places)), [rank for rank, each in enumerate(places)
+                                    if 0 <= each[0] < max(places)[0]]))
+
+
+def the_wrong_rank_succeeds(monkeypatch):
+    """The last that is left, who does not know of the others' losses either."""
+    def hosts(standing, lost, right=membership._hosts_to_try):
+        return list(reversed((yield from right(standing, lost))))
+    monkeypatch.setattr(membership, "_hosts_to_try", hosts)
+
+
+FAULTS = [both_halves, forgets_what_it_has_accepted, founds_whatever_was_before,
+          a_step_is_applied_twice, a_survivor_stays_a_step_behind, who_returns_keeps_what_it_has,
+          the_wrong_rank_succeeds]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
