@@ -14,8 +14,10 @@ machine; every --every seconds one of them is lost, any of them, rank 0 included
 | stopped | SIGSTOP | 15 s, by SIGCONT |
 | cut | its host's link is down | 15 s; by the same command, if it has ended |
 | frozen | both: nothing of the machine runs or answers | 15 s |
+| parted | it and another one do not reach each other | 25 s |
+| halved | the network is cut between some hosts, it among them, and the others | 25 s |
 
-For the last two each rank has a host of its own, a network namespace (needs root). Ends with
+For the last four each rank has a host of its own, a network namespace (needs root). Ends with
 status 1 unless both runs end with the same digest. The rest of the command line is the run's.
 """
 
@@ -49,9 +51,12 @@ from common.core.failures import DataError, UsageError
 from common.core.provenance import conditions
 from common.options.flag_parser import SentenceParser
 
-SECONDS_AWAY = {"killed": 2.0, "stopped": 15.0, "cut": 15.0, "frozen": 15.0}
+SECONDS_AWAY = {"killed": 2.0, "stopped": 15.0, "cut": 15.0, "frozen": 15.0, "parted": 25.0,
+                "halved": 25.0}
 LATE_SECONDS = 20.0
-LINKS = {"cut", "frozen"}
+LINKS = {"cut", "frozen", "parted", "halved"}
+SEVERAL = {"parted", "halved"}  # it may be others that are lost
+NOBODYS = "02:00:00:00:00:01"  # the hardware address of no host
 SMALL = ["--workload", "digits-vgg11", "--threads", "1"]
 CLUSTER = ROOT / "scripts" / "namespace_cluster.sh"
 MASTER = "10.77.0.1"
@@ -69,6 +74,9 @@ class Hosts:
         self._target = words[words.index("--target") + 1]
         while not self._inside("start").exists():
             time.sleep(0.1)
+        self._ranks = ranks
+        self._ip("link", "add", "bridge1", "type", "bridge")
+        self._ip("link", "set", "bridge1", "up")
 
     def _inside(self, name: str) -> Path:
         return Path(f"/proc/{self._target}/root/run/{name}")
@@ -76,9 +84,33 @@ class Hosts:
     def prefix(self, rank: int) -> list[str]:
         return ["nsenter", f"--net={self._inside('netns')}/node{rank}"]
 
-    def link(self, rank: int, state: str) -> None:
-        subprocess.run(["nsenter", "--target", self._target, "--net", "ip", "link", "set",
-                        f"link{rank}", state], check=True)
+    def lose(self, rank: int, fault: str, choose: random.Random) -> None:
+        """Breaks the network at a rank's host as the fault says."""
+        others = [each for each in range(self._ranks) if each != rank]
+        if fault in ("cut", "frozen"):
+            self._ip("link", "set", f"link{rank}", "down")
+        elif fault == "halved":
+            for each in [rank, *choose.sample(others, choose.randrange(len(others)))]:
+                self._ip("link", "set", f"link{each}", "master", "bridge1")
+        elif fault == "parted":
+            other = choose.choice(others)
+            self._part(rank, other)
+            self._part(other, rank)
+
+    def _part(self, rank: int, other: int) -> None:
+        self._ip("neighbour", "replace", f"10.77.0.{other + 1}", "lladdr", NOBODYS, "dev", "eth0",
+                 "nud", "permanent", node=rank)
+
+    def mend(self) -> None:
+        """Undoes all that was done to the network."""
+        for rank in range(self._ranks):
+            self._ip("link", "set", f"link{rank}", "up", "master", "bridge0")
+            self._ip("neighbour", "flush", "dev", "eth0", "nud", "permanent", node=rank)
+
+    def _ip(self, *words: str, node: int | None = None) -> None:
+        inside = (["--target", self._target, "--net"] if node is None
+                  else [f"--net={self._inside('netns')}/node{node}"])
+        subprocess.run(["nsenter", *inside, "ip", *words], check=True)
 
     def end(self) -> None:
         self._script.kill()
@@ -106,22 +138,26 @@ class Ranks:
             return subprocess.Popen([*ENDS_WITH_THIS, *prefix, *self._command, "--rank", str(rank)],
                                     cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
 
-    def lose(self, rank: int, fault: str) -> None:
-        if self._hosts and fault in LINKS:
-            self._hosts.link(rank, "down")
+    def lose(self, rank: int, fault: str, choose: random.Random) -> None:
+        """Plants a fault."""
+        if self._hosts:
+            self._hosts.lose(rank, fault, choose)
         if fault == "killed":
             self.kill(rank)
-        elif fault != "cut":
+        elif fault in ("stopped", "frozen"):
             self.running[rank].send_signal(signal.SIGSTOP)
 
-    def bring_back(self, rank: int, fault: str) -> None:
-        """Undoes the fault, and starts the ranks that have ended, as scripts/supervise.sh would."""
-        if self._hosts and fault in LINKS:
-            self._hosts.link(rank, "up")
+    def bring_back(self, rank: int) -> dict[int, int]:
+        """Undoes a fault, and starts the ranks that have ended, as scripts/supervise.sh would.
+
+        Returns the exit codes of those.
+        """
+        if self._hosts:
+            self._hosts.mend()
         self.running[rank].send_signal(signal.SIGCONT)
-        for rank, code in enumerate(self.codes()):
-            if code:
-                self.running[rank] = self._start(rank)
+        ended = {rank: code for rank, code in enumerate(self.codes()) if code}
+        self.running |= {rank: self._start(rank) for rank in ended}
+        return ended
 
     def footprint(self, rank: int) -> list[int]:
         """Threads, open files (sockets among them), and MB of memory of a rank that runs."""
@@ -167,9 +203,9 @@ def disturb(options: argparse.Namespace, flags: Sequence[str], folder: Path) -> 
             rank, fault = choose.choice(victims), choose.choice(options.faults)
             faults.append({"time": time.time(), "rank": rank, "fault": fault,
                            "spared": [ranks.footprint(each) for each in options.spare]})
-            ranks.lose(rank, fault)
+            ranks.lose(rank, fault, choose)
             is_over(SECONDS_AWAY[fault])
-            ranks.bring_back(rank, fault)
+            faults[-1]["ended"] = ranks.bring_back(rank)
         while 0 not in ranks.codes() and None in ranks.codes():
             time.sleep(0.1)
         ends = time.monotonic() + LATE_SECONDS  # who was started too late finds nobody
@@ -210,8 +246,9 @@ def stalls(folder: Path, faults: Sequence[dict[str, Any]]) -> dict[str, list[flo
         for begun, event in zip(log[:-1], log[1:], strict=True):
             if event["event"] != "regrouped" or len(event["came"]) > 1:  # it came itself
                 continue
-            cause = next((fault for fault in reversed(faults) if fault["rank"] in event["lost"]
-                          and fault["time"] < begun["time"]), None)
+            cause = next((fault for fault in reversed(faults) if fault["time"] < begun["time"] and (
+                fault["rank"] in event["lost"] or event["lost"] and fault["fault"] in SEVERAL)),
+                None)
             seconds = begun["time"] - cause["time"] if cause else event["seconds"]
             key = ((cause["fault"], cause["time"]) if cause else
                    (f"rank {event['came'] or event['lost']}", round(begun["time"])))
