@@ -244,7 +244,8 @@ def stalls(folder: Path, faults: Sequence[dict[str, Any]]) -> dict[str, list[flo
     longest: dict[tuple[str, float], float] = {}
     for log in events(folder, "start", "regrouped"):
         for begun, event in zip(log[:-1], log[1:], strict=True):
-            if event["event"] != "regrouped" or len(event["came"]) > 1:  # it came itself
+            if event["event"] != "regrouped" or len(event["came"]) > 1 or (
+                    set(event["lost"]) & set(event["came"])):  # it came itself
                 continue
             cause = next((fault for fault in reversed(faults) if fault["time"] < begun["time"] and (
                 fault["rank"] in event["lost"] or event["lost"] and fault["fault"] in SEVERAL)),

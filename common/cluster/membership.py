@@ -166,10 +166,12 @@ class Standing:
         """Returns True for an unfit process, also where it comes as a new one."""
         return member.start.rstrip("+") in {each.start.rstrip("+") for each in self.unfit}
 
-    def come_as_new(self) -> None:
-        """Forgets what this process is bound to, as if it had been started again."""
+    def come_as_new(self, later: Group) -> None:
+        """Forgets what this process is bound to, as if it had been started again after `later`,
+        the group that goes on without it.
+        """
         self.me = self.me._replace(start=self.me.start + "+")
-        self.group, self.accepted = None, []
+        self.group, self.accepted, self.before = None, [], later
 
 
 class _Guest(NamedTuple):
@@ -280,7 +282,7 @@ def _visit(host: Member, standing: Standing, limits: Limits) -> Steps[Group | No
             if who and (group := who[1]) and group.generation > standing.generation():
                 standing.meet(group)
                 if standing.bound_to() and standing.me not in group.members:
-                    standing.come_as_new()
+                    standing.come_as_new(group)
                     return None
                 if group.members[0] != host:
                     return (yield from _visit(group.members[0], standing, limits))
@@ -379,7 +381,7 @@ def _host(standing: Standing, limits: Limits, lost: Collection[Member]) -> Steps
                 who = yield from _look(other.door, other)
                 if who and who[1] and who[1].generation > standing.generation():
                     standing.meet(who[1])
-                    standing.come_as_new()
+                    standing.come_as_new(who[1])
                     return None
                 is_lost = silence.is_lost(other.door)
             except Unreachable as error:

@@ -1,7 +1,7 @@
 """The protocol of membership holds in simulated networks, and planted faults of it are found.
 
 Mutations that turn this red: those of FAULTS, which are tried here; `come_as_new` does nothing
-(a rank that was left out never comes back); `accepted.remove` left out of `_propose`.
+(a rank that was left out never comes back), or leaves `before` as it is; `accepted.remove` left out of `_propose`.
 """
 
 import pytest
@@ -40,6 +40,11 @@ def test_ranks_that_are_killed_and_started_in_turn_all_train_at_the_end():
 def test_all_but_one_train_while_two_do_not_reach_each_other():
     for seed in range(20):
         simulate_lost_link(seed)
+
+
+def test_who_was_left_out_founds_no_run_of_its_own():
+    """Ranks 1, 2 and 4 went on and are lost: rank 0, cut off before, does not begin anew."""
+    simulate(6268)
 
 
 def everybody_knocks(monkeypatch):
