@@ -24,8 +24,8 @@ from typing import Any, NamedTuple, TypeVar
 from common.core.failures import PeerLost, RanksDisagree
 
 LOOK_SECONDS = 0.02
-UNFIT = ("this rank reaches the group's doors, but no group with it could train, and twice: open the "
-         "ports between the nodes, not only the master's")
+UNFIT = ("this rank reaches the other ranks' doors, but two groups with it could not train: open "
+         "the ports between the nodes, not only the master's")
 
 
 class Put(NamedTuple):

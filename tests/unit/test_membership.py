@@ -1,7 +1,8 @@
 """The protocol of membership holds in simulated networks, and planted faults of it are found.
 
 Mutations that turn this red: those of FAULTS, which are tried here; `come_as_new` does nothing
-(a rank that was left out never comes back), or leaves `before` as it is; `accepted.remove` left out of `_propose`.
+(a rank that was left out never comes back), or leaves `before` as it is; `accepted.remove` left
+out of `_propose`.
 """
 
 import pytest
