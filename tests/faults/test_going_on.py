@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from common.core.events import read_events
+from common.core.failures import RanksDisagree
 from common.reporting.recorded_run import find_runs
 from common.reporting.run_findings import going_on
 from common.run import checkpoint_file
@@ -87,17 +88,48 @@ def test_a_rank_that_is_killed_in_any_phase_comes_back(phase, number, victim, un
     again = programs_of("all-reduce", tmp_path, before, ["--validation", "0.1"])[victim]
     again.process._args = (again.process._args[0], programs[victim].process._args[1],
                            str(tmp_path / "again.out"), *again.process._args[3:])
+    codes, text = killed_and_started_again(programs, victim, again, tmp_path, phase, number)
+    assert codes == [-signal.SIGKILL if rank == victim else 0 for rank in range(RANKS)] + [0], text
+    assert last_state(tmp_path, "all-reduce") == undisturbed
+
+
+def killed_and_started_again(programs: list[Program], victim: int, again: Program, folder: Path,
+                             phase: str, number: int) -> tuple[list[int | None], str]:
+    """The exit codes of all programs, of `again` last; and what that has printed."""
     with started([each.process for each in programs]):
-        wait_for(tmp_path, phase, number)
+        wait_for(folder, phase, number)
         os.kill(programs[victim].process.pid, signal.SIGKILL)
         programs[victim].process.join()
         with started([again.process]):
             pass
-    codes = [each.process.exitcode for each in programs]
     again.process.join()
-    text = (tmp_path / "again.out").read_text()
-    assert codes == [-signal.SIGKILL if rank == victim else 0 for rank in range(RANKS)]
-    assert again.process.exitcode == 0, text
+    return ([each.process.exitcode for each in [*programs, again]],
+            (folder / "again.out").read_text())
+
+
+def plant_closed_ports() -> None:
+    """The small workload, on a rank that reaches the others' doors, and with which nobody connects.
+    """
+    from common.cluster import process_group
+
+    plant(None)
+
+    def refuse(*_, **__) -> None:
+        raise RuntimeError("the ports are closed")
+    process_group.dist.init_process_group = refuse
+    process_group._count_groups_anew = lambda: None
+
+
+def test_who_comes_and_cannot_train_is_told_so_and_the_others_go_on(undisturbed, tmp_path):
+    before = {rank: partial(plant_phases, tmp_path, 0.7) for rank in range(RANKS)}
+    more = ["--validation", "0.1"]
+    programs = programs_of("all-reduce", tmp_path, before, more)
+    again = programs_of("all-reduce", tmp_path, {3: plant_closed_ports}, more)[3]
+    again.process._args = (*again.process._args[:2], str(tmp_path / "again.out"),
+                           *again.process._args[3:])
+    codes, text = killed_and_started_again(programs, 3, again, tmp_path, "training", 2)
+    assert codes == [0, 0, 0, -signal.SIGKILL, RanksDisagree.exit_code], text
+    assert says(error_lines(text)[0], "ports")
     assert last_state(tmp_path, "all-reduce") == undisturbed
 
 
