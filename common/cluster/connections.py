@@ -1,7 +1,8 @@
-"""Machines that no longer acknowledge what this process sends, read from the kernel's tables.
+"""This process's connections: which machines no longer acknowledge what it sends; and their end.
 
-A lost link between two ranks shows nowhere else: both go on to reach the leader, and both wait. A
-process that is stopped, or computes, is not meant: its machine acknowledges for it.
+The kernel's tables tell the former. A lost link between two ranks shows nowhere else: both go on to
+reach the leader, and both wait. A process that is stopped, or computes, is not meant: its machine
+acknowledges for it.
 
     python3 -c "from common.cluster.connections import *; print(unacknowledged())"
 """
@@ -9,6 +10,7 @@ process that is stopped, or computes, is not meant: its machine acknowledges for
 import contextlib
 import ipaddress
 import os
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -79,21 +81,44 @@ def holds_bytes(but_port: int) -> bool:
     return not queues or any(queue.strip("0:") for queue in queues)
 
 
+def end_connections(but_port: int) -> None:
+    """Shuts this process's TCP connections down, which wakes its threads that wait for a message.
+
+    Those from or to `but_port` stay.
+    """
+    for each in _sockets():
+        with each, contextlib.suppress(OSError):  # it is closed, or listens
+            if but_port not in (each.getsockname()[1], each.getpeername()[1]):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+def _sockets() -> Iterator[socket.socket]:
+    """The TCP sockets that are open in this process, as duplicates; close each."""
+    for descriptor, _ in _own_sockets():
+        with contextlib.suppress(OSError):  # it is closed by now
+            each = socket.socket(fileno=os.dup(descriptor))
+            if each.family in (socket.AF_INET, socket.AF_INET6) and (
+                    each.type == socket.SOCK_STREAM):
+                yield each
+            else:
+                each.close()
+
+
 def _own_rows() -> Iterator[list[str]]:
     """The words of the kernel's rows on this process's connections."""
-    mine = set(_own_sockets())
+    mine = {inode for _, inode in _own_sockets()}
     for path in filter(Path.exists, TABLES):
         rows = map(str.split, path.read_text().splitlines()[1:])
         yield from (row for row in rows if row[9] in mine)
 
 
-def _own_sockets() -> Iterator[str]:
-    """The inodes of the sockets that this process has open."""
+def _own_sockets() -> Iterator[tuple[int, str]]:
+    """The sockets that this process has open: descriptor and inode."""
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile
             target = os.readlink(f"/proc/self/fd/{descriptor}")
             if target.startswith("socket:["):
-                yield target[len("socket:["):-1]
+                yield int(descriptor), target[len("socket:["):-1]
 
 
 def remote_address(row: Sequence[str]) -> str:

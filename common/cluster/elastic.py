@@ -9,11 +9,9 @@ World, and finds the run where it stands in memory instead of on disk (common/ru
 import contextlib
 import hashlib
 import json
-import os
-import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     Future,
@@ -27,6 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from common.cluster import addresses
 from common.cluster.board import is_broken_collective
+from common.cluster.connections import end_connections
 from common.cluster.doors import Doors, address_of
 from common.cluster.membership import Group, Limits, Member, Standing, is_knocking, next_group
 from common.cluster.rank_info import RankInfo, require_one_run
@@ -205,18 +204,8 @@ class Elastic:
         with contextlib.suppress(InvalidStateError):  # another thread has
             self.broken.set_result(None)
         self._doors.hang_up()
-        for each in self._connections():
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-    def _connections(self) -> Iterator[socket.socket]:
-        """This process's connections to other processes, but for those of its own door."""
-        _, mine = address_of(self._doors.mine)
-        for each in _sockets():
-            with each, contextlib.suppress(OSError):  # it is closed, or listens
-                ports = each.getsockname()[1], each.getpeername()[1]
-                if mine not in ports:
-                    yield each
+        _, port = address_of(self._doors.mine)
+        end_connections(but_port=port)
 
     def goes_on_after(self, error: BaseException) -> bool:
         """Returns True if `error` means that the group has lost a rank, and no more."""
@@ -228,19 +217,6 @@ class Elastic:
         if isinstance(error, Failure):  # gloo's own errors name nobody
             self._why = self._why or str(error)
         return True
-
-
-def _sockets() -> Iterator[socket.socket]:
-    """The TCP sockets that are open in this process, as duplicates; close each."""
-    for path in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # it is closed by now
-            if os.readlink(path).startswith("socket:"):
-                each = socket.socket(fileno=os.dup(int(path.name)))
-                if each.family in (socket.AF_INET, socket.AF_INET6) and (
-                        each.type == socket.SOCK_STREAM):
-                    yield each
-                else:
-                    each.close()
 
 
 def elastic() -> Elastic | None:

@@ -1,7 +1,7 @@
 """--precision fp16: a step that overflows on one rank is skipped on all, and so it stays resumed.
 
 Mutations that turn this red: let require_finite raise under a scale; keep the gradients in
-LossScale._before_step; drop loss_scale from Checkpoints.save, or its restore from opening.py.
+LossScale._before_step; drop loss_scale from Checkpoints.save, or its restore from resuming.py.
 """
 
 from functools import partial

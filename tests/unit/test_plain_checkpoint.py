@@ -23,7 +23,7 @@ import common
 from common.core.failures import CheckpointError
 from common.core.progress import Position
 from common.run import checkpoint_file, checkpoint_plain
-from common.run.opening import _leaders_checkpoint
+from common.run.resuming import _leaders_checkpoint
 from common.settings.resume import AUTO, Resume
 from tests.facts import says
 from tests.small import small_model

@@ -13,12 +13,12 @@ from common.cluster.node import Node
 from common.core.failures import UsageError
 from common.core.world import World
 from common.data.epoch_plan import EpochPlan
-from common.run.opening import (
+from common.run.opening import _remarks_on
+from common.run.resuming import (
     _change_of_data,
     _check_settings,
     _exactness,
     _ran_on,
-    _remarks_on,
     _restore_ranks,
 )
 from common.settings.resume import Resume

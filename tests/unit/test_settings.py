@@ -19,7 +19,7 @@ from common.core.failures import RanksDisagree, UsageError
 from common.core.world import World
 from common.options import command_line
 from common.options.command_line import PARTS
-from common.run.opening import _check_settings
+from common.run.resuming import _check_settings
 from common.settings.learning import LEARN
 from common.settings.resume import Resume
 from common.settings.row import setting

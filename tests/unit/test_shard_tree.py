@@ -15,7 +15,7 @@ from common.core.failures import UsageError
 from common.core.progress import Position
 from common.data.epoch_plan import EpochPlan, shard_range
 from common.options.command_line import parse_command_line
-from common.run.opening import _check_settings
+from common.run.resuming import _check_settings
 from common.settings.settings import Settings
 from common.step.accumulation import Part
 from common.step.shard_scope import ShardScope
