@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 import torch
@@ -29,7 +30,6 @@ from common.model import whitening
 from common.model.batch_norm import synchronize_batch_norm
 from common.model.lazy_layers import shape_lazy_layers
 from common.model.model_split import second_device, split_in_two
-from common.model.replica import digest_of
 from common.options.command_line import complete
 from common.options.workloads import create_augment, workload_of
 from common.run.checksums import checksums
@@ -217,9 +217,9 @@ def create_model(settings: Settings, dataset: Dataset, node: Node,
     model = model.to(node.device, Precision(settings.precision).dtype,
                      memory_format=torch.channels_last)
     state = model.state_dict()
-    marks = checksums(list(state.values())).tolist() if state else []
-    node.agree("initial weights", digest_of(model), unseeded(settings), dict(
-        zip(state, marks, strict=True)))
+    marks = dict(zip(state, checksums(list(state.values())).tolist(), strict=True)) if state else {}
+    node.agree("initial weights", sha256(repr(marks).encode()).hexdigest()[:12],
+               unseeded(settings), marks)
     if settings.convolutions == LIBRARY or convolutions == POOLED_LAST:
         pool_last(model)
     example = create_augment(settings).normalise(dataset.take([0])[0])
