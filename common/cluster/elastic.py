@@ -38,6 +38,7 @@ from common.settings.settings import Settings
 
 FORMING_SECONDS = 2.0
 MOST_IN_VAIN = 5  # groups in a row that are formed and take no step
+RECORDS = ".group_rank*.json"
 UNFIT_AFTER = 2  # such groups, one does without its newcomers
 Result = TypeVar("Result")
 _processes: list["Elastic"] = []
@@ -64,7 +65,7 @@ class Elastic:
     """One a process: its door, and where it stands.
 
     `data` is a digest of its data. `record` is a file in which each start of this rank notes its
-    group: where rank 0 was replaced, the next start finds the group by it.
+    group: where rank 0 was replaced, the next start finds the group by it, or by another rank's.
     """
 
     def __init__(self, world: World, settings: Settings, data: str, record: Path) -> None:
@@ -84,8 +85,9 @@ class Elastic:
             Member(world.rank, self._doors.mine, uuid.uuid4().hex[:8]), time.monotonic,
             [addresses.place(master, world.master_port)], [asdict(self._info), data, token],
             self._objection, before)
-        if before:
-            self._standing.meet(before)
+        others = [] if settings.resume.replaces else record.parent.glob(RECORDS)
+        for group in filter(None, map(_read, others)):  # on a disk that ranks share
+            self._standing.meet(group)
         self.patience = settings.timeout
         self._limits = Limits(world.least, world.size, patience=settings.timeout)
         self._trained: Sequence[Member] = ()

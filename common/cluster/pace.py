@@ -20,4 +20,4 @@ def hurried_seconds(ranks: int) -> float:
 
 def poll_seconds(ranks: int, looks: int) -> float:
     """The time until the next look at a key that a rank waits for, after so many looks."""
-    return hurried_seconds(ranks) * min(1.0, 0.2 * 1.5 ** min(looks, 20))
+    return hurried_seconds(ranks) * min(1.0, 0.2 * 1.1 ** min(looks, 20))

@@ -100,6 +100,8 @@ def killed_and_started_again(programs: list[Program], victim: int, again: Progra
         wait_for(folder, phase, number)
         os.kill(programs[victim].process.pid, signal.SIGKILL)
         programs[victim].process.join()
+        if phase == "saving":  # another rank's record tells where the group is
+            (folder / "PartTwo" / f".group_rank{victim}.json").unlink()
         with started([again.process]):
             pass
     again.process.join()
