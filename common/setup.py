@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from common.arithmetic import portable
 from common.arithmetic.choice import LIBRARY, POOLED_LAST, use_fast_convolutions
 from common.arithmetic.pooling import pool_last
-from common.arithmetic.portable import note_what_is_left
 from common.arithmetic.products import is_portable
 from common.cluster.elastic import has_lost
 from common.cluster.node import Node
@@ -226,9 +226,22 @@ def create_model(settings: Settings, dataset: Dataset, node: Node,
     if example.ndim == 4:
         use_fast_convolutions(model, example.shape[1:], settings.batch_size,
                               Precision(settings.precision), convolutions or settings.convolutions)
-    if is_portable() and (left := note_what_is_left(model, example[[0, 0]])):
-        console(node.world)(f"  portable arithmetic, but for torch's {left}: another processor or "
-                            "number of threads may change the digest")
+    if is_portable():
+        _note_what_is_left(model, example[[0, 0]], node)
     if settings.parallel == "model-split":
         split_in_two(model, node.device, second_device(node.device, node.ranks_here))
     return model
+
+
+_left: list[str] = []
+"""What the first group's model left to torch, which the next groups of an elastic run do too."""
+
+
+def _note_what_is_left(model: nn.Module, inputs: torch.Tensor, node: Node) -> None:
+    """Notes, and says once, which operations of a model are not portable."""
+    if not (_left and has_lost()):
+        _left[:] = [portable.what_is_left(model, inputs)]
+        if _left[0]:
+            console(node.world)(f"  portable arithmetic, but for torch's {_left[0]}: another "
+                                "processor or number of threads may change the digest")
+    portable.note(_left[0])

@@ -22,7 +22,7 @@ keep_command "$0" "$@"
 ROOT="$(cd "$(dirname "$0")/.." && pwd)"
 SOURCES="common PartOne PartTwo PartThree scripts studies benchmarks"
 # The same words here and there: names and contents of all source files.
-DIGEST="from common.core.provenance import *; print(code_digest(folders='$SOURCES'.split()))"
+DIGEST="from common.core.provenance import *; print(digest_of_sources(folders='$SOURCES'.split()))"
 # One connection a node, which all commands share: asking every rank each second whether it has
 # ended must take no processor time from what is measured there. The path has a short limit.
 sockets="$(mktemp -d /tmp/ssh-XXXXXX)"

@@ -75,8 +75,8 @@ def use(arithmetic: str) -> None:
     products.choose(arithmetic)
 
 
-def note_what_is_left(model: nn.Module, inputs: Tensor) -> str:
-    """Names, in `arithmetic()`, the operations of `model` that stay torch's; returns them, or "".
+def what_is_left(model: nn.Module, inputs: Tensor) -> str:
+    """Names the operations of `model` that stay torch's, separated by commas; "" for none.
 
     Their bits may depend on the processor or on threads. Runs `model` forward, in training, on
     `inputs`, a batch; its buffers and the random state are put back. What `model` cannot do with
@@ -89,9 +89,12 @@ def note_what_is_left(model: nn.Module, inputs: Tensor) -> str:
     with torch.no_grad():
         for buffer, before in zip(model.buffers(), buffers, strict=True):
             buffer.copy_(before)
-    left = ", ".join(sorted(seen.left))
+    return ", ".join(sorted(seen.left))
+
+
+def note(left: str) -> None:
+    """Makes `arithmetic()` name what `what_is_left` has found."""
     products.choose(f"{PORTABLE}, but for: {left}" if left else PORTABLE)
-    return left
 
 
 class _Seen(DispatchMode):

@@ -65,8 +65,17 @@ def conditions() -> str:
             f"load {os.getloadavg()[0]:.1f} at the end")
 
 
-def code_digest(root: Path = ROOT, folders: Iterable[str] = FOLDERS) -> str:
-    """A hash of the program's own source files, equal on nodes that run the same code."""
+@cache
+def code_digest() -> str:
+    """A hash of this program's source files, equal on nodes that run the same code.
+
+    As they are when it is first asked: a program that goes on runs what it has read.
+    """
+    return digest_of_sources()
+
+
+def digest_of_sources(root: Path = ROOT, folders: Iterable[str] = FOLDERS) -> str:
+    """A hash of the names and contents of the source files in `folders`, as they are now."""
     digest = hashlib.sha256()
     for path in source_files(root, folders):
         contents = hashlib.sha256(path.read_bytes()).hexdigest()

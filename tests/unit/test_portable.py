@@ -3,7 +3,7 @@
 Mutations that turn this red: add_wide a multiplication and an addition where there is no AVX-512; a
 sum over a whole tensor, sigmoid, log_softmax or sqrt left to torch; blocks of positions / threads
 in `statistics`; mish among AGREEING, and in OF_EACH; `_in_place` left out; a kernel's gradient
-times two; `note_what_is_left` without fork_rng, or without the buffers' return.
+times two; `what_is_left` without fork_rng, or without the buffers' return.
 """
 
 import ctypes
@@ -248,7 +248,8 @@ def test_what_a_model_leaves_to_torch_is_named(model, left):
     before = {name: value.clone() for name, value in built.state_dict().items()}
     inputs = torch.zeros(2, 16, dtype=int) if model is attention else torch.randn(2, *IMAGES[1:])
     state = torch.get_rng_state()
-    assert portable.note_what_is_left(built, inputs) == left
+    assert portable.what_is_left(built, inputs) == left
+    portable.note(left)
     assert products.arithmetic() == ("portable, but for: " + left if left else "portable")
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in built.state_dict().items())

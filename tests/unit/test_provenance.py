@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from common.core.provenance import FOLDERS, ROOT, code_digest, source_files
+from common.core.provenance import FOLDERS, ROOT, code_digest, digest_of_sources, source_files
 from common.settings.user_code import Place, loaded
 
 ONE_OF_EACH = ("common/core/world.py", "common/arithmetic/cpp/products.cpp",
@@ -38,25 +38,25 @@ def test_every_file_of_the_project_in_these_folders_is_a_source():
 
 
 def test_one_byte_in_any_language_is_seen(copy):
-    before = code_digest(copy)
+    before = digest_of_sources(copy)
     assert before == code_digest()
     for name in ONE_OF_EACH:
         contents = (copy / name).read_bytes()
         (copy / name).write_bytes(contents[:-1] + b" ")
-        assert code_digest(copy) != before, name
+        assert digest_of_sources(copy) != before, name
         (copy / name).write_bytes(contents)
-    assert code_digest(copy) == before
+    assert digest_of_sources(copy) == before
 
 
 def test_another_name_is_seen_and_what_tools_leave_is_not(copy):
-    before = code_digest(copy)
+    before = digest_of_sources(copy)
     (copy / "common/__pycache__").mkdir()
     (copy / "common/__pycache__/world.cpython-311.pyc").write_bytes(b"x")
     (copy / "common/.#banner.py").symlink_to("me@host.1")  # an editor's lock, which leads nowhere
     (copy / "common/world.py~").touch()
-    assert code_digest(copy) == before
+    assert digest_of_sources(copy) == before
     (copy / "common/banner.py").rename(copy / "common/banner2.py")
-    assert code_digest(copy) != before
+    assert digest_of_sources(copy) != before
 
 
 def test_a_users_files_and_what_they_import_from_beside_them_count(tmp_path):
