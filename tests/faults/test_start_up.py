@@ -169,7 +169,7 @@ def test_code_differs(tmp_path):
 
 def other_code() -> None:
     """One line more in one file, as far as the digest can see."""
-    plain = provenance.code_digest
+    plain = provenance.digest_of_sources
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name)
         for folder in provenance.FOLDERS:
