@@ -24,11 +24,11 @@ WRONG_NUMBERS = {
     "ranks-differ": "the ranks hold different means",
     "differs": "the result differs from the mean, cause unknown",
 }
-# Others that say so: where plain training shows one of these, no other scenario's is news.
+# Where plain training shows one of these, that other scenarios show another is no news.
 NO_MEANS = (*WRONG_NUMBERS, "not-in-place", "weights-averaged")
-# Which scenarios show these is chance, and so is what else they show of the mean.
+# It is chance which scenarios show a race, and which of the others they show beside it.
 RACES = ("not-waited", "changed-under-way")
-BY_CHANCE = {*WRONG_NUMBERS, "not-in-place", "nan", "peer-lost"}
+BY_CHANCE = (*WRONG_NUMBERS, "not-in-place", "nan", "peer-lost")
 # What is wrong, by id; what was seen follows it. The gravest come first: what cheats, what ends or
 # stops a training, what makes it wrong always, with some ranks, in some cases, and what costs.
 HEADLINES = {
