@@ -24,6 +24,11 @@ WRONG_NUMBERS = {
     "ranks-differ": "the ranks hold different means",
     "differs": "the result differs from the mean, cause unknown",
 }
+# Where plain training shows one of these, that other scenarios show another is no news.
+NO_MEANS = (*WRONG_NUMBERS, "not-in-place", "weights-averaged")
+# It is chance which scenarios show a race, and which of the others they show beside it.
+RACES = ("not-waited", "changed-under-way")
+BY_CHANCE = (*WRONG_NUMBERS, "not-in-place", "nan", "peer-lost")
 # What is wrong, by id; what was seen follows it. The gravest come first: what cheats, what ends or
 # stops a training, what makes it wrong always, with some ranks, in some cases, and what costs.
 HEADLINES = {

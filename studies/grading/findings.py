@@ -69,6 +69,11 @@ def _not_waited(outcome: Outcome) -> Finding | None:
     facts = truth_of(outcome)
     for number, step in enumerate(outcome.steps):
         for rank, (seen, settled) in enumerate(zip(step.seen, step.settled, strict=True)):
+            if seen.unwaited in facts.names:
+                place = facts.names.index(seen.unwaited)
+                return Finding.of(outcome, "not-waited", "nothing waits for the asynchronous "
+                                  f"all-reduce of {facts.told(place)} on rank {rank}", number,
+                                  seen.unwaited, rank)
             late = [place for place, pair in enumerate(zip(seen.gradients, settled.gradients,
                                                            strict=True)) if not _same(*pair)]
             if late:

@@ -13,7 +13,7 @@ import numpy as np
 from common.core.visible import visible
 from common.settings.user_code import Place
 from studies.grading.costs import SLACK, SyncCost, costs, too_many_bytes
-from studies.grading.finding import CHEATS, HEADLINES, Finding
+from studies.grading.finding import CHEATS, HEADLINES, RACES, Finding
 from studies.grading.findings import findings
 from studies.grading.mistakes import ScenarioCheck, mistakes
 from studies.grading.scenarios import BASIC, PLAN, Scenario
@@ -21,7 +21,7 @@ from studies.grading.session import Outcome, outcomes
 from studies.grading.supervision import Trouble
 
 Plan = Mapping[int, Sequence[Scenario]]
-HANG_WEIGHT = 0.5
+HANG_WEIGHT, RACE_WEIGHT = 0.5, 0.25
 
 
 class Grade(NamedTuple):
@@ -63,20 +63,37 @@ class Grade(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """The weight of a passed check: 1, half if a rank is left waiting, or 0.
+        """The weight of a check that counts: 1, less for a race or if a rank is left waiting, or 0.
 
         It is 0 if only one rank is right, and for cheats.
         """
-        ids = {each.id for check in self.checks for each in check.findings}
-        if not ids.isdisjoint(CHEATS) or not any(check.is_passed and check.world > 1
-                                                 for check in self.checks):
+        if not self._ids.isdisjoint(CHEATS) or not any(self._counts(check) and check.world > 1
+                                                       for check in self.checks):
             return 0.0
-        return HANG_WEIGHT if "rank-left-waiting" in ids else 1.0
+        if self._has_race:
+            return RACE_WEIGHT
+        return HANG_WEIGHT if "rank-left-waiting" in self._ids else 1.0
+
+    @property
+    def _ids(self) -> set[str]:
+        return {each.id for check in self.checks for each in check.findings}
+
+    @property
+    def _has_race(self) -> bool:
+        return not self._ids.isdisjoint(RACES)
+
+    def _counts(self, check: ScenarioCheck) -> bool:
+        """True if it was passed; with a race all count, as chance says which are passed."""
+        return check.is_passed or self._has_race
+
+    def mark(self, check: ScenarioCheck) -> float:
+        """The fraction of a check's points that is given."""
+        return self.weight * self._counts(check)
 
     @property
     def correctness(self) -> float:
-        """The fraction of passed checks, times their weight."""
-        return self.weight * sum(check.is_passed for check in self.checks) / len(self.checks)
+        """The mean of the checks' marks."""
+        return sum(map(self.mark, self.checks)) / len(self.checks)
 
     @property
     def bytes_mark(self) -> float:

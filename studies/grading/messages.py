@@ -49,8 +49,8 @@ class Seen(NamedTuple):
 
     `returned` describes the value that `average` has returned, "" for None; `replaced` says whether
     it has put other tensors into the list. Weights are those before `average`, after it, and after
-    the optimizer's step. `under_way` names a tensor that was changed while it was being summed, or
-    is "".
+    the optimizer's step. `under_way` names a tensor that was changed while it was being summed, and
+    `unwaited` one whose sum nothing has waited for; each may be "".
     """
 
     gradients: list[np.ndarray | None]
@@ -59,6 +59,7 @@ class Seen(NamedTuple):
     weights: tuple[Arrays, Arrays, Arrays]
     buffers_changed: bool
     under_way: str = ""
+    unwaited: str = ""
 
 
 class Settled(NamedTuple):
@@ -139,7 +140,7 @@ def _looked(header: Header, body: bytes, is_seen: bool, shapes: Shapes) -> Seen 
     before, after, stepped = ([next(arrays) for _ in shapes] for _ in range(3))
     return Seen(gradients, _text(header, "returned"), _flag(header, "replaced"),
                 (before, after, stepped), _flag(header, "buffers_changed"),
-                _text(header, "under_way"))
+                _text(header, "under_way"), _text(header, "unwaited"))
 
 
 @cache

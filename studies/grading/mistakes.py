@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from studies.grading.finding import CHEATS, HEADLINES, WRONG_NUMBERS, Finding
+from studies.grading.finding import BY_CHANCE, CHEATS, HEADLINES, NO_MEANS, RACES, Finding
 from studies.grading.scenarios import BASIC, Scenario
 
 # Where only these scenarios fail, they say what is wrong.
@@ -32,12 +32,15 @@ def mistakes(checks: Sequence[ScenarioCheck]) -> list[Finding]:
 
     A mistake in plain training is graver than one in a special scenario only.
     """
+    races = [(check, each) for check in checks for each in check.findings if each.id in RACES]
+    if races:
+        checks = [_without(check, (*RACES, *BY_CHANCE)) for check in checks]
     common = [check for check in checks if not check.scenario.is_special
               and not _is_a_sign(check, checks)]
     firsts: dict[str, tuple[bool, Finding]] = {}
     told = [(check, _explained(each, check, checks, common))
             for check in checks for each in _news(check, checks)]
-    for check, each in sorted(told, key=_clarity):
+    for check, each in sorted([*races, *told], key=_clarity):
         firsts.setdefault(each.id, (check.scenario.is_special, each))
     if {"rank-left-waiting", "wrong-order"} <= firsts.keys():  # two signs of one mistake
         is_special, waiting = firsts.pop("rank-left-waiting")
@@ -48,6 +51,10 @@ def mistakes(checks: Sequence[ScenarioCheck]) -> list[Finding]:
         return [Finding("time-limit", HEADLINES["time-limit"])]
     return [each for _, each in sorted(firsts.values(), key=lambda each: (
         each[1].id not in CHEATS, each[0], GRAVITY[each[1].id]))]
+
+
+def _without(check: ScenarioCheck, ids: Collection[str]) -> ScenarioCheck:
+    return check._replace(findings=[each for each in check.findings if each.id not in ids])
 
 
 def _clarity(told: tuple[ScenarioCheck, Finding]) -> tuple[bool, bool]:
@@ -67,12 +74,12 @@ def _is_a_sign(check: ScenarioCheck, checks: Sequence[ScenarioCheck]) -> bool:
 
 
 def _news(check: ScenarioCheck, checks: Sequence[ScenarioCheck]) -> Iterator[Finding]:
-    """The check's findings, without wrong numbers that plain training already has."""
+    """The check's findings, without those of NO_MEANS if plain training already has one."""
     basic = [each.id for other in checks for each in other.findings
              if other.scenario is BASIC and other.world == check.world]
     for each in check.findings:
-        if (check.scenario is BASIC or each.id not in WRONG_NUMBERS
-                or WRONG_NUMBERS.keys().isdisjoint(basic)):
+        if (check.scenario is BASIC or each.id not in NO_MEANS
+                or set(NO_MEANS).isdisjoint(basic)):
             yield each
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from studies.grading.costs import SyncCost
 from studies.grading.finding import Finding
-from studies.grading.grading import HANG_WEIGHT, Grade
+from studies.grading.grading import HANG_WEIGHT, RACE_WEIGHT, Grade
 from studies.grading.mistakes import ScenarioCheck
 from studies.grading.session import ranks_in_words
 
@@ -14,6 +14,7 @@ POINTS_FOR_BYTES = 20.0  # of these, where the task has a bound
 NOT_RUN = "not run, because of what went wrong before"
 RIGHT = {1.0: "right",  # by what it counts
          HANG_WEIGHT: "right, and counts half, because a rank is left waiting elsewhere",
+         RACE_WEIGHT: "right this time, and all count a quarter, because of a race elsewhere",
          0.0: "right, and counts nothing, because of what is wrong elsewhere"}
 
 
@@ -102,8 +103,7 @@ def _rows(grade: Grade, strategies: int) -> list[tuple[str, float, float, str]]:
     before = f"{grade.name}: " if strategies > 1 else ""
     most = (POINTS - _points_for_bytes(grade)) / len(grade.checks) / strategies
     rows = [(f"{before}{ranks_in_words(check.world)}, {check.scenario.name}", most,
-             check.is_passed * grade.weight, _told(check, grade.weight))
-            for check in grade.checks]
+             grade.mark(check), _told(check, grade.weight)) for check in grade.checks]
     if grade.bound != "none":
         sent = [f"{ranks_in_words(cost.world)}: {_sent(cost, grade.bound)}" for cost in grade.costs]
         rows.append((f"{before}bytes sent ({grade.bound})", POINTS_FOR_BYTES / strategies,

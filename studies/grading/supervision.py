@@ -28,8 +28,8 @@ from studies.grading.messages import (
 )
 from studies.grading.scenarios import Scenario
 from studies.grading.socket_bytes import SocketBytes, Traffic
-from studies.grading.stacks import Waiting, waiting_in
 from studies.proof.ranks import CONTEXT
+from studies.stacks import Waiting, waiting_in
 
 START_SECONDS = 20.0
 PATIENCE_SECONDS = 8.0

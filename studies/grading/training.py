@@ -53,6 +53,7 @@ class Training:
         passed = [each.grad for each in self._weights if each.grad is not None]
         given = list(passed)
         returned = self._average(given)
+        unwaited = self._sums.first_unwaited(self._model)
         _require_shapes(self._model)
         gradients = self.gradients()
         after = _arrays(self._weights)
@@ -60,7 +61,7 @@ class Training:
         self._optimizer.step()
         return Seen(gradients, _described(returned), [*map(id, given)] != [*map(id, passed)],
                     (before, after, _arrays(self._weights)), buffers_changed,
-                    self._sums.first_changed(self._model))
+                    self._sums.first_changed(self._model), unwaited)
 
     def gradients(self) -> list[np.ndarray | None]:
         """The gradients as they are now, by parameter; None for one without."""

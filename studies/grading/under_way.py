@@ -14,7 +14,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 SUMS = ("allreduce", "reduce")  # of a ProcessGroup
-OTHER_ENDS = ("get_future", "is_completed")  # by which one may learn that a sum is there
+# by which one may learn that a sum is there
+OTHER_ENDS = ("get_future", "is_completed", "is_success", "synchronize")
 
 
 class Sums:
@@ -41,6 +42,15 @@ class Sums:
         names = [name for name, each in model.named_parameters()
                  if each.grad is not None and each.grad.data_ptr() in changed]
         return (names or ["a tensor"])[0] if changed else ""
+
+    def first_unwaited(self, model: nn.Module) -> str:
+        """The parameter whose gradient is being summed, and nothing has waited for it; or "".
+
+        Ask before `first_changed`, which forgets the sums of this step.
+        """
+        summed = {each.data_ptr() for _, counts in self._under_way.values() for each, _ in counts}
+        return next((name for name, each in model.named_parameters()
+                     if each.grad is not None and each.grad.data_ptr() in summed), "")
 
     def _starts(self, method: Callable) -> Callable:
         @wraps(method)

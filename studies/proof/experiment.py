@@ -9,6 +9,7 @@ import torch
 
 from common.cluster.node import Node
 from common.core.world import World
+from common.settings.user_code import Place, label
 from common.setup import create_training
 from studies.proof.comparison import (
     CHANGED,
@@ -69,11 +70,15 @@ class Reference:
     allowed: Gaps
 
     def measure(self, name: str, strategy: Strategy, world_size: int, **changed: Any) -> Case:
-        """Gaps between `world_size` ranks and one rank, with settings `changed` or not."""
+        """Gaps between `world_size` ranks and one rank, with settings `changed` or not.
+
+        `name` may be a place in a user's file.
+        """
         settings = replace(self.problem.settings, **changed)
         gaps, tensors = zip(*run_ranks(world_size, _apart_here, replace(
-            self.problem, settings=settings), strategy, self.path), strict=True)
-        return Case(name, world_size, worst(gaps), by_tensor=tensors)
+            self.problem, settings=settings), strategy, self.path, place=Place.parse(name)),
+            strict=True)
+        return Case(label(name), world_size, worst(gaps), by_tensor=tensors)
 
     def judge(self, name: str, strategy: Strategy, world_size: int, is_meant_to_agree: bool = True,
               **changed: Any) -> Case:

@@ -5,16 +5,19 @@ Starting a rank so takes a fraction of a second instead of the seconds that impo
     results = run_ranks(4, function, argument)
 """
 
+import faulthandler
 import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from datetime import timedelta
+from itertools import chain
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -22,6 +25,8 @@ import torch
 import torch.distributed as dist
 
 from common.core.failures import Failure, PeerLost, Verdict
+from common.settings.user_code import Place
+from studies.proof.left_waiting import LOOK_SECONDS, Watch
 
 COLLECTIVE_SECONDS = 300.0
 GRACE_SECONDS = 10
@@ -34,27 +39,33 @@ def preload(*modules: str) -> None:
 
 
 def run_ranks(world_size: int, function: Callable[..., Any], *args: Any,
-              seconds: float | None = None, threads: int | None = None) -> list[Any]:
+              seconds: float | None = None, threads: int | None = None,
+              place: Place | None = None) -> list[Any]:
     """Calls `function(*args)` on every rank of a new process group; the results in rank order.
 
     `function` must be importable; arguments and results are pickled, tensors by value. A rank gets
     `threads` threads, or its part of the cores; all must end within `seconds`, if given. A Failure
     of a rank is raised here, as a Verdict; for any other error PeerLost, with the rank's traceback
-    as its cause. No rank outlives the call.
+    as its cause. So is a Verdict where several ranks run the user's strategy at `place`, if given,
+    and wait for each other for ever. No rank outlives the call.
     """
     call = pickle.dumps((function, args))
     threads = threads or max(1, len(os.sched_getaffinity(0)) // world_size)
     deadline = time.monotonic() + (seconds or float("inf"))
     with tempfile.TemporaryDirectory() as folder:
         pipes = [CONTEXT.Pipe(duplex=False) for _ in range(world_size)]
+        stacks = [socket.socketpair() for _ in range(world_size)]
         ranks = [CONTEXT.Process(target=_rank,
-                                 args=(rank, world_size, folder, threads, call, sender))
+                                 args=(rank, world_size, folder, threads, call, sender,
+                                       stacks[rank][1]))
                  for rank, (_, sender) in enumerate(pipes)]
         try:
             for process, (_, sender) in zip(ranks, pipes, strict=True):
                 process.start()
                 sender.close()
-            results = _results([receiver for receiver, _ in pipes], deadline)
+            watch = Watch(place, [process.pid or 0 for process in ranks],
+                          [ours for ours, _ in stacks]) if place and world_size > 1 else None
+            results = _results([receiver for receiver, _ in pipes], deadline, watch)
             for process in ranks:
                 process.join(GRACE_SECONDS)
             return results
@@ -63,16 +74,21 @@ def run_ranks(world_size: int, function: Callable[..., Any], *args: Any,
                 if process.pid is not None:
                     process.kill()
                     process.join()
+            for end in chain(*stacks):
+                end.close()
 
 
-def _results(receivers: Sequence[Connection], deadline: float) -> list[Any]:
+def _results(receivers: Sequence[Connection], deadline: float,
+             watch: Watch | None = None) -> list[Any]:
     results: dict[int, Any] = {}
     while missing := [rank for rank in range(len(receivers)) if rank not in results]:
         left = deadline - time.monotonic()
         ready = wait([receivers[rank] for rank in missing],
-                     None if left == float("inf") else max(0.0, left))
-        if not ready:
+                     max(0.0, min(left, LOOK_SECONDS)))
+        if not ready and left <= 0:
             raise PeerLost(f"no result of ranks {missing} in time")
+        if not ready and watch:
+            watch.look(missing)
         failures = []
         for rank in (rank for rank in missing if receivers[rank] in ready):
             results[rank], failure = _answer(receivers[rank], rank)
@@ -97,10 +113,11 @@ def _answer(receiver: Connection, rank: int) -> tuple[Any, tuple[float, Failure]
 
 
 def _rank(rank: int, world_size: int, folder: str, threads: int, call: bytes,
-          sender: Connection) -> None:
+          sender: Connection, stacks: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller gets it too, and ends its ranks
     tempfile.tempdir = folder  # so that the caller deletes what a killed rank leaves
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    faulthandler.register(signal.SIGUSR1, stacks.fileno(), all_threads=False)
     torch.set_num_threads(threads)
     dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", world_size), rank=rank,
                             world_size=world_size, timeout=timedelta(seconds=COLLECTIVE_SECONDS))

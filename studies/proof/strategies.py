@@ -14,7 +14,7 @@ from torch import nn
 from common.data.loaders import Batch, Loader
 from common.settings.settings import Settings
 from common.settings.strategies import LOCAL_SYNC_NAMES, SYNC_NAMES, VIRTUAL_SYNC_NAMES
-from common.settings.user_code import Place, label, require_distinct
+from common.settings.user_code import Place, require_distinct
 from common.step.gradient_sync import GradientSync
 from common.step.virtual_nodes import sync_of_one_rank
 from PartTwo.sync_options import DEFAULTS, SyncOptions
@@ -57,7 +57,7 @@ def chosen(names: Sequence[str]) -> Mapping[str, Strategy]:
     Raises UsageError where two would have one label.
     """
     require_distinct(names)
-    return {label(name): by_name(name) for name in names
+    return {name: by_name(name) for name in names
             if name in STRATEGIES or Place.parse(name)}
 
 

@@ -1,7 +1,8 @@
 """The exercises: an unwritten one is told so, a reference solution is passed by the judge it names.
 
 Mutations that turn this red: `pass` in place of a raise; a solution that does not divide; another
---bytes or class in an exercise's command; an import of PartTwo in an exercise.
+--bytes or class in an exercise's command; an import of PartTwo in an exercise; another number of
+bytes in docs/teaching.md.
 """
 
 import ast
@@ -78,6 +79,13 @@ def test_every_solution_is_right_and_keeps_the_bound(path):
     found = grade_of(Place(SOLUTIONS, name), bound, plan=SOME)
     assert flag == "--bytes" and found.exit_code == 0, found.diagnosis
     assert report.points(found) == 100 and found.costs
+
+
+def test_the_document_has_the_bytes_that_the_grader_counts():
+    counted = [cost.busiest for name in ("GatherScatter", "RingAllReduce")
+               for cost in grade_of(Place(SOLUTIONS, name), plan={4: [LARGE]}).costs]
+    assert says((ROOT / "docs/teaching.md").read_text(), *(f"{each:,}" for each in counted))
+    assert len(counted) == 2
 
 
 @pytest.mark.parametrize("path", EXERCISES, ids=lambda path: path.stem)

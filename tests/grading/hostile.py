@@ -61,7 +61,7 @@ class Harm:
 def forged(kind, body=b""):
     header = json.dumps({{"message": kind, "order": [0, {step}],
                          "given": [True] * 5, "returned": "", "replaced": False,
-                         "buffers_changed": False, "under_way": "",
+                         "buffers_changed": False, "under_way": "", "unwaited": "",
                          "tolerance": 0.1, "process": 1, "sentence": "no", "trace": "", "when": 0,
                          "is_broken": False, "kind": "raises"}}).encode()
     return struct.pack("<IQ", len(header), len(body)) + header + body

@@ -31,7 +31,7 @@ from studies.grading.mistakes import ScenarioCheck, mistakes
 from studies.grading.rank_under_test import Tail
 from studies.grading.scenarios import BASIC, EVERYWHERE, PLAN
 from studies.grading.socket_bytes import SocketBytes, Traffic
-from studies.grading.stacks import innermost
+from studies.stacks import innermost
 from tests.facts import says
 from tests.grading.table import RIGHT
 from tests.ranks import ROOT, ranks

@@ -3,7 +3,8 @@
 Mutations that turn this red: the first alone in mistakes; GRAVITY of each id 0; no _is_a_sign in
 `common`; no _news; HANG_WEIGHT = 1; no CHEATS in `weight`; map(str, grade.costs) in _rows;
 f"{check.world} ranks"; a score of three decimals in as_gradescope; RIGHT[1.0] in _told;
-no UNCLEAR_ON_TWO.
+no UNCLEAR_ON_TWO; no BY_CHANCE, or no RACES, in what _without drops; WRONG_NUMBERS for NO_MEANS;
+is_passed for _counts in Grade.mark.
 """
 
 import json
@@ -58,7 +59,13 @@ def everywhere(scenarios, ids, worlds=(1, 2, 3, 4)):
     ([(2, BASIC, "sum-not-divided"), (3, BASIC, "wrong-divisor")], "wrong-divisor"),
     ([(2, BASIC, "wrong-order"), (2, LARGE, "rank-left-waiting")], "wrong-order"),
     ([(3, NAN, "nan"), (4, LARGE, "nothing-sent"), (2, PARTLY, "raises")],
-     "nothing-sent raises nan")])
+     "nothing-sent raises nan"),
+    ([*everywhere([STRIDED], "not-waited"), (2, BASIC, "sum-not-divided"), (3, NAN, "nan"),
+      (4, LARGE, "wrong-divisor"), (4, BASIC, "not-in-place")], "not-waited"),
+    ([(4, BASIC, "changed-under-way"), *everywhere(EVERYWHERE, "raises", (3,))],
+     "changed-under-way two-not-three"),
+    ([*everywhere(EVERYWHERE, "weights-averaged", (2, 3, 4)), (3, ZERO, "not-in-place")],
+     "weights-averaged")])
 def test_every_mistake_is_told_once_and_the_gravest_first(wrong, ids):
     assert " ".join(each.id for each in mistakes(checks(*wrong))) == ids
 
@@ -91,6 +98,16 @@ def grade(*wrong, bound="ring", costs=(COST,), not_run=()):
     ([(4, LARGE, "nothing-sent")], 0, 0), ([(4, LARGE, "forged")], 0, 0)])
 def test_what_a_mistake_costs(wrong, least, most):
     assert least <= report.points(grade(*wrong)) <= most
+
+
+@pytest.mark.parametrize("wrong", [
+    [(4, BASIC, "not-waited")], everywhere(EVERYWHERE, "not-waited"),
+    [*everywhere([STRIDED], "not-waited"), (2, BASIC, "some-ranks-only"), (3, NAN, "nan")]])
+def test_a_race_costs_the_same_in_however_many_scenarios_it_shows(wrong):
+    found = grade(*wrong)
+    assert report.points(found) == 25
+    assert sum(each["score"] for each in report.as_gradescope([found])["tests"]) == (
+        pytest.approx(25, abs=1))
 
 
 def shown(text: str) -> None:
@@ -138,7 +155,7 @@ def test_a_deadlock_on_four_ranks_is_not_hidden_by_what_fails_before():
 # By submission: the least and the most points, and every mistake, the gravest first.
 MARKS = {
     "ada": (100, 100, "right"), "bo": (100, 100, "right"), "cem": (85, 95, "too-many-bytes"),
-    "dee": (0, 0, "some-ranks-only"), "eli": (0, 0, "changed-under-way"),
+    "dee": (0, 0, "some-ranks-only"), "eli": (25, 25, "changed-under-way"),
     "fay": (20, 45, "two-not-three, not-contiguous, too-many-bytes"),
     "gus": (40, 65, "two-not-three"), "hal": (0, 0, "rank-left-waiting"),
     "ivy": (0, 0, "processes"), "jon": (0, 0, "ends-process"), "kim": (0, 0, "forged"),

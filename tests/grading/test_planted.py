@@ -5,7 +5,7 @@ kind, on one and two ranks unless it takes more.
 
 Mutations that turn this red: a row of HYPOTHESES less; `late` of Settled left empty; the sign of
 two-not-three or of single-rank left out of mistakes(); drop dist.all_reduce from a right one;
-"chunks" in ON_ANY_RANK; no sums.watch(); `True` in _is_whole; no OTHER_ENDS.
+"chunks" in ON_ANY_RANK; no sums.watch(); no first_unwaited; `True` in _is_whole; no OTHER_ENDS.
 """
 
 import multiprocessing
@@ -47,6 +47,7 @@ QUICK = {
     "single_rank__no_others": {1: [BASIC], 2: [BASIC]},
     "changes_model__buffers": {2: [BASIC]},
     "not_waited__async": {2: [BASIC]},
+    "not_waited__all_but_the_last": {1: [BASIC]},  # where the numbers show nothing
     "changed_under_way__divided_in_the_hook": {2: [BASIC]},
 }
 QUICK_RIGHT = {"BucketsInHooks": PLAN, "eight_bits": {3: [BASIC, LARGE, NAN, LOST]},

@@ -8,7 +8,8 @@ dataset` always, or the first samples, in thinned; freeze_batch_norm left out. E
 dropped from Reversed; the leader's gaps alone in Reference.measure; local statistics synchronised,
 or measured on one rank; Verdict not raised, ranks not killed, or their temporary files not placed
 in run_ranks; exit status 0; has_failed, or a verdict, without is_meant_to_agree; no date, or no
-conclusion, in write_report. In _first_tensor: `reversed` ranks; no `+ 1`.
+conclusion, in write_report. In _first_tensor: `reversed` ranks; no `+ 1`. In left_waiting: no
+look; LEAST_SECONDS = 0; `waiting` for `known`. No `place` in Reference.measure.
 """
 
 import json
@@ -31,6 +32,7 @@ from common.settings.user_code import Place
 from scripts import prove
 from studies.grading.grading import grade_of
 from studies.grading.scenarios import BASIC
+from studies.proof import left_waiting
 from studies.proof.comparison import FACTOR, QUANTITIES, Gap, beyond, bounds, differences, worst
 from studies.proof.experiment import (
     Case,
@@ -115,6 +117,24 @@ def test_the_proof_and_the_grader_name_the_same_tensor(name, place, rank, refere
     found, = grade_of(Place(tmp_path / "wrong.py", name), plan={3: [BASIC]}).mistakes
     number = range(1, len(BASIC.shapes) + 1)[place]
     assert says(found.sentence, repr(BASIC.shapes[place][0]), f"{number} of 5", f"rank {rank}")
+
+
+LEAVES_ONE_WAITING = """import torch.distributed as dist
+def average(gradients):
+    if dist.get_rank() == 2:
+        dist.recv(gradients[-1], 0)
+"""
+
+
+def test_a_rank_that_is_left_waiting_is_told_with_its_line(references, tmp_path, monkeypatch):
+    monkeypatch.setattr(left_waiting, "MOST_LOOKS", 3)
+    (tmp_path / "mine.py").write_text(LEAVES_ONE_WAITING)
+    place = f"{tmp_path}/mine.py:average"
+    with pytest.raises(Verdict) as told:
+        list(judged(references["float64", "synchronised"], chosen([place]), [3]))
+    assert says(told.value, place, "3 ranks", "rank 2", "line 4", "`dist.recv(gradients[-1], 0)`")
+    assert "outside" not in str(told.value) and told.value.exit_code == 1
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("name", BROKEN)
