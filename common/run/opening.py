@@ -33,6 +33,7 @@ from common.run.folder_lock import FolderLock
 from common.run.in_memory import kept_in_memory
 from common.run.other_runs import log_paths, refuse_other_run, run_name
 from common.run.run import Run, ran_on
+from common.run.run_end import limits
 from common.run.run_folder import hold_folder, keep_settings, prepare_folder, write_anew
 from common.run.run_log import RunLog
 from common.run.save_clock import SaveClock
@@ -146,6 +147,8 @@ def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
     exactness = (_exactness(_ran_on(contents), constants["ran_on"])
                  if is_repeatable(constants["data"]) else "no, because the samples are drawn anew")
     remarks.append(f"resumed at {run.position} from {source} (bit-exact: {exactness})")
+    if run.is_done():
+        remarks.append(f"nothing is left to train with {limits(settings)}")
     return remarks
 
 
