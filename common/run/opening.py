@@ -23,6 +23,7 @@ from common.cluster.node import Node
 from common.core.collectives import broadcast_bytes, gather_bytes
 from common.core.failures import CheckpointError, UsageError, writing
 from common.core.progress import Position
+from common.core.visible import lookalikes
 from common.data.dataset import form_of, is_repeatable
 from common.data.epoch_plan import EpochPlan
 from common.data.loaders import InMemoryLoader, WorkerLoader
@@ -270,13 +271,13 @@ def _change_of_data(before: dict[str, Any], now: dict[str, Any],
 
     `is_own` says that they are of a user's own workload.
     """
-    classes, names = (set(each.get("classes", ())) for each in (before, now))
+    classes, names = (set(map(str, each.get("classes", ()))) for each in (before, now))
     changes = [f"class {name} is {fate}" for each, fate in (
-        (classes - names, "gone"), (names - classes, "new")) for name in sorted(map(str, each))]
+        (classes - names, "gone"), (names - classes, "new")) for name in sorted(each)]
     then, today = before.get("count"), now.get("count")
     if type(then) is int and then != today:
         changes.append(f"the {then:,} training samples are {today:,} now")
-    return ", ".join(changes) or (
+    return ", ".join(changes) + lookalikes(sorted(names), classes) if changes else (
         "the contents of the data have changed" + ", or load draws them from a generator without a "
         "seed, as default_rng()" * is_own)
 
