@@ -19,6 +19,7 @@ from common.core.console import console
 from common.core.failures import CheckpointError, DataError, UsageError, first_line
 from common.core.metrics import ACCURACY, Metric
 from common.core.precision import Precision
+from common.core.visible import lookalikes
 from common.data.dataset import Dataset, blank_dataset, form_of
 from common.data.images import read_pictures
 from common.evaluation import Evaluation, evaluate
@@ -64,7 +65,8 @@ class SavedModel:
         if list(dataset.class_names) != list(self.form["classes"]):
             raise DataError(f"the test set in {self.settings.data_dir} has other classes than "
                             f"{self.path}: {', '.join(dataset.class_names)} in place of "
-                            f"{', '.join(self.form['classes'])}")
+                            f"{', '.join(self.form['classes'])}"
+                            + lookalikes(dataset.class_names, self.form["classes"]))
         if self._may_have_trained_on_the_test_set():
             console(self.node.world)(
                 f"warning: the images in {self.settings.data_dir} are not those that {self.path} "

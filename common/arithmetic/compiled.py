@@ -24,6 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from common.core.progress import process_progress
 from common.core.provenance import instruction_sets, lines_of, processor_flags
 
 # No contraction: a*b + c is rounded twice, as torch's own a*b and then + c are.
@@ -106,7 +107,7 @@ def _library(source: str, name: str, compiler: str, march: str) -> Path:
     """The compiled file; one process of this user compiles it, and the others wait."""
     folder = _folder()
     path, digest = folder / f"{name}.so", folder / f"{name}.sha256"
-    with _locked(folder / "lock"):
+    with process_progress().within("compiling"), _locked(folder / "lock"):
         if not _is_whole(path, digest):
             print(f"compiling the arithmetic, once on this machine ({folder})",
                   file=sys.stderr, flush=True)

@@ -1,7 +1,8 @@
 """Where a run is: the position between two steps, and the phase a process is in."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -49,6 +50,15 @@ class Progress:
     saved: str | None = None  # the leader's last checkpoint; "" for none yet, None before a run
     log: Path | None = None  # the open run's JSON lines, where a failure is to be noted too
     mark: str = ""  # what error lines begin with, where ranks share a terminal
+
+    @contextmanager
+    def within(self, phase: str) -> Iterator[None]:
+        """The phase is `phase` in the block, and afterwards the one before."""
+        before, self.phase = self.phase, phase
+        try:
+            yield
+        finally:
+            self.phase = before
 
     def place(self) -> str:
         """In words: "at epoch 1 iteration 137", or "during start"."""

@@ -3,7 +3,8 @@
     python3 -c "from common.core.visible import *; print(visible('cat\\x1b[2J\\u202e.png'))"
 """
 
-from unicodedata import category
+from collections.abc import Collection
+from unicodedata import category, normalize
 
 
 def visible(text: str, keep: str = "") -> str:
@@ -24,3 +25,17 @@ def _escape(letter: str) -> str:
     if 0x80 <= byte <= 0xFF:
         return f"\\x{byte:02x}"
     return letter.encode("unicode_escape").decode()
+
+
+def lookalikes(names: Collection[str], others: Collection[str]) -> str:
+    """A clause on the first of `names` that only looks like one of `others`, or ""."""
+    looks = {_look(name): name for name in others}
+    pairs = [(name, looks[_look(name)]) for name in names
+             if name not in others and _look(name) in looks]
+    return "; {!a} and {!a} look alike, but differ in their spaces or their Unicode form".format(
+        *pairs[0]) if pairs else ""
+
+
+def _look(name: str) -> str:
+    """The same text for names that look alike: macOS writes letters and accents one by one."""
+    return " ".join(normalize("NFC", name).split())

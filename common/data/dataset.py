@@ -17,6 +17,7 @@ from torch.utils.data import default_collate
 
 from common.core.failures import DataError, first_line
 from common.core.random_numbers import own_draws, seed_sample
+from common.core.visible import lookalikes
 from common.data.epoch_plan import mix
 from common.settings.user_code import own_frames
 
@@ -263,4 +264,5 @@ def require_same_classes(trained: Sequence[str], tested: Sequence[str], data_dir
         ("training", trained, tested), ("test", tested, trained))
         if (only := [name for name in names if name not in others])]
     raise DataError(f"training and test set in {data_dir} have different classes: " + (
-        "; ".join(alone) or f"{', '.join(trained)} and {', '.join(tested)}"))
+        "; ".join(alone) or f"{', '.join(trained)} and {', '.join(tested)}")
+        + lookalikes(trained, tested))

@@ -30,6 +30,7 @@ MOST_UNREADABLE = 100  # files that an error lists
 UNREADABLE = "not readable"
 OUTSIDE, HIDDEN = "beside the classes' folders", "hidden file"
 NESTED, HIDDEN_FOLDER = "image deeper than in a class's folder", "image in the hidden folder"
+DANGLING = "link that cannot be followed"
 
 
 class Found(NamedTuple):
@@ -66,10 +67,11 @@ def read_image_folder(folder: Path, size: int, skip_unreadable: bool = False,
 
 def find_images(folder: Path) -> Found:
     """The files `folder/<class>/*` that are images by their suffix; none is opened."""
-    suffixes, found = readable_suffixes(), Found([], [], Counter())
+    suffixes, found, nested = readable_suffixes(), Found([], [], Counter()), Counter[str]()
     for place, entries in walk(folder):
         if place == os.fspath(folder):
-            found.left_out[OUTSIDE] += sum(name[0] != "." for name, _ in files_in(entries))
+            found.left_out.update(DANGLING if stat.S_ISLNK(state.st_mode) else OUTSIDE
+                                  for name, state in files_in(entries) if name[0] != ".")
             for name, state in entries:
                 if name[0] == "." and stat.S_ISDIR(state.st_mode):
                     found.left_out[f"{HIDDEN_FOLDER} {name}"] = _images_below(place, name)
@@ -78,10 +80,12 @@ def find_images(folder: Path) -> Found:
             if is_image(name, suffixes):
                 found.files.append((Path(place, name), len(found.folders)))
             elif stat.S_ISDIR(state.st_mode):
-                found.left_out[NESTED] += _images_below(place, name)
+                nested[f"{os.path.basename(place)}/{name}"] = _images_below(place, name)
             else:
-                found.left_out[_why_left_out(name)] += 1
+                found.left_out[_why_left_out(name, state)] += 1
         found.folders.append(os.path.basename(place))
+    for most, _ in nested.most_common(1):
+        found.left_out[f"{NESTED}, as in {most}"] = nested.total()
     return found
 
 
@@ -183,10 +187,12 @@ def is_image(name: str, suffixes: set[str]) -> bool:
     return name[0] != "." and os.path.splitext(name)[1].lower() in suffixes
 
 
-def _why_left_out(name: str) -> str:
+def _why_left_out(name: str, state: os.stat_result) -> str:
     """The reason why a file in a class's folder is not taken for an image."""
     if name.startswith("."):
         return HIDDEN
+    if stat.S_ISLNK(state.st_mode):
+        return DANGLING
     suffix = os.path.splitext(name)[1].lower()
     return f"{suffix}, which Pillow does not read" if suffix else "without a suffix"
 
@@ -221,7 +227,9 @@ def _read_image(path: Path, size: int) -> tuple[np.ndarray, bool]:
                 image = image.resize((size, size), Image.Resampling.BILINEAR)
             return np.asarray(image), is_transparent
     except Exception as error:  # whatever a decoder stumbles over
-        why = (_unidentified(path) if isinstance(error, UnidentifiedImageError) else
+        why = (f"it is a link to {visible(os.path.realpath(path))}, which is not there"
+               if isinstance(error, FileNotFoundError) and os.path.islink(path) else
+               _unidentified(path) if isinstance(error, UnidentifiedImageError) else
                "it is too large for Pillow: make it smaller"
                if isinstance(error, Image.DecompressionBombError) else
                getattr(error, "strerror", None) or first_line(error))

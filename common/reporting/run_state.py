@@ -24,8 +24,9 @@ PATIENCE = 60.0  # seconds of silence, or ten iterations if that is longer
 class RunState(NamedTuple):
     """The state of a run in `words`, with the exit code for it, and its progress.
 
-    Of `last` iterations `done` are; `speed` has recent loss, speed and phase. A run that is neither
-    running nor finished has failed, been killed, or fallen silent.
+    Of `last` iterations `done` are, which are all of them where it had trained more before it was
+    resumed with fewer; `speed` has recent loss, speed and phase. A run that is neither running nor
+    finished has failed, been killed, or fallen silent.
     """
 
     title: str
@@ -60,11 +61,18 @@ def state_of(run: RecordedRun, now: float) -> RunState:
     last = int(min(run.settings["epochs"] * per_epoch, run.settings["max_iterations"] or inf))
     done = (place["epoch"] - 1) * per_epoch + place["iteration"] + 1
     words, code, is_running = _life(run, now, usual)
-    left = f", {duration(usual * (last - done))} left" if is_running else ""
+    left = f", {duration(usual * (last - done))} left" if is_running and done <= last else ""
     return RunState(
         f"{run.name} on {run.ranks} rank{'s' * (run.ranks > 1)}", words, code, is_running,
-        f"epoch {place['epoch']} of {run.settings['epochs']}, iteration {done} of {last} "
-        f"({100 * done / last:.0f} %){left}", done, last, _speed(run, recent, usual))
+        _place(run, place["epoch"], done, last) + left, min(done, last), last,
+        _speed(run, recent, usual))
+
+
+def _place(run: RecordedRun, epoch: int, done: int, last: int) -> str:
+    if done > last:
+        return f"epoch {epoch}, iteration {done}: resumed with {last} in all, so none was left"
+    return (f"epoch {epoch} of {run.settings['epochs']}, iteration {done} of {last} "
+            f"({100 * done / last:.0f} %)")
 
 
 def tally(states: Iterable[RunState]) -> str:

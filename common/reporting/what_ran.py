@@ -14,14 +14,14 @@ from common.reporting.run_findings import MEGABYTE
 from common.reporting.tables import Table
 from common.settings.causes import join
 
-NODE_SETTINGS = ("data_dir", "output_dir", "resume", "dry_run")
+NOT_COMPARED = ("output_dir", "resume", "dry_run")
 UNKNOWN = "-"
 
 
 def settings(runs: Runs) -> tuple[Table, Table]:
     """The flags in which the runs differ, and those in which they agree."""
     names = dict.fromkeys(name for run in runs for name in run.settings
-                          if name not in NODE_SETTINGS)
+                          if name not in NOT_COMPARED)
     rows = [(f"--{name.replace('_', '-')}", *(_word(run.settings.get(name)) for run in runs))
             for name in names]
     return (Table("Flags in which the runs differ", ("flag", *(label(run) for run in runs)),

@@ -15,10 +15,12 @@ from common.arithmetic.products import NATIVE, PORTABLE
 from common.cluster.node import Node
 from common.core.collectives import broadcast_bytes, gather_bytes
 from common.core.failures import CheckpointError, UsageError, writing
+from common.core.visible import lookalikes
 from common.data.dataset import is_repeatable
 from common.run import checkpoint_file, checkpoint_folder, checkpoint_plain, in_memory
 from common.run.other_runs import log_paths
 from common.run.run import Run
+from common.run.run_end import limits
 from common.run.run_folder import keep_settings, prepare_folder
 from common.settings.resume import Resume
 from common.settings.row import differences
@@ -73,6 +75,8 @@ def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
     exactness = (_exactness(_ran_on(contents), constants["ran_on"])
                  if is_repeatable(constants["data"]) else "no, because the samples are drawn anew")
     remarks.append(f"resumed at {run.position} from {source} (bit-exact: {exactness})")
+    if run.is_done():
+        remarks.append(f"nothing is left to train with {limits(settings)}")
     return remarks
 
 
@@ -146,13 +150,13 @@ def _change_of_data(before: dict[str, Any], now: dict[str, Any],
 
     `is_own` says that they are of a user's own workload.
     """
-    classes, names = (set(each.get("classes", ())) for each in (before, now))
+    classes, names = (set(map(str, each.get("classes", ()))) for each in (before, now))
     changes = [f"class {name} is {fate}" for each, fate in (
-        (classes - names, "gone"), (names - classes, "new")) for name in sorted(map(str, each))]
+        (classes - names, "gone"), (names - classes, "new")) for name in sorted(each)]
     then, today = before.get("count"), now.get("count")
     if type(then) is int and then != today:
         changes.append(f"the {then:,} training samples are {today:,} now")
-    return ", ".join(changes) or (
+    return ", ".join(changes) + lookalikes(sorted(names), classes) if changes else (
         "the contents of the data have changed" + ", or load draws them from a generator without a "
         "seed, as default_rng()" * is_own)
 

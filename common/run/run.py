@@ -89,7 +89,7 @@ class Run:
 
     def epochs(self) -> Iterator[int]:
         """The epochs that are left, the one that was interrupted first."""
-        while self.ends_late() or not self._is_over(self.position):
+        while not self.is_done():
             epoch = self.position.epoch
             if self.ends_late():
                 epoch -= self.position.iteration == 0
@@ -100,6 +100,10 @@ class Run:
             self._epoch = epoch
             yield epoch
             self.state.closed = self.position
+
+    def is_done(self) -> bool:
+        """Returns True if no iteration is left, and the last epoch's end is done."""
+        return self._is_over(self.position) and not self.ends_late()
 
     def ends_late(self) -> bool:
         """Returns True if an epoch's last step is done, and its end is not: a rank was lost there.

@@ -8,6 +8,7 @@ The history is in the checkpoint, so a resumed run stops where the uninterrupted
 from collections.abc import Sequence
 
 from common.core.progress import Position
+from common.settings.causes import join
 from common.settings.settings import Settings
 
 
@@ -42,6 +43,14 @@ def is_over(settings: Settings, position: Position, losses: Sequence[float]) -> 
     limit, rule = 1 if settings.dry_run else settings.max_iterations, settings.validation
     return (position.epoch > settings.epochs or should_stop(losses, rule.patience, rule.gain)
             or (limit is not None and position.step >= limit))
+
+
+def limits(settings: Settings) -> str:
+    """The flags that end a run, in words: "--epochs 2 and --max-iterations 16"."""
+    limit, rule = settings.max_iterations, settings.validation
+    return join([f"--epochs {settings.epochs}", *[f"--max-iterations {limit}"] * bool(limit),
+                 *[f"--validation {rule}"] * bool(rule.patience),
+                 *["--dry-run"] * settings.dry_run])
 
 
 def last_step(settings: Settings, iterations_per_epoch: int) -> int:

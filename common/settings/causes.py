@@ -117,8 +117,8 @@ def explanation(one: Learned, other: Learned) -> tuple[int, tuple[str, ...]]:
 
 
 def _have_other_data(one: Learned, other: Learned) -> bool:
-    """True if the data differ although no setting that chooses them does."""
-    chosen = ["workload", "image_size", "skip_unreadable", "validation"]
+    """True if the data differ although no setting that `explanation` would name chooses them."""
+    chosen = ["workload", "image_size", "validation"]
     chosen += ["seed"] * (_value(one, "validation") != Settings.default("validation"))
     return bool(one.data and other.data) and one.data != other.data and all(
         _value(one, name) == _value(other, name) for name in chosen)

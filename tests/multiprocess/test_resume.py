@@ -3,7 +3,7 @@
 Mutations that turn this red: leave the momentum out of restore; start the epoch anew in
 InMemoryLoader.batches; forget `totals`; do not call rebuild_buckets in PartThree/main.py; save no
 rank_state, or the leader's for all; drop `_restore_ranks`; drop `settle` from Checkpoints.save; let
-auto:FILE be auto, or FILE; drop `leave_other_line` or `_has_begun`.
+auto:FILE be auto, or FILE; drop `is_done` from `_restore`; drop `leave_other_line` or `_has_begun`.
 """
 
 import random
@@ -52,6 +52,7 @@ def check_case(case: Case, tmp_path: Path, undisturbed) -> None:
     if saved := last_save(case):
         line, = (line for line in text.splitlines() if "bit-exact: " in line)
         assert says(line, f"epoch {saved // 9 + 1}", f"iteration {saved % 9}", "bit-exact: yes")
+    assert not says(text, "nothing is left")
 
 
 @pytest.mark.parametrize("case", random_cases(20, seed=1), ids=str)
@@ -130,6 +131,14 @@ def test_changed_settings_are_refused_with_their_names_or_accepted_by_a_flag(tmp
     changed += ["--resume", "auto:changed"]
     outcome, = run_programs([program("PartOne", changed, tmp_path, "rank0", before=plant)])
     assert outcome.code == 0 and says(outcome.output, "learning_rate", 0.1, 0.2)
+
+
+@pytest.mark.parametrize("fewer", [["--epochs", "1"], ["--max-iterations", "12"]])
+def test_a_run_without_an_iteration_left_says_so(fewer, tmp_path):
+    launch(Case("PartOne", 1, "memory", 4, 0), tmp_path, "no")
+    again = [*SMALL, "--output-dir", str(tmp_path), "--resume", "auto", *fewer]
+    outcome, = run_programs([program("PartOne", again, tmp_path, "rank0", before=plant)])
+    assert outcome.code == 0 and says(outcome.output, "nothing is left", " ".join(fewer))
 
 
 def test_any_part_continues_any_parts_checkpoint(tmp_path):

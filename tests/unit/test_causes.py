@@ -3,9 +3,9 @@
 Mutations that turn this red: FIRST["float32"] ten times as large with MOST_AT_FIRST left out;
 GROWTH 100; `<=` to `>=` in difference; algorithms, settings or statistics not looked at in
 explanation, or in another order; ranks or virtual nodes left out of _normalised_by;
-`has_batch_norm` left out of _algorithms; statistics without a bound; the first of all instead of
-the first of the alike as head; `max` to `min` in sentences; causes not sorted by gravity; a loss's
-gaps without abs.
+`has_batch_norm` left out of _algorithms; settings that `explanation` never names among those that
+choose the data; statistics without a bound; the first of all instead of the first of the alike as
+head; `max` to `min` in sentences; causes not sorted by gravity; a loss's gaps without abs.
 """
 
 import re
@@ -179,6 +179,7 @@ def test_the_gravest_comes_first_and_each_cause_has_a_sentence_of_its_own():
 @pytest.mark.parametrize("datas, settings, cause", [
     (("a", "b"), {}, DATA), (("a", "b"), {"learning_rate": 0.5}, DATA), (("a", "a"), {}, FAULT),
     (("a", ""), {}, FAULT), (("a", "b"), {"validation": "0.1"}, SETTING),
+    (("a", "b"), {"skip_unreadable": True}, DATA), (("a", "a"), {"skip_unreadable": True}, FAULT),
     (("a", "b"), {"workload": "mnist-cnn"}, SETTING)])
 def test_other_data_explain_what_no_setting_that_chooses_them_does(datas, settings, cause):
     one = learned(data=datas[0])

@@ -123,11 +123,12 @@ def test_markdown_says_the_same_and_its_figures_are_there(written):
 
 
 def test_differences_of_settings(tmp_path):
-    write_run(tmp_path / "a", seed=1)
-    write_run(tmp_path / "b", seed=2)
+    write_run(tmp_path / "a", data_dir="pets", output_dir="first", seed=1)
+    write_run(tmp_path / "b", data_dir="dogs", output_dir="second", seed=2)
     runs = find_runs([tmp_path])
     differing, common = what_ran.settings(runs)
-    assert [row[:3] for row in differing.rows] == [("--seed", "1", "2")]
+    assert [row[:3] for row in differing.rows] == [("--data-dir", "pets", "dogs"),
+                                                   ("--seed", "1", "2")]
     assert "--seed" not in [row[0] for row in common.rows]
     assert what_ran.settings(runs[:1])[0].rows == []
 

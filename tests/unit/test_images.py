@@ -6,7 +6,9 @@ let the traceback of a worker's error hold the worker; end at the first file tha
 one cache for --skip-unreadable and without; keep folders without an image; a cache among classes;
 decode before looking at both sets; list the unreadable files of the training set alone; a fifth of
 all instead of each class; drop alpha unsaid; take an empty file for one of another format; leave
-the test set out of the training set's fingerprint; compare the copies' names, or sizes alone.
+the test set out of the training set's fingerprint; compare the copies' names, or sizes alone; name
+the first folder of images too deep, or the one with fewest; drop S_ISLNK or islink; compare looks
+as they are.
 """
 
 import multiprocessing
@@ -24,8 +26,9 @@ from common.cluster.node import Node
 from common.core.failures import DataError, UsageError
 from common.core.world import World
 from common.data import images
+from common.data.dataset import require_same_classes
 from common.data.datasets import load_cifar10, load_image_folder
-from common.data.images import HIDDEN, HIDDEN_FOLDER, NESTED, OUTSIDE, UNREADABLE
+from common.data.images import DANGLING, HIDDEN, HIDDEN_FOLDER, NESTED, OUTSIDE, UNREADABLE
 from common.settings.settings import Settings
 from common.settings.types import LoaderChoice, Validation
 from common.setup import create_loader, load_datasets
@@ -103,6 +106,36 @@ def test_what_is_left_out_is_counted_and_why(load, mixed):
         assert says(dataset.note, "train", ".txt", ".pdf", HIDDEN, NESTED, OUTSIDE,
                     HIDDEN_FOLDER, ".cat")
         assert sorted(re.findall(r"\d+", dataset.note.partition("\n")[0])) == [*"1111127"]
+
+
+def test_of_images_that_lie_too_deep_the_folder_with_most_is_named(mixed):
+    write(mixed / "train/ant/y2023", "0.png", Image.new("RGB", (SIZE, SIZE)))  # two below it
+    note = load_image_folder("train", mixed).note
+    assert says(note, f"{NESTED}, as in ant/y2023: 3") and not says(note, "ant/more")
+
+
+def test_a_link_to_what_is_not_there_is_called_that(mixed):
+    for place in ("bee", "ant/folder"):
+        (mixed / "train" / place).symlink_to(mixed / "gone")
+    assert says(load_image_folder("train", mixed).note, f"{DANGLING}: 2", f"{OUTSIDE}: 1")
+    (mixed / "train/ant/7.png").symlink_to("../gone.png")
+    with pytest.raises(DataError) as raised:
+        load_image_folder("train", mixed)
+    assert says(raised.value, mixed / "train/ant/7.png", "link", mixed / "train/gone.png")
+
+
+def test_class_names_that_only_look_alike_are_shown_apart(tmp_path, monkeypatch):
+    classes_of(tmp_path / "train", **{"gr\u00fcn": 2})
+    classes_of(tmp_path / "test", **{"gru\u0308n": 2})
+    refused_before_decoding(tmp_path, monkeypatch, "Unicode", r"gr\xfcn", r"gru\u0308n")
+    assert not says(error_of(["ant"], ["bee"]), "Unicode")
+    assert says(error_of(["ant", "bee"], ["ant", "bee "]), "spaces", "'bee'", "'bee '")
+
+
+def error_of(trained: list[str], tested: list[str]) -> DataError:
+    with pytest.raises(DataError) as raised:
+        require_same_classes(trained, tested, Path("pets"))
+    return raised.value
 
 
 def test_where_all_is_left_out_the_reason_is_told(mixed):

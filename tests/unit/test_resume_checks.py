@@ -48,6 +48,7 @@ def test_other_data_is_refused_unless_changes_are_accepted(resume):
 @pytest.mark.parametrize("before, now, facts", [
     ((["ant"], 9), (["ant"], 12), ["9 training samples", "12"]),
     ((["ant", "bee"], 9), (["ant", "cat"], 9), ["class bee is gone", "class cat is new"]),
+    ((["gr\u00fcn"], 9), (["gru\u0308n"], 9), [r"gr\xfcn", r"gru\u0308n", "look alike"]),
     ((["ant"], 9), (["ant"], 9), ["contents of the data"])])
 def test_it_is_said_what_has_changed_in_data(before, now, facts):
     said = _change_of_data(*({"classes": names, "count": count} for names, count in (before, now)))

@@ -116,12 +116,14 @@ def test_a_bare_state_dict_is_evaluated_by_the_workload_that_flags_name(prefix, 
     assert says(capsys.readouterr().out, tmp_path / "m.pt", "seal")
 
 
-def test_a_test_set_of_other_classes_is_refused(small, tmp_path):
-    form = {**form_of(small_dataset()), "classes": ["a", "b", "d"]}
+@pytest.mark.parametrize("name, facts", [("d", ["a, b, c", "a, b, d"]),
+                                         ("c ", ["look alike", "'c'", "'c '"])])
+def test_a_test_set_of_other_classes_is_refused(name, facts, small, tmp_path):
+    form = {**form_of(small_dataset()), "classes": ["a", "b", name]}
     saved = load_saved_model(save(tmp_path / "Epoch_1.pt", trained(), samples=form), {}, NODE)
     with pytest.raises(DataError) as refused:
         saved.evaluate()
-    assert says(refused.value, tmp_path / "Epoch_1.pt", "a, b, c", "a, b, d")
+    assert says(refused.value, tmp_path / "Epoch_1.pt", *facts)
 
 
 def test_what_cannot_be_is_named(small, tmp_path):

@@ -1,8 +1,9 @@
 """The status of a run, from its logs: where it is, how fast, and whether it lives.
 
 Mutations that turn this red: all steps instead of the recent ones; the mean for the median; the
-first start's events for the last's; 0 for a failed run's exit code; no patience for slow steps;
-no look at the host, the process's number or the lock of the folder.
+first start's events for the last's; `done` without `last` as its limit, in words or in numbers;
+0 for a failed run's exit code; no patience for slow steps; no look at the host, the process's
+number or the lock of the folder.
 """
 
 import json
@@ -49,6 +50,15 @@ def test_an_iteration_limit_ends_the_run_earlier(tmp_path):
     text, _ = state(folder)
     assert says(text, "iteration 3", "100 %", "0 s")
     assert says(text, "100 samples/s")  # the first step, ten times as long, counts as one of three
+
+
+@pytest.mark.parametrize("fewer", [{"epochs": 1}, {"max_iterations": 2}])
+def test_a_run_that_was_resumed_with_fewer_iterations_is_not_past_its_end(tmp_path, fewer):
+    folder = write_run(tmp_path / "PartOne", steps=4, **fewer)
+    text, code = state(folder)
+    assert code == 0 and says(text, "finished", "epoch 2", "iteration 4", "resumed with 2")
+    assert not says(text, "epoch 2 of 1") and not says(text, "200 %")
+    assert state_of(*find_runs([folder]), time.time()).percent == "100 %"
 
 
 def test_a_finished_run(tmp_path):

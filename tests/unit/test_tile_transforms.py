@@ -4,7 +4,7 @@ Mutations that turn this red: drop -ffp-contract=off; add the tiles from the las
 `+ 0x8000` (ties), or forget NaN; leave out `| DENORMAL`; `continue` for `sums[...] +=` at a map's
 edge; load a cached file without looking at its digest; leave the processor, or the source, out of a
 file's name; do not look at the folders above the cache; leave out the sticky bit or the private
-group.
+group; name the phase after the lock, or leave it so.
 """
 
 import os
@@ -17,6 +17,7 @@ from common.arithmetic import kernels
 from common.arithmetic.bilinear import ALGORITHMS, fits
 from common.arithmetic.compiled import Compiled, compiled
 from common.arithmetic.tile_transforms import gather, spread
+from common.core.progress import process_progress
 from tests.facts import says
 
 FLOAT, BF16 = torch.float32, torch.bfloat16
@@ -107,6 +108,17 @@ def test_what_was_compiled_is_kept(own_cache, capfd, monkeypatch):
     monkeypatch.setattr(compiling, "_processor", lambda: ["another"])
     assert answer() == 42 and says(capfd.readouterr().err, own_cache)
     assert len(list(own_cache.glob("*.so"))) == 2
+
+
+@pytest.mark.parametrize("name", ["_compile", "_locked"])  # compiled here, or by another process
+def test_meanwhile_the_phase_is_compiling(own_cache, monkeypatch, name):
+    phases, work, before = [], getattr(compiling, name), process_progress().phase
+
+    def noting(*given):
+        phases.append(process_progress().phase)
+        return work(*given)
+    monkeypatch.setattr(compiling, name, noting)
+    assert answer() == 42 and phases == ["compiling"] and process_progress().phase == before
 
 
 @pytest.mark.parametrize("damage", [
