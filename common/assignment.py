@@ -19,7 +19,7 @@ from common import training
 from common.cluster.node import Node
 from common.core.collectives import world_size
 from common.core.console import console
-from common.core.failures import UsageError
+from common.core.failures import UsageError, first_line
 from common.core.precision import Precision
 from common.core.progress import Position, Progress
 from common.core.uncaught import told_alone
@@ -82,7 +82,10 @@ def prepare_model_for_training(
         _require_group("distribute_flag=True")
     model = model.to(device)
     criterion = nn.CrossEntropyLoss().to(device)
-    optimizer = SGD(model.parameters(), learning_rate, momentum, weight_decay=weight_decay)
+    try:
+        optimizer = SGD(model.parameters(), learning_rate, momentum, weight_decay=weight_decay)
+    except ValueError as error:
+        raise UsageError(f"torch's SGD refuses these: {first_line(error)}") from error
     if continue_flag:
         contents = checkpoint_file.read(continue_checkpoint_path, say=print)
         checkpoint_file.restore(contents, continue_checkpoint_path, model, optimizer)

@@ -73,6 +73,9 @@ def eval_report(ground_truth: Sequence[int] | np.ndarray, prediction: Sequence[i
     text = (f"Metrics for the checkpoint: {visible(str(checkpoint_path))}\n"
             f"Test Loss: {test_loss:.3f}, Test Accuracy: {accuracy:.3f}\n\n"
             f"Classification Report\n{tabulate(False)}\nConfusion Matrix\n{matrix}\n")
+    if absent := [name for name, row in zip(names, matrix, strict=True) if not row.any()]:
+        text += (f"\nThe test set has no sample of {', '.join(absent)}: the macro average counts "
+                 "0 for each such class\n")
     return text, {
         "checkpoint": str(checkpoint_path), "test_loss": test_loss, "test_accuracy": accuracy,
         "classification_report": tabulate(True), "confusion_matrix": matrix.tolist(),

@@ -46,7 +46,7 @@ FIRST = 8  # samples by which data sets are told apart
 def load_datasets(settings: Settings, node: Node) -> tuple[Dataset, Dataset | None, Dataset]:
     """Training, validation and test set; no validation set when none is held out.
 
-    Every rank must call: all must hold the same data, or all stop. Raises DataError, or
+    Every rank must call: all must hold the same data, or all stop. Raises DataError, UsageError, or
     RanksDisagree naming the rank with other data.
     """
     node.progress.phase = "loading data"
@@ -54,10 +54,10 @@ def load_datasets(settings: Settings, node: Node) -> tuple[Dataset, Dataset | No
     try:
         train_set, test_set = read_datasets(settings)
         require_same_classes(train_set.class_names, test_set.class_names, settings.data_dir)
-    except DataError as error:
-        raise DataError(f"{node.whose}{error}") from error
+    except (DataError, UsageError) as error:
+        raise type(error)(f"{node.whose}{error}") from error
     if row.metric is ACCURACY and not train_set.class_names:
-        raise DataError(f"--workload {settings.workload} reports accuracy, but its data set names "
+        raise UsageError(f"--workload {settings.workload} reports accuracy, but its data set names "
                         "no classes: return (inputs, targets, class names), or give it a metric")
     node.agree("data", f"{train_set.digest} {test_set.digest}", unseeded(settings))
     trained, held_out = hold_out(train_set, settings)

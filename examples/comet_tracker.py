@@ -4,7 +4,15 @@
     python3 PartOne/main.py --workload spiral-mlp --tracker examples/comet_tracker.py:CometTracker
 """
 
-from comet_ml import ExperimentConfig, start
+import sys
+
+from common.core.failures import UsageError
+
+try:
+    from comet_ml import ExperimentConfig, start
+except ImportError:
+    raise UsageError(
+        f"this tracker needs comet_ml: {sys.executable} -m pip install comet_ml") from None
 
 
 class CometTracker:

@@ -5,10 +5,17 @@
 """
 
 import os
+import sys
+
+from common.core.failures import UsageError
 
 os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # which MLflow refuses otherwise
 
-from mlflow import MlflowClient
+try:
+    from mlflow import MlflowClient
+except ImportError:
+    raise UsageError(
+        f"this tracker needs mlflow: {sys.executable} -m pip install mlflow-skinny") from None
 
 
 class MlflowTracker:

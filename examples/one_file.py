@@ -7,25 +7,29 @@
 All nodes begin with the same weights, each computes the gradients of its own part of every batch,
 and all take the same step with their mean. The weights at the end have the digest of PartOne,
 PartTwo and PartThree with the same settings, `--arithmetic native` and `--convolutions library`.
-Those add what clusters do to this idea: nodes that die, start late, run other code or hold other
-data; checkpoints, logs, reports; fast arithmetic with the same bits on any number of processors.
+Those survive lost nodes, write checkpoints, logs and reports, and compute faster.
 """
 
 import argparse
 import gzip
 import hashlib
 import importlib.util
+import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, max_pool2d, pad
-from torchvision.datasets import ImageFolder
-from torchvision.transforms.functional import pil_to_tensor
+try:
+    import torch
+    import torch.distributed as dist
+    from torch import Tensor, nn
+    from torch.nn.functional import cross_entropy, max_pool2d, pad
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms.functional import pil_to_tensor
+except ImportError as error:
+    argparse.ArgumentParser().exit(2, f"error: {sys.executable}: {error}: Python 3.10 or newer is "
+                                   "needed, and pip install torch torchvision scikit-learn\n")
 
 SEED = 1
 
@@ -180,15 +184,13 @@ def averaging(mean: Callable[[Tensor], None]) -> Callable[[nn.Module], None]:
 def ddp(model: nn.Module) -> nn.Module:
     """The model in DistributedDataParallel, which averages buckets of gradients during backward.
 
-    After its first pass it sorts the buckets by the order in which gradients came, and sums are
-    added in another order from then on. Here that happens before training.
+    After its first pass it sorts the buckets, and adds in another order: here, before training.
     """
     replica = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1, broadcast_buffers=False)
     replica.eval()
     for _ in range(2):
         replica(torch.zeros(2, 3, 32, 32)).sum().backward()
-    replica.zero_grad()
-    return replica
+    return replica.train()
 
 
 AVERAGES = {"gather-scatter": averaging(gather_scatter), "all-reduce": averaging(all_reduce),
@@ -198,11 +200,9 @@ AVERAGES = {"gather-scatter": averaging(gather_scatter), "all-reduce": averaging
 def train(task: Task, options: argparse.Namespace) -> nn.Module:
     """Trains a new model, as one of `num_nodes` ranks; every rank returns equal weights."""
     torch.manual_seed(SEED)
-    model = VGG11(int(task.labels.max()) + 1, task.last_scale)
-    model = model.to(memory_format=torch.channels_last)
+    model = VGG11(int(task.labels.max()) + 1, task.last_scale).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), task.rate, 0.9, weight_decay=1e-4)
     replica = ddp(model) if options.sync == "ddp" else model
-    replica.train()
     steps = (part for epoch in range(1, options.epochs + 1)
              for part in parts(task, epoch, options.rank, options.num_nodes))
     for step, (images, labels, weight) in enumerate(islice(steps, options.max_iterations), 1):

@@ -17,6 +17,8 @@ from common.core.interpreter import use_environment
 
 use_environment(__name__)  # .venv's Python, if this one has no torch
 
+import os
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -54,4 +56,8 @@ def main(strategy: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if "RANK" not in os.environ or len(sys.argv) != 2:
+        print("error: start it as .venv/bin/torchrun --nproc-per-node 2 examples/own_loop.py "
+              "all-reduce, or with another strategy", file=sys.stderr)
+        sys.exit(2)
+    main(sys.argv[1])

@@ -74,4 +74,9 @@ def main(part: str = "alone", folder: str = "outputs/own") -> None:
 
 
 if __name__ == "__main__":
+    if not FLAGS.keys() >= {*sys.argv[1:2]} or len(sys.argv) > 3:
+        print("error: start it as python3 examples/own_script.py, or as .venv/bin/torchrun "
+              "--nproc-per-node 2 examples/own_script.py PartOne, PartTwo or PartThree",
+              file=sys.stderr)
+        sys.exit(2)
     main(*sys.argv[1:])

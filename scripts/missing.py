@@ -6,11 +6,18 @@ For scripts/environment.sh, so it needs pip alone. The file in PIP_CONSTRAINT co
 for pip. Prints nothing when there is nothing to install.
 """
 
-import os
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.core.interpreter import use_environment
+
+use_environment(__name__, packages=())
+
+import os
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 try:
     from pip._vendor.packaging.requirements import Requirement

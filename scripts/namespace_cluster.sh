@@ -26,14 +26,15 @@ usage() {
 }
 
 export NODES=4 RATE=1gbit RATES="" PREPARE="" LOG_DIR=""
-while getopts "n:r:s:p:l:" option; do
+while getopts ":n:r:s:p:l:" option; do
     case $option in
         n) NODES=$OPTARG ;;
         r) RATE=$OPTARG ;;
         s) RATES+=" $OPTARG" ;;
         p) PREPARE=$OPTARG ;;
         l) LOG_DIR=$OPTARG ;;
-        *) usage "unknown flag" ;;
+        :) usage "-$OPTARG needs a value" ;;
+        *) usage "there is no flag -$OPTARG" ;;
     esac
 done
 shift $((OPTIND - 1))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from common.core.failures import DataError, first_line
+from common.core.failures import DataError, UsageError, first_line
 from common.core.random_numbers import own_draws, seed_sample
 from common.core.visible import lookalikes
 from common.data.epoch_plan import mix
@@ -110,7 +110,8 @@ class ItemDataset:
         with own_draws():
             samples = [self._fetch(int(self.numbers[each]), draw) for each in chosen]
         inputs, targets = default_collate(samples)
-        _require_labels(targets.numpy(), self.numbers[chosen], len(self.class_names))
+        if wrong := _wrong_label(targets.numpy(), self.numbers[chosen], len(self.class_names)):
+            raise UsageError(wrong)
         return inputs, targets
 
     def _fetch(self, number: int, draw: int) -> Any:
@@ -237,23 +238,24 @@ def _looked_at(whole: ItemDataset) -> list[np.ndarray]:
 
 def require_labels(dataset: Dataset, split: str) -> None:
     """Raises DataError for a label of an ArrayDataset that none of its classes has."""
-    if isinstance(dataset, ArrayDataset):
-        _require_labels(dataset.targets, range(len(dataset)), len(dataset.class_names),
-                        f"of the {split} set ")
+    if isinstance(dataset, ArrayDataset) and (wrong := _wrong_label(
+            dataset.targets, range(len(dataset)), len(dataset.class_names),
+            f"of the {split} set ")):
+        raise DataError(wrong)
 
 
-def _require_labels(targets: np.ndarray, numbers: Numbers, classes: int, of: str = "") -> None:
-    """Raises DataError naming a sample, by its place in `numbers`, with a label of no class.
+def _wrong_label(targets: np.ndarray, numbers: Numbers, classes: int, of: str = "") -> str:
+    """A sentence on the first sample, by its place in `numbers`, with a label of no class, or "".
 
     IGNORED, which torch's cross-entropy leaves out of its mean, may stand for none.
     """
     if not classes or targets.ndim != 1 or targets.dtype.kind not in "iu":
-        return
+        return ""
     wrong = np.flatnonzero(((targets < 0) | (targets >= classes)) & (targets != IGNORED))
-    if len(wrong):
-        raise DataError(f"sample {numbers[wrong[0]]} {of}has the label {targets[wrong[0]]}, and "
-                        f"its {classes} classes are 0 to {classes - 1}; {len(wrong)} of "
-                        f"{len(targets)} labels are outside")
+    if not len(wrong):
+        return ""
+    return (f"sample {numbers[wrong[0]]} {of}has the label {targets[wrong[0]]}, and its {classes} "
+            f"classes are 0 to {classes - 1}; {len(wrong)} of {len(targets)} labels are outside")
 
 
 def require_same_classes(trained: Sequence[str], tested: Sequence[str], data_dir: Path) -> None:

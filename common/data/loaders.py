@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from common.core.failures import DataError, first_line
+from common.core.failures import DataError, UsageError, first_line
 from common.data.augment import Preparation
 from common.data.dataset import Dataset
 from common.data.epoch_plan import EpochPlan, ShardRange, mix
-from common.settings.user_code import UserCodeError, own_errors
+from common.settings.user_code import own_errors
 
 _PR_SET_PDEATHSIG = 1
 
@@ -121,7 +121,7 @@ def _without_traceback(fetched: Iterable[Any]) -> Iterator[Any]:
     """
     try:
         yield from fetched
-    except (DataError, UserCodeError) as error:
+    except (DataError, UsageError) as error:
         sentence = str(error).rpartition(f"{type(error).__name__}: ")[2]
         raise type(error)(sentence) from error.with_traceback(None)  # its frames hold the workers
     except (RuntimeError, OSError, EOFError) as error:  # as it was waited for, or as it handed over

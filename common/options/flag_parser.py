@@ -27,7 +27,9 @@ class SentenceParser(argparse.ArgumentParser):
     """argparse's, but mistakes raise UsageError: for programs with a few flags of their own."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message.removeprefix('argument ')} {HELP}")
+        sentence = re.sub(r"^unrecognized arguments: (-[^\s=]+).*", r"there is no flag \1",
+                          message.removeprefix("argument "))
+        raise UsageError(f"{sentence} {HELP}")
 
 
 class FlagParser(SentenceParser):

@@ -83,7 +83,7 @@ class Workload:
         yield "defaults", isinstance(self.defaults, Mapping), "a dictionary of settings by name"
 
     def dataset(self, split: str, data_dir: Path) -> "Dataset":
-        """The data set of `split`; raises DataError, or UsageError for a load that cannot be.
+        """The data set of `split`; raises DataError, or UsageError where a user's load is wrong.
 
         What it draws from torch, numpy.random and random is the same in every process.
         """
@@ -95,12 +95,13 @@ class Workload:
             raise UsageError(f"{defined_at(self.load)}load is called as load(split, data_dir), and "
                              "this one's second parameter is split: change their order")
         seed_all(int(split != "train"))
+        place = defined_at(self.load)
         try:
             dataset = as_dataset(self.load(split, data_dir))
             if self.metric is ACCURACY:
                 require_labels(dataset, "training" if split == "train" else split)
         except DataError as error:
-            raise DataError(f"{defined_at(self.load)}{error}") from error
+            raise (UsageError if place else DataError)(f"{place}{error}") from error
         return dataset
 
     def build(self, class_names: Sequence[str]) -> Any:

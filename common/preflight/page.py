@@ -28,7 +28,8 @@ def page(findings: Findings) -> str:
                           ("all-reduce", speeds)):
         lines += ["", heading, *body] if body else []
     verdict = (f"not ready: {findings.problems[0]}" if findings.problems else
-               f"ready: start the run with the same flags on all {world.size} ranks")
+               "ready: start the run with the same flags"
+               + f" on all {world.size} ranks" * (world.size > 1))
     return "\n".join([*lines, "", verdict])
 
 

@@ -150,7 +150,7 @@ def renamed(weights: Mapping[str, Tensor], model: nn.Module) -> Mapping[str, Ten
 
 
 def mismatch(weights: Mapping[Any, Any], model: nn.Module) -> str:
-    """The reason why `weights` do not fit `model`: extra tensors, or another architecture."""
+    """The reason why `weights` do not fit `model`: extra tensors, other names or architecture."""
     kind, theirs, mine = type(model).__name__, _shapes(weights), _shapes(model.state_dict())
     around = _around(theirs, mine)
     inner = {name.removeprefix(around): shape for name, shape in theirs.items()
@@ -158,6 +158,10 @@ def mismatch(weights: Mapping[Any, Any], model: nn.Module) -> str:
     if around and inner == mine:
         return (f"holds the weights of this run's {kind} as {around[:-1]}, and other tensors "
                 f"beside them: save the state_dict() of {around[:-1]} alone")
+    if theirs.keys() != mine.keys() and [*theirs.values()] == [*mine.values()]:
+        other, own = next(pair for pair in zip(theirs, mine, strict=True) if len({*pair}) == 2)
+        return (f"has the shapes of this run's {kind} by other names: {other} where {own} is "
+                "expected; rename them")
     odd = next((name for name in [*mine, *inner] if mine.get(name) != inner.get(name)), None)
     return f"holds another architecture than this run's {kind}" + (
         f": {odd} is {inner.get(odd, 'missing')}, and here it is {mine.get(odd, 'missing')}"

@@ -3,6 +3,7 @@
 All scenarios of one size share one set of processes; it is replaced where an exception ended it.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from secrets import randbits
@@ -17,6 +18,7 @@ from studies.grading.supervision import Ranks, Trouble
 
 TOGETHER_SECONDS = 0.005  # so that all ranks have the order when they start
 SETTLE_SECONDS = 0.02  # for what arrives late
+NAMES_ELSEWHERE = r"import \*|globals|exec|setattr"  # what may give a file names unseen in its text
 
 
 class SeenStep(NamedTuple):
@@ -55,6 +57,8 @@ def outcomes(place: Place, seconds: float,
     what the strategy declares. No scenario follows a hang in the first one on several ranks. Raises
     Trouble where the strategy cannot be used at all.
     """
+    if sentence := _lacks_name(place):
+        raise Trouble("unusable", 0, sentence)
     deadline, done, secret = time.monotonic() + seconds, list[Outcome](), randbits(128)
     for world, scenarios in plan.items():
         left = list(scenarios)
@@ -68,6 +72,18 @@ def outcomes(place: Place, seconds: float,
         if done and done[-1].hangs and len([each for each in done if each.world > 1]) == 1:
             return done
     return done
+
+
+def _lacks_name(place: Place) -> str:
+    """A sentence if the file defines other things, and its text never has the name; else "".
+
+    Known without running the file, and so before any rank is started.
+    """
+    text = place.file.read_text(errors="replace") if place.file.is_file() else ""
+    own = re.findall(r"^(?:class|def) (\w+)", text, re.MULTILINE)
+    if not own or re.search(rf"\b{re.escape(place.name)}\b|{NAMES_ELSEWHERE}", text):
+        return ""
+    return visible(f"{place.file} has no {place.name!r}; it has {', '.join(own)}")
 
 
 def ranks_in_words(world: int) -> str:

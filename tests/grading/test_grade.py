@@ -91,6 +91,15 @@ def test_a_file_that_cannot_be_used(name, tmp_path):
     assert grade.exit_code == 2 and says(grade.diagnosis.sentence, fact)
 
 
+def test_a_name_that_a_file_does_not_have_is_told_before_any_rank_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "Ranks", None)
+    diagnosis = grade_of(written(tmp_path, "def yours(): pass"), plan=TWO).diagnosis
+    assert diagnosis is not None and says(diagnosis.sentence, "mine", "yours")
+    for text in ("from x import *\ndef yours(): pass", "def yours(): pass\nmine = yours"):
+        with pytest.raises(TypeError):  # the ranks are asked
+            grade_of(written(tmp_path, text), plan=TWO)
+
+
 def test_an_exception_tells_the_rank_and_the_users_lines(tmp_path):
     text = ("import torch.distributed as dist\ncalls = []\ndef mine(gradients):\n"
             "    calls.append(1)\n    if len(calls) == 3 and dist.get_rank() == 1:\n"

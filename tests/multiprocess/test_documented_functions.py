@@ -202,6 +202,13 @@ def test_preparing_tells_the_number_of_parameters(capsys):
     assert says(capsys.readouterr().out, f"{number:,}")
 
 
+@pytest.mark.parametrize("values, fact", [
+    ((-1.0, 0.9, 0.0), "learning rate"), ((0.1, -1.0, 0.0), "momentum")])
+def test_values_that_no_optimizer_takes_get_a_sentence(values, fact):
+    with pytest.raises(UsageError, match=rf"{fact}.* -1\.0"):
+        common.prepare_model_for_training(small_model(), "cpu", *values, False)
+
+
 def test_a_star_import_and_dir_show_the_functions():
     names: dict[str, object] = {}
     exec("from common import *", names)

@@ -1,17 +1,19 @@
 """The strategies in somebody's own loop: the example, on one rank and on several.
 
 Mutation that turns this red: leave line 5 of the example out, or line 6 (for cross-step); let a
-rank of own_script.py take another's shard.
+rank of own_script.py take another's shard; drop the check of either's command line.
 """
 
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from common.reporting.recorded_run import find_runs
 from common.settings.strategies import SYNC_NAMES
+from tests.facts import says
 from tests.ranks import ROOT, free_port
 
 EXAMPLE = str(ROOT / "examples" / "own_loop.py")
@@ -51,6 +53,15 @@ def test_weights_that_are_averaged_now_and_then_learn_something_else_and_well(al
 
 
 SCRIPT = str(ROOT / "examples" / "own_script.py")
+
+
+@pytest.mark.parametrize("words", [
+    [EXAMPLE], [EXAMPLE, "--help"], [EXAMPLE, "all-reduce"], [SCRIPT, "--help"],
+    [SCRIPT, "PartFour"], [SCRIPT, "alone", "outputs", "more"]])
+def test_a_wrong_start_is_one_sentence_that_says_how_to_start(words):
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert says(done.stderr, "torchrun --nproc-per-node 2", Path(words[0]).name)
 
 
 def test_a_script_of_the_documented_functions(tmp_path):

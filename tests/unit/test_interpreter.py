@@ -3,7 +3,8 @@
 Mutations that turn this red: drop the `module` check of use_environment (importing a program as a
 library ends the process); leave CONTINUED unset (a broken .venv is started for ever); pass
 sys.argv instead of the interpreter's words (-m is lost); import torch instead of looking for it;
-write a program's imports above the call; an annotation list[str] in what old Pythons read.
+write a program's imports above the call; an annotation list[str] in what old Pythons read; import
+torch outside of one_file.py's try.
 """
 
 import ast
@@ -24,6 +25,7 @@ PROGRAMS = sorted(str(path.relative_to(ROOT)) for folder in FOLDERS
                   if 'if __name__ == "__main__"' in path.read_text()
                   # asked about the interpreter that runs it; and one that imports torch alone
                   and path.name not in ("missing.py", "one_file.py"))
+MISSING, ONE_FILE = "scripts/missing.py", "examples/one_file.py"
 MODULES = ("tests/multiprocess/show_mistakes.py",)
 OLDEST_THAT_IS_ANSWERED = (3, 6)
 # What a program does before anything else, the folder of the project apart.
@@ -67,6 +69,17 @@ def test_without_environment_a_program_runs_or_says_what_to_do(program, bare, wi
     assert says(sentence(done), "scripts/quickstart.sh", bare)
 
 
+def test_the_one_file_says_which_packages_it_needs(bare):
+    assert says(sentence(run([bare, ONE_FILE, "--help"], ROOT)), bare, "Python 3.10", "torch",
+                "pip install")
+
+
+def test_the_one_file_is_read_by_old_pythons_as_far_as_its_packages():
+    body = ast.parse((ROOT / ONE_FILE).read_text(), feature_version=OLDEST_THAT_IS_ANSWERED).body
+    assert isinstance(next(node for node in body[1:] if not isinstance(
+        node, ast.Import | ast.ImportFrom)), ast.Try)
+
+
 @pytest.mark.parametrize("words", [["PartOne/main.py"], ["-m", "PartOne.main"]], ids="_".join)
 def test_a_program_goes_on_in_the_environment_beside_it(words, bare, clone):
     link_environment(clone)
@@ -91,11 +104,12 @@ def test_an_environment_that_does_not_start_is_none(bare, clone):
     assert says(sentence(run([bare, "PartOne/main.py"], clone)), bare, "torch")
 
 
-@pytest.mark.parametrize(("pretended", "facts"), [
-    ("sys.version_info = (3, 6, 15)", ["Python 3.10"]),
-    ("sys.platform = 'darwin'", ["Linux", "darwin"])])
-def test_what_cannot_run_is_one_sentence(pretended, facts, bare, without_environment):
-    code = f"import runpy, sys; {pretended}; runpy.run_path('PartTwo/main.py', {{}}, '__main__')"
+@pytest.mark.parametrize(("program", "pretended", "facts"), [
+    ("PartTwo/main.py", "sys.version_info = (3, 6, 15)", ["Python 3.10"]),
+    (MISSING, "sys.version_info = (3, 6, 15)", ["Python 3.10"]),
+    ("PartTwo/main.py", "sys.platform = 'darwin'", ["Linux", "darwin"])])
+def test_what_cannot_run_is_one_sentence(program, pretended, facts, bare, without_environment):
+    code = f"import runpy, sys; {pretended}; runpy.run_path('{program}', {{}}, '__main__')"
     assert says(sentence(run([bare, "-c", code], without_environment)), *facts)
 
 
@@ -125,7 +139,7 @@ def test_looking_for_torch_does_not_load_it():
                           env={**os.environ}).returncode == 0
 
 
-@pytest.mark.parametrize("program", [*PROGRAMS, *MODULES])
+@pytest.mark.parametrize("program", [*PROGRAMS, *MODULES, MISSING])
 def test_a_program_asks_first_and_in_words_that_old_pythons_read(program):
     source = (ROOT / program).read_text()
     body = [ast.unparse(node) for node in

@@ -3,9 +3,9 @@
 Each case runs as Part One does, in this process. Mutations that turn this red: leave out a check of
 Workload.__post_init__, or one of examine_first_loss; `_call_impl` or `autograd` left out of
 failed_call; as_targets that returns them as they are; shape_lazy_layers that does
-nothing; seed_all that seeds torch alone; ItemDataset.take without its seeds, or with those of the
-place instead of the sample's number; `_begin_alike` always False; own_errors left out of _data;
-`_has_begun` that takes any log for a run.
+nothing; a DataError for a wrong label; seed_all that seeds torch alone; ItemDataset.take without
+its seeds, or with those of the place instead of the sample's number; `_begin_alike` always False;
+own_errors left out of _data; `_has_begun` that takes any log for a run.
 """
 
 import json
@@ -178,7 +178,7 @@ LINE = HEAD.count("\n")
 def test_each_mistake_is_one_sentence(text, facts, tmp_path):
     with pytest.raises(Failure) as raised:
         trained(tmp_path, text)
-    assert isinstance(raised.value, UsageError) or raised.value.exit_code == 4
+    assert raised.value.exit_code == 2
     assert says(str(raised.value).replace(f"{tmp_path}/", ""), *facts), raised.value
 
 
@@ -192,10 +192,14 @@ def test_the_preflight_tells_a_mistake_in_load(text, facts, tmp_path):
     assert code == 2 and says(sentence, *facts)
 
 
-def test_a_label_that_no_class_has_is_told_by_its_sample(tmp_path):
+@pytest.mark.parametrize("load, loader", [
+    ("Label7", "memory"), ("Label7", "workers:1"),
+    ("lambda split, _: (load(split, _)[0], np.where(np.arange(50) == 33, 7, 0), list('abc'))",
+     "memory")])
+def test_a_label_that_no_class_has_is_told_by_its_sample(load, loader, tmp_path):
     with pytest.raises(Failure) as raised:
-        trained(tmp_path, "Label7, Net")
-    assert says(raised.value, "sample 33", 7, "0 to 2")
+        trained(tmp_path, f"{load}, Net", "--loader", loader)
+    assert raised.value.exit_code == 2 and says(raised.value, "sample 33", 7, "0 to 2")
 
 
 @pytest.mark.parametrize("text", [

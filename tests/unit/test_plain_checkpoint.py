@@ -3,7 +3,8 @@
 Mutations that turn this red: drop is_plain from parse; let _around return ""; _bare without its
 replace; drop the optimizer of pytorch/examples, or take Lightning's epoch; leave the CRCs unread;
 is_plain true for any end record; is_state_of always True; drop the position of the next epoch; let
---resume auto take a file without seal; drop is_safetensors from read_bytes, or from parse.
+--resume auto take a file without seal; drop is_safetensors from read_bytes, or from parse; call
+other names another architecture.
 """
 
 import os
@@ -141,6 +142,15 @@ def test_what_is_beside_the_weights_is_no_other_architecture(tmp_path):
     with pytest.raises(CheckpointError) as raised:
         common.prepare_model_for_evaluation(small_model(torch.float32), "cpu", tmp_path / "m.pt")
     assert says(raised.value, tmp_path / "m.pt", "SmallNet", "net", "state_dict()")
+
+
+def test_other_names_of_the_same_shapes_are_no_other_architecture(tmp_path):
+    torch.save({f"x_{name}": tensor for name, tensor in trained()[0].state_dict().items()},
+               tmp_path / "m.pt")
+    with pytest.raises(CheckpointError) as raised:
+        common.prepare_model_for_evaluation(small_model(torch.float32), "cpu", tmp_path / "m.pt")
+    assert says(raised.value, "SmallNet", "names", "x_layers.0.weight", "layers.0.weight")
+    assert "architecture" not in str(raised.value)
 
 
 @pytest.mark.parametrize("prefix", ["", "module."])

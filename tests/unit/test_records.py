@@ -187,6 +187,14 @@ def test_the_report(tmp_path):
     assert "[[1 0 0]\n [0 1 1]\n [0 0 1]]" in text
     data = json.loads((tmp_path / "r" / "report.json").read_text())
     assert data["test_accuracy"] == 0.75 and data["confusion_matrix"][1] == [0, 1, 1]
+    assert "macro average" not in text
+
+
+def test_the_report_names_classes_without_a_test_sample(tmp_path):
+    generate_eval_report([0, 1, 1], [0, 1, 3], 0.1, tmp_path / "report.txt", "Epoch_3.pt",
+                         class_names=["ant", "bee", "cat", "dog"])
+    last = (tmp_path / "report.txt").read_text().splitlines()[-1]
+    assert says(last, "cat", "dog", "macro average", 0) and "ant" not in last
 
 
 def test_a_report_on_one_class_warns_of_nothing(tmp_path, recwarn):

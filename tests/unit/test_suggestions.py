@@ -2,7 +2,7 @@
 
 Mutations that turn this red: lower LIKE_A_FLAG to difflib's 0.6; take a name out of
 common/options/other_names.py; drop `_elsewhere`; leave a setting's choices out of add_row; let
-SentenceParser.error be argparse's.
+SentenceParser.error be argparse's, or say argparse's words; drop a colon of getopts.
 """
 
 import re
@@ -15,7 +15,7 @@ import pytest
 from common.core.failures import UsageError
 from common.options import other_names
 from common.options.command_line import PARTS, _parser, parse_command_line
-from common.options.flag_parser import HELP
+from common.options.flag_parser import HELP, SentenceParser
 from common.options.other_names import CALLED, MEANT
 from tests.facts import says
 from tests.ranks import ROOT
@@ -168,6 +168,21 @@ def test_every_program_says_a_mistake_in_one_sentence(program):
     sentence, = done.stderr.splitlines()
     assert sentence.startswith("error: ") and says(sentence, "--help"), done.stderr
     assert not done.stderr.startswith("error: argument ")
+
+
+def test_a_program_with_few_flags_says_there_is_no_such_flag_as_the_parts_do():
+    for words in (["--no-such-flag=3"], ["--no-such-flag", "3", "-x"]):
+        with pytest.raises(UsageError) as raised:
+            SentenceParser().parse_args(words)
+        assert str(raised.value) == f"there is no flag --no-such-flag {HELP}"
+
+
+@pytest.mark.parametrize("words, facts", [
+    (["-x"], ["there is no flag -x"]), (["-n"], ["-n needs a value"])])
+def test_the_cluster_in_a_box_says_a_wrong_flag_in_one_line(words, facts):
+    done = subprocess.run(["scripts/namespace_cluster.sh", *words], cwd=ROOT, timeout=100,
+                          capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and says(done.stderr, *facts)
 
 
 def test_no_program_has_a_parser_that_prints_its_usage():

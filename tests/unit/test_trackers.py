@@ -289,6 +289,16 @@ def test_wandb_holds_offline_what_was_logged_and_a_resumed_run_goes_on_in_it(tmp
     assert (first["exit"], second["exit"]) == ([1], [0])
 
 
+@pytest.mark.parametrize("example, command", [
+    ("comet_tracker.py:CometTracker", "pip install comet_ml"),
+    ("mlflow_tracker.py:MlflowTracker", "pip install mlflow-skinny")])
+def test_an_example_says_which_package_it_lacks(example, command, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, command.split()[-1].partition("-")[0], None)
+    with pytest.raises(UsageError) as raised:
+        trackers.find_tracker(f"{ROOT / 'examples' / example}")
+    assert says(raised.value, f"{sys.executable} -m {command}") and not capsys.readouterr().err
+
+
 def test_comets_example_leaves_an_archive_to_upload(tmp_path, monkeypatch):
     pytest.importorskip("comet_ml")
     place = f"{ROOT / 'examples' / 'comet_tracker.py'}:CometTracker"
