@@ -95,12 +95,15 @@ class Workload:
             raise UsageError(f"{defined_at(self.load)}load is called as load(split, data_dir), and "
                              "this one's second parameter is split: change their order")
         seed_all(int(split != "train"))
+        name = "training" if split == "train" else split
         try:
-            dataset = as_dataset(self.load(split, data_dir))
+            dataset = as_dataset(self.load(split, data_dir), name)
             if self.metric is ACCURACY:
-                require_labels(dataset, "training" if split == "train" else split)
+                require_labels(dataset, name)
         except DataError as error:
-            raise DataError(f"{defined_at(self.load)}{error}") from error
+            place = defined_at(self.load)
+            call = f'load("{split}", ...): ' if place else ""
+            raise DataError(f"{place}{call}{error}") from error
         return dataset
 
     def build(self, class_names: Sequence[str]) -> Any:

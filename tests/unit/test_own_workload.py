@@ -5,7 +5,9 @@ Workload.__post_init__, or one of examine_first_loss; `_call_impl` or `autograd`
 failed_call; as_targets that returns them as they are; shape_lazy_layers that does
 nothing; seed_all that seeds torch alone; ItemDataset.take without its seeds, or with those of the
 place instead of the sample's number; `_begin_alike` always False; own_errors left out of _data;
-`_has_begun` that takes any log for a run.
+`_has_begun` that takes any log for a run; ItemDataset.take that looks at no shapes (from a worker,
+an odd sample comes alone), or lets collate fail; as_dataset without its split; own_errors left out
+of _fetch.
 """
 
 import json
@@ -17,7 +19,7 @@ import pytest
 import torch
 
 from common.cluster.node import Node
-from common.core.failures import Failure, UsageError
+from common.core.failures import DataError, Failure, UsageError
 from common.core.world import World
 from common.data.dataset import as_dataset
 from common.evaluation import evaluate
@@ -26,13 +28,14 @@ from common.options.command_line import parse_command_line
 from common.preflight.examine import _data
 from common.report import finish_run
 from common.run.opening import open_run
-from common.settings.user_code import own_errors
+from common.settings.user_code import UserCodeError, own_errors
 from common.setup import create_loader, create_training, load_datasets
 from common.step.gradient_sync import GradientSync
 from common.training import train
 from tests.facts import says
 
 HEAD = """import random
+from functools import partial
 import numpy as np
 import torch
 from torch import nn
@@ -93,6 +96,12 @@ ITEMS = {name: f"class {name}(Items):\n    def {text}\n" for name, text in {
             "        return self.rows[number] + np.float32(noise), int(self.labels[number])",
     "OfHalves": "__len__(self):\n        return len(self.rows) / 2",
     "Label7": "__getitem__(self, number):\n        return self.rows[number], 7 * (number == 33)",
+    "Broken": "__getitem__(self, number):\n        assert number != 33\n"
+              "        return super().__getitem__(number)",
+    "Odd": "__init__(self, odd, split, data_dir):\n        super().__init__(split)\n"
+           "        self.odd = 37 * (split == odd)\n    def __len__(self):\n        return 200\n"
+           "    def __getitem__(self, number):\n        row, label = self.rows[number % 50], 1\n"
+           "        return row[:3] if number and number == self.odd else row, label",
 }.items()}
 
 
@@ -195,7 +204,30 @@ def test_the_preflight_tells_a_mistake_in_load(text, facts, tmp_path):
 def test_a_label_that_no_class_has_is_told_by_its_sample(tmp_path):
     with pytest.raises(Failure) as raised:
         trained(tmp_path, "Label7, Net")
-    assert says(raised.value, "sample 33", 7, "0 to 2")
+    assert says(raised.value, "sample 33 of the training set", 7, "0 to 2")
+
+
+@pytest.mark.parametrize("loader", ["memory", "workers:1"])
+@pytest.mark.parametrize("split, name", [("train", "training"), ("test", "test")])
+def test_a_sample_of_another_size_ends_the_run_with_its_number(split, name, loader, tmp_path):
+    with pytest.raises(DataError) as raised:
+        trained(tmp_path, f"partial(Odd, {split!r}), Net", "--loader", loader)
+    assert says(raised.value, f"sample 37 of the {name} set", "(3,)", "(4,)")
+
+
+def test_a_sample_whose_reading_fails_is_named(tmp_path):
+    with pytest.raises(UserCodeError) as raised:
+        trained(tmp_path, "Broken, Net")
+    assert says(raised.value, "sample 33 of the training set", "mine.py", "AssertionError")
+    assert str(raised.value).count("AssertionError") == 1
+
+
+@pytest.mark.parametrize("nothing", ["None", "([], [])", "[]"])
+def test_a_load_that_fails_is_told_with_its_split(nothing, tmp_path):
+    with pytest.raises(DataError) as raised:
+        trained(tmp_path, f"lambda split, _: load(split, _) if split == 'train' else {nothing}, "
+                          "Net")
+    assert says(str(raised.value), 'load("test"', "mine.py")
 
 
 @pytest.mark.parametrize("text", [
