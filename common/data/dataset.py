@@ -30,8 +30,9 @@ MOST_PARTS = 4  # of a sample that are told
 PIECE = 1024  # rows that are hashed at a time
 UNREPEATABLE = " and drawn anew"  # behind a digest
 DRAWN_ANEW = ("warning: sample 0 is another one when it is read again, as its data set draws from "
-              "a generator of its own: other ranks, a resumed run and the same command learn "
-              "something else. Drawn from torch, numpy.random or random, it would be the same")
+              "a generator of its own, or changes something between two reads (a counter, a list): "
+              "other ranks, a resumed run and the same command may learn something else. Drawn "
+              "from torch, numpy.random or random alone, it would be the same")
 
 
 class Dataset(Protocol):

@@ -31,7 +31,7 @@ def examine_first_loss(criterion: nn.Module, model: nn.Module, name: str) -> Non
             return
         if not loss.requires_grad:
             raise UsageError(f"{name}: the loss depends on no parameter: neither forward nor the "
-                             "criterion may use detach(), item(), numpy() or no_grad()")
+                             "criterion may use detach(), argmax(), item(), numpy() or no_grad()")
         for leaf in _leaves(loss):
             if isinstance(leaf, nn.Parameter) and leaf.data_ptr() not in known:
                 raise UsageError(f"{name}: the loss depends on a parameter of shape "
