@@ -248,4 +248,13 @@ def _told(error: BaseException, who: str = "", file: Path | None = None) -> User
     if not isinstance(error, Exception) and file is None:
         where += f", ended the process {process_progress().place()}"
     sentence = first_line(error) if isinstance(error, Failure) else named(error)
-    return UserCodeError(f"{who}{where}: {sentence}")
+    return UserCodeError(f"{who}{where}: {sentence}{_hidden(error)}")
+
+
+def _hidden(error: BaseException) -> str:
+    """A clause on a user's file that was imported in the place of a module of Python's, or ""."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        file, module = Path(frame.f_code.co_filename), frame.f_globals.get("__name__")
+        if file.parent in _folders and module in sys.stdlib_module_names:
+            return f"; {file.name} hides Python's own module {module}: give it another name"
+    return ""

@@ -7,11 +7,12 @@ nothing; seed_all that seeds torch alone; ItemDataset.take without its seeds, or
 place instead of the sample's number; `_begin_alike` always False; own_errors left out of _data;
 `_has_begun` that takes any log for a run; ItemDataset.take that looks at no shapes (from a worker,
 an odd sample comes alone), or lets collate fail; as_dataset without its split; own_errors left out
-of _fetch.
+of _fetch; `_is_sum` always False, or without its bounds.
 """
 
 import json
 import random
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ import pytest
 import torch
 
 from common.cluster.node import Node
-from common.core.failures import DataError, Failure, UsageError
+from common.core.failures import DataError, Failure, NonFiniteLoss, UsageError
 from common.core.world import World
 from common.data.dataset import as_dataset
 from common.evaluation import evaluate
@@ -169,6 +170,10 @@ LINE = HEAD.count("\n")
     ("load, Net, criterion=lambda scores: scores.mean()", ["mine.py:TASK", "(20, 3)"]),
     ("load, Net, criterion=lambda scores, labels: F.cross_entropy(scores, labels, "
      "reduction='none')", ["mine.py:TASK", "(20,)", "mean"]),
+    ("load, Net, criterion=lambda scores, labels: F.cross_entropy(scores, labels, "
+     "reduction='sum')", ["mine.py:TASK", "sum", "mean"]),
+    ("numbers, lambda: Net(1), metric=distance, criterion=lambda o, t: (o - t).square().sum()",
+     ["mine.py:TASK", "sum", "mean"]),
     ("load, Net, criterion=lambda scores, labels: 0.5", ["mine.py:TASK", "float"]),
     ("load, Net, metric='accuracy'", ["mine.py", f"line {LINE + 1}", "Metric(name, function)"]),
     ("load, Net, metric=Metric(distance)", ["mine.py", "Metric(name, function)"]),
@@ -192,6 +197,13 @@ def test_each_mistake_is_one_sentence(text, facts, tmp_path):
         trained(tmp_path, text)
     assert isinstance(raised.value, UsageError) or raised.value.exit_code == 4
     assert says(str(raised.value).replace(f"{tmp_path}/", ""), *facts), raised.value
+
+
+@pytest.mark.parametrize("factor", ["inf", "0"])
+def test_a_mean_that_twice_the_batch_does_not_tell_from_a_sum_is_no_mistake(factor, tmp_path):
+    with pytest.raises(NonFiniteLoss) if factor == "inf" else nullcontext():
+        trained(tmp_path, "load, Net, criterion=lambda scores, labels: "
+                          f"F.cross_entropy(scores, labels) * float({factor!r})")
 
 
 @pytest.mark.parametrize("text, facts", [
