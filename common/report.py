@@ -130,12 +130,13 @@ def _write(path: Path, text: str) -> None:
 def _who_gives_the_same(run: Run) -> str:
     nodes, threads = run.settings.virtual_nodes, run.node.threads
     if not is_repeatable(run.checkpoints.constants["data"]):
-        return "nothing gives the same, because the samples are drawn anew each time"
+        return "nothing is sure to give the same, because a sample differs when it is read again"
     everywhere = arithmetic() == PORTABLE
     of_threads = "" if everywhere else f" with {threads} thread{'s' * (threads > 1)} a rank"
     processor = "on every x86-64 processor with AVX2" if everywhere else "on such a processor"
     if place := Place.parse(run.settings.workload):
-        processor += f", if {place.file.name} draws from torch, numpy.random and random alone"
+        processor += (f", if {place.file.name} draws from torch, numpy.random and random alone, "
+                      "and has no generator of its own without a seed")
     if nodes:
         return (f"with {nodes} virtual node{'s' * (nodes > 1)} every part, strategy and number of "
                 f"ranks{of_threads} gives the same {processor}")

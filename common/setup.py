@@ -58,7 +58,8 @@ def load_datasets(settings: Settings, node: Node) -> tuple[Dataset, Dataset | No
         raise type(error)(f"{node.whose}{error}") from error
     if row.metric is ACCURACY and not train_set.class_names:
         raise UsageError(f"--workload {settings.workload} reports accuracy, but its data set names "
-                        "no classes: return (inputs, targets, class names), or give it a metric")
+                         "no classes: return (inputs, targets, class names), or a torch Dataset "
+                         "with classes = [...], or give the workload a metric")
     node.agree("data", f"{train_set.digest} {test_set.digest}", unseeded(settings))
     trained, held_out = hold_out(train_set, settings)
     _describe_data(trained, held_out, test_set, node)

@@ -67,6 +67,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def named(error: BaseException) -> str:
+    """An exception's type and the first line of its message, if it has one."""
+    return ": ".join(filter(None, [type(error).__name__, *str(error).splitlines()[:1]]))
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Around the writing of `path`: raises UsageError, in a sentence, where that fails."""

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from common.core.failures import DataError, UsageError, first_line
+from common.core.failures import DataError, Failure, UsageError, first_line, named
 from common.core.random_numbers import own_draws, seed_sample
 from common.core.visible import lookalikes
 from common.data.epoch_plan import mix
-from common.settings.user_code import own_frames
+from common.settings.user_code import own_errors, own_frames
 
 if TYPE_CHECKING:
     from common.data.rows_on_disk import RowsOnDisk
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 Numbers = np.ndarray | Sequence[int]
 LOOKED_AT = 64
 IGNORED = -100
+MOST_PARTS = 4  # of a sample that are told
 PIECE = 1024  # rows that are hashed at a time
 UNREPEATABLE = " and drawn anew"  # behind a digest
 DRAWN_ANEW = ("warning: sample 0 is another one when it is read again, as its data set draws from "
-              "a generator of its own: other ranks, a resumed run and the same command learn "
-              "something else. Drawn from torch, numpy.random or random, it would be the same")
+              "a generator of its own, or changes something between two reads (a counter, a list): "
+              "other ranks, a resumed run and the same command may learn something else. Drawn "
+              "from torch, numpy.random or random alone, it would be the same")
 
 
 class Dataset(Protocol):
@@ -94,7 +96,8 @@ class ItemDataset:
 
     `items[i]` is (input, target): tensors, arrays or numbers, of equal shapes. `digest` is of the
     number of samples and a few of them. Where a sample draws from torch, numpy.random or random, as
-    augmentation does, it draws the same on any rank, in any process, and after a resume.
+    augmentation does, it draws the same on any rank, in any process, and after a resume. `shapes`
+    are those of a sample's input and target, known once some were looked at; `split` is for errors.
     """
 
     items: torch.utils.data.Dataset
@@ -102,25 +105,65 @@ class ItemDataset:
     class_names: tuple[str, ...]
     digest: str
     note: str = ""
+    split: str = "training"
+    shapes: tuple[tuple[int, ...], ...] = ()
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def take(self, chosen: Numbers, draw: int = 0) -> tuple[Tensor, Tensor]:
+        numbers = self.numbers[chosen].tolist()
         with own_draws():
-            samples = [self._fetch(int(self.numbers[each]), draw) for each in chosen]
-        inputs, targets = default_collate(samples)
-        if wrong := _wrong_label(targets.numpy(), self.numbers[chosen], len(self.class_names)):
-            raise UsageError(wrong)
+            samples = [self._fetch(each, draw) for each in numbers]
+        try:
+            inputs, targets = default_collate(samples)
+            shapes = inputs.shape[1:], targets.shape[1:]
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise self._misfit(numbers, samples, draw, error) from error
+        if self.shapes and shapes != self.shapes:
+            raise self._misfit(numbers, samples, draw)
+        _require_labels(targets.numpy(), numbers, len(self.class_names), self.split)
         return inputs, targets
 
     def _fetch(self, number: int, draw: int) -> Any:
+        """Sample `number`. Raises UsageError, which names it."""
         seed_sample(mix(draw, number))
-        return self.items[number]
+        reading = f"reading sample {number} of the {self.split} set"
+        try:
+            with own_errors(lambda error: False, f"{reading}: "):
+                return self.items[number]
+        except Failure:
+            raise
+        except Exception as error:
+            raise UsageError(f"{reading} fails: {named(error)}") from error
+
+    def _misfit(self, numbers: Sequence[int], samples: Sequence[Any], draw: int,
+                error: Exception | None = None) -> UsageError:
+        """The error that names the first of `samples` that is not of sample 0's form."""
+        with own_draws():
+            first = _form(self._fetch(0, draw))
+        for number, form in zip(numbers, map(_form, samples), strict=True):
+            if form != first:
+                return UsageError(f"sample {number} of the {self.split} set is {form}, and sample "
+                                  f"0 is {first}: all must be alike")
+        reason = f" ({named(error)})" if isinstance(error, RuntimeError | TypeError) else ""
+        return UsageError(f"each sample of the {self.split} set must be an (input, target), "
+                          f"tensors, arrays or numbers of one shape, and is {first}{reason}")
 
     def part(self, chosen: np.ndarray) -> "ItemDataset":
-        return ItemDataset(self.items, self.numbers[chosen], self.class_names,
-                           _digest_of_part(self, chosen), self.note)
+        return replace(self, numbers=self.numbers[chosen], digest=_digest_of_part(self, chosen))
+
+
+def _form(sample: Any) -> str:
+    """Kinds and shapes of a sample, in words: (Tensor (3, 16, 16), int)."""
+    if isinstance(sample, tuple | list) and len(sample) <= MOST_PARTS:
+        return f"({', '.join(map(_kind, sample))})"
+    return _kind(sample)
+
+
+def _kind(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ + (f" {tuple(shape)}" if isinstance(shape, tuple) else "")
 
 
 def _digest_of_part(whole: Dataset, chosen: np.ndarray) -> str:
@@ -167,13 +210,13 @@ def _as_array(values: Any) -> np.ndarray:
         array = np.asarray(values)
         torch.from_numpy(array[:0])
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise DataError("a workload's load returned what is no array of numbers "
+        raise DataError("it returned what is no array of numbers "
                         f"({first_line(error)})") from error
     return array
 
 
-def as_dataset(loaded: Any) -> Dataset:
-    """Converts the result of a workload's `load` to a data set.
+def as_dataset(loaded: Any, split: str = "training") -> Dataset:
+    """Converts the result of a workload's `load` to a data set, the `split` set.
 
     That may be one; (inputs, targets) or (inputs, targets, class names), as arrays or tensors; or a
     torch Dataset with a length, whose `classes` are the class names. Else a DataError.
@@ -188,11 +231,15 @@ def as_dataset(loaded: Any) -> Dataset:
             raise DataError("the data set is empty: there are no inputs and no targets")
         return make_dataset(inputs, targets, _names(loaded[2] if len(loaded) == 3 else ()))
     if not (hasattr(loaded, "__getitem__") and hasattr(loaded, "__len__")):
-        raise DataError(f"a workload's load returned {type(loaded).__name__}: it must be (inputs, "
-                        "targets), or a torch Dataset with __getitem__ and __len__")
+        raise DataError(f"it returned {type(loaded).__name__}: that must be (inputs, targets), or "
+                        "a torch Dataset with __getitem__ and __len__")
     numbers, names = np.arange(_length(loaded)), _names(getattr(loaded, "classes", ()))
-    whole = ItemDataset(loaded, numbers, names, "")
+    if not len(numbers) or isinstance(loaded, Mapping):
+        raise DataError("it returned an empty data set, or one whose samples are not numbered from "
+                        "0")
+    whole = ItemDataset(loaded, numbers, names, "", split=split)
     looked_at = _looked_at(whole)
+    whole = replace(whole, shapes=tuple(each.shape[1:] for each in looked_at))
     if any(first.tobytes() != again.numpy().tobytes()
            for (first, *_), (again, *_) in zip(looked_at, whole.take([0]), strict=True)):
         return replace(whole, digest=digest_of_arrays([numbers[-1:]], names) + UNREPEATABLE,
@@ -217,45 +264,32 @@ def _length(loaded: Any) -> int:
 
 
 def _looked_at(whole: ItemDataset) -> list[np.ndarray]:
-    """Inputs and targets of some samples. Raises DataError where they are not pairs of tensors."""
+    """Inputs and targets of some samples."""
     try:
         samples = whole.take(whole.numbers[:: max(1, len(whole) // LOOKED_AT)])
         return [each.numpy() for each in samples]
-    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
-        if own_frames(error):
-            raise
-        if not len(whole) or isinstance(whole.items, Mapping):
-            raise DataError("a workload's load returned an empty data set, or one whose samples "
-                            "are not numbered from 0") from error
-        first = whole.items[0]
-        kinds = [type(each).__name__ for each in first] if isinstance(first, tuple | list) else []
-        raise DataError(
-            "each sample of a workload's data set must be an (input, target), tensors, arrays or "
-            f"numbers of one shape, and its first is a {type(first).__name__}"
-            + (f" of {' and '.join(kinds)}" if kinds else "")
-            + f" ({type(error).__name__}: {first_line(error)})") from error
+    except (RuntimeError, TypeError) as error:
+        raise DataError("samples must be on the CPU, without gradients, and of a dtype that numpy "
+                        f"has ({first_line(error)})") from error
 
 
 def require_labels(dataset: Dataset, split: str) -> None:
-    """Raises DataError for a label of an ArrayDataset that none of its classes has."""
-    if isinstance(dataset, ArrayDataset) and (wrong := _wrong_label(
-            dataset.targets, range(len(dataset)), len(dataset.class_names),
-            f"of the {split} set ")):
-        raise DataError(wrong)
+    """Raises UsageError for a label of an ArrayDataset that none of its classes has."""
+    if isinstance(dataset, ArrayDataset):
+        _require_labels(dataset.targets, range(len(dataset)), len(dataset.class_names), split)
 
 
-def _wrong_label(targets: np.ndarray, numbers: Numbers, classes: int, of: str = "") -> str:
-    """A sentence on the first sample, by its place in `numbers`, with a label of no class, or "".
+def _require_labels(targets: np.ndarray, numbers: Numbers, classes: int, split: str) -> None:
+    """Raises UsageError naming a sample, by its place in `numbers`, with a label of no class.
 
     IGNORED, which torch's cross-entropy leaves out of its mean, may stand for none.
     """
     if not classes or targets.ndim != 1 or targets.dtype.kind not in "iu":
-        return ""
+        return
     wrong = np.flatnonzero(((targets < 0) | (targets >= classes)) & (targets != IGNORED))
-    if not len(wrong):
-        return ""
-    return (f"sample {numbers[wrong[0]]} {of}has the label {targets[wrong[0]]}, and its {classes} "
-            f"classes are 0 to {classes - 1}; {len(wrong)} of {len(targets)} labels are outside")
+    if len(wrong):
+        raise UsageError(f"sample {numbers[wrong[0]]} of the {split} set has the label "
+                        f"{targets[wrong[0]]}, and its {classes} classes are 0 to {classes - 1}")
 
 
 def require_same_classes(trained: Sequence[str], tested: Sequence[str], data_dir: Path) -> None:

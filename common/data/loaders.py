@@ -20,7 +20,6 @@ from common.core.failures import DataError, UsageError, first_line
 from common.data.augment import Preparation
 from common.data.dataset import Dataset
 from common.data.epoch_plan import EpochPlan, ShardRange, mix
-from common.settings.user_code import own_errors
 
 _PR_SET_PDEATHSIG = 1
 
@@ -108,8 +107,7 @@ class WorkerLoader(torch.utils.data.Dataset):
                     ) -> tuple[Tensor, Tensor]:
         """One augmented sample: (draw, index, top, left, flip, row, column). For workers."""
         draw, index, *how = request
-        with own_errors(unless=lambda error: False):  # here, where its traceback still is
-            inputs, targets = self.dataset.take([index], draw)
+        inputs, targets = self.dataset.take([index], draw)
         inputs = self._loader.augment(inputs, *(torch.tensor([part]) for part in how))
         return inputs[0], targets[0]
 

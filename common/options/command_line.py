@@ -6,12 +6,14 @@
 from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 from common.core.failures import UsageError
 from common.core.world import World, detect_world
 from common.options.checks import check
-from common.options.flag_parser import FlagParser, ShowAll
+from common.options.flag_parser import LIKE_A_FLAG, FlagParser, ShowAll
+from common.options.other_names import CALLED, COUNTERPARTS, MEANT
 from common.options.settings_file import read_settings
 from common.options.workloads import TABLES, WORKLOADS, Workload, find_row, find_workload
 from common.settings.resume import AUTO
@@ -106,13 +108,21 @@ def _parsed(workload: Workload) -> dict[str, Any]:
     for name, value in defaults.items():
         if name not in rows:
             raise UsageError(f"the workload {workload.name} has a default for {name!r}, which is "
-                             "no setting")
+                             f"no setting{_meant(name)}")
         try:
             defaults[name] = _as_by_flag(name, rows[name], value)
         except (ArgumentTypeError, ValueError) as error:
             raise UsageError(f"the workload {workload.name} has a default for {name} that "
                              f"cannot be: {error}") from None
     return defaults
+
+
+def _meant(name: str) -> str:
+    """A clause that suggests a setting for a name that is none; "" where none is known."""
+    if ours := COUNTERPARTS.get("--" + name.replace("_", "-")):
+        return f": {CALLED} {ours.removeprefix('--').replace('-', '_')}"
+    close = get_close_matches(name, Settings.rows(), 1, LIKE_A_FLAG)
+    return f": {MEANT} {close[0]}?" if close else ""
 
 
 def _as_by_flag(name: str, row: Row, value: Any) -> Any:

@@ -21,7 +21,13 @@ from common.core.metrics import ACCURACY, Metric
 from common.settings.learning import USUAL_IMAGE_SIZE, USUAL_MODEL
 from common.settings.settings import Settings
 from common.settings.types import ScheduleChoice, Validation
-from common.settings.user_code import Place, defined_at, require_call, why_not_called
+from common.settings.user_code import (
+    Place,
+    UserCodeError,
+    defined_at,
+    require_call,
+    why_not_called,
+)
 
 if TYPE_CHECKING:
     from common.data.augment import Preparation
@@ -95,13 +101,16 @@ class Workload:
             raise UsageError(f"{defined_at(self.load)}load is called as load(split, data_dir), and "
                              "this one's second parameter is split: change their order")
         seed_all(int(split != "train"))
-        place = defined_at(self.load)
+        place, name = defined_at(self.load), "training" if split == "train" else split
         try:
-            dataset = as_dataset(self.load(split, data_dir))
+            dataset = as_dataset(self.load(split, data_dir), name)
             if self.metric is ACCURACY:
-                require_labels(dataset, "training" if split == "train" else split)
-        except DataError as error:
-            raise (UsageError if place else DataError)(f"{place}{error}") from error
+                require_labels(dataset, name)
+        except UserCodeError:
+            raise
+        except (DataError, UsageError) as error:
+            call = f'load("{split}", ...): ' if place else ""
+            raise (UsageError if place else DataError)(f"{place}{call}{error}") from error
         return dataset
 
     def build(self, class_names: Sequence[str]) -> Any:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-from common.core.failures import Failure, UsageError, first_line
+from common.core.failures import Failure, UsageError, first_line, named
 from common.core.files import read_bytes
 from common.core.metrics import Metric
 from common.core.progress import process_progress
@@ -170,7 +170,7 @@ def own_errors(unless: Callable[[BaseException], bool], who: str = "",
         if not call:
             raise
         raise UserCodeError(f"{who}{workload}: its model or its loss fails in {call}: "
-                            f"{type(error).__name__}: {first_line(error).rstrip('.')}"
+                            f"{named(error).rstrip('.')}"
                             + IN_PLACE * ("inplace" in str(error))) from error
 
 
@@ -247,5 +247,14 @@ def _told(error: BaseException, who: str = "", file: Path | None = None) -> User
                  else file.name if file else "")
     if not isinstance(error, Exception) and file is None:
         where += f", ended the process {process_progress().place()}"
-    kind = "" if isinstance(error, Failure) else f"{type(error).__name__}: "
-    return UserCodeError(f"{who}{where}: {kind}{first_line(error)}")
+    sentence = first_line(error) if isinstance(error, Failure) else named(error)
+    return UserCodeError(f"{who}{where}: {sentence}{_hidden(error)}")
+
+
+def _hidden(error: BaseException) -> str:
+    """A clause on a user's file that was imported in the place of a module of Python's, or ""."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        file, module = Path(frame.f_code.co_filename), frame.f_globals.get("__name__")
+        if file.parent in _folders and module in sys.stdlib_module_names:
+            return f"; {file.name} hides Python's own module {module}: give it another name"
+    return ""

@@ -5,6 +5,7 @@ import os
 import tarfile
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from common.core.failures import DataError
+from common.core.failures import DataError, Failure, UsageError
 from common.data import datasets, image_folders, images
 from common.data.dataset import as_dataset, require_labels
 from common.data.datasets import load_cifar10, load_digits, load_image_folder, load_spirals
@@ -298,25 +299,49 @@ def test_digits_are_those_of_scikit_learn(has_file, monkeypatch):
     (iter(()), ["tuple_iterator"]),
     ((np.zeros((0, 2)), np.zeros(0)), ["empty"])])
 def test_what_is_no_data_set_is_refused_in_a_sentence(found, facts):
-    with pytest.raises(DataError) as raised:
+    with pytest.raises(Failure) as raised:
         as_dataset(found)
     assert says(raised.value, *facts)
 
 
 @pytest.mark.parametrize("items, facts", [
-    ([("text", 1)] * 3, ["tuple", "str", "int"]), ([{"x": 1.0, "y": 1}] * 3, ["dict"]),
-    ([(torch.ones(2), 0), (torch.ones(3), 0)], ["tuple", "Tensor", "int"]),
+    ([("text", 1)] * 3, ["(str, int)"]), ([{"x": 1.0, "y": 1}] * 3, ["dict"]),
+    ([(torch.ones(2), 0), (torch.ones(3), 0)], ["sample 1", "Tensor (3,)", "Tensor (2,)"]),
+    ([(torch.ones(2, requires_grad=True), 0)] * 3, ["gradients"]),
     ({"train": 1}, ["empty", 0]), ([], ["empty", 0]), ((1, 2), ["array"])])
 def test_samples_that_are_no_pairs_of_numbers_are_refused_in_a_sentence(items, facts):
-    with pytest.raises(DataError) as raised:
+    with pytest.raises(Failure) as raised:
         as_dataset(items)
     assert says(raised.value, *facts)
+
+
+@pytest.mark.parametrize("odd, form, alone", [
+    ((torch.ones(2), 1), "(Tensor (2,), int)", True), (None, "NoneType", True),
+    ((torch.ones(3), None), "(Tensor (3,), NoneType)", True),
+    ((torch.ones(3), "b"), "(Tensor (3,), str)", True),
+    ((torch.ones(3), 1, 1), "(Tensor (3,), int, int)", True),
+    ((np.ones(3, np.float32), 1), "(ndarray (3,), int)", False)])
+def test_a_sample_unlike_sample_0_is_named_when_it_is_taken(odd, form, alone):
+    dataset = as_dataset([odd if number == 37 else (torch.ones(3), 1) for number in range(600)],
+                         "test").part(np.arange(30, 40))
+    for chosen in [[6, 7]] + [[7]] * alone:
+        with pytest.raises(UsageError) as raised:
+            dataset.take(chosen)
+        assert says(raised.value, "sample 37 of the test set", "sample 0", "(Tensor (3,), int)")
+        assert form in str(raised.value)
+
+
+def test_a_sample_that_a_library_cannot_read_is_named():
+    dataset = as_dataset([(1.0, 1)] * 3)
+    with pytest.raises(UsageError) as raised:
+        replace(dataset, numbers=np.arange(9)).take([7])
+    assert says(raised.value, "sample 7 of the training set", "IndexError")
 
 
 @pytest.mark.parametrize("label, wrong", [(1, False), (2, True), (-1, True)])
 def test_a_label_that_no_class_has_is_named_before_training(label, wrong):
     dataset = as_dataset((torch.ones(4, 2), torch.tensor([0, 1, label, 0]), ["no", "yes"]))
-    with pytest.raises(DataError) if wrong else nullcontext() as raised:
+    with pytest.raises(UsageError) if wrong else nullcontext() as raised:
         require_labels(dataset, "test")
     assert not wrong or says(raised.value, "sample 2", "test", label)
 

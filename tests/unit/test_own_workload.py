@@ -5,11 +5,14 @@ Workload.__post_init__, or one of examine_first_loss; `_call_impl` or `autograd`
 failed_call; as_targets that returns them as they are; shape_lazy_layers that does
 nothing; a DataError for a wrong label; seed_all that seeds torch alone; ItemDataset.take without
 its seeds, or with those of the place instead of the sample's number; `_begin_alike` always False;
-own_errors left out of _data; `_has_begun` that takes any log for a run.
+own_errors left out of _data; `_has_begun` that takes any log for a run; ItemDataset.take that looks
+at no shapes (from a worker, an odd sample comes alone), or lets collate fail; as_dataset without
+its split; own_errors left out of _fetch; `_is_sum` always False, or without its bounds.
 """
 
 import json
 import random
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +20,7 @@ import pytest
 import torch
 
 from common.cluster.node import Node
-from common.core.failures import Failure, UsageError
+from common.core.failures import Failure, NonFiniteLoss, UsageError
 from common.core.world import World
 from common.data.dataset import as_dataset
 from common.evaluation import evaluate
@@ -26,13 +29,14 @@ from common.options.command_line import parse_command_line
 from common.preflight.examine import _data
 from common.report import finish_run
 from common.run.opening import open_run
-from common.settings.user_code import own_errors
+from common.settings.user_code import UserCodeError, own_errors
 from common.setup import create_loader, create_training, load_datasets
 from common.step.gradient_sync import GradientSync
 from common.training import train
 from tests.facts import says
 
 HEAD = """import random
+from functools import partial
 import numpy as np
 import torch
 from torch import nn
@@ -93,6 +97,12 @@ ITEMS = {name: f"class {name}(Items):\n    def {text}\n" for name, text in {
             "        return self.rows[number] + np.float32(noise), int(self.labels[number])",
     "OfHalves": "__len__(self):\n        return len(self.rows) / 2",
     "Label7": "__getitem__(self, number):\n        return self.rows[number], 7 * (number == 33)",
+    "Broken": "__getitem__(self, number):\n        assert number != 33\n"
+              "        return super().__getitem__(number)",
+    "Odd": "__init__(self, odd, split, data_dir):\n        super().__init__(split)\n"
+           "        self.odd = 37 * (split == odd)\n    def __len__(self):\n        return 200\n"
+           "    def __getitem__(self, number):\n        row, label = self.rows[number % 50], 1\n"
+           "        return row[:3] if number and number == self.odd else row, label",
 }.items()}
 
 
@@ -145,7 +155,10 @@ LINE = HEAD.count("\n")
 @pytest.mark.parametrize("text, facts", [
     ("load, Frozen", ["mine.py:TASK", "requires_grad=False"]),
     ("load, lambda n: nn.Flatten()", ["mine.py:TASK", "no parameter"]),
-    ("load, Detached", ["mine.py:TASK", "detach()"]),
+    ("load, Detached", ["mine.py:TASK", "detach()", "argmax()"]),
+    ("Items, Net, defaults={'lr': 0.1}", ["lr", "learning_rate"]),
+    ("Items, Net, defaults={'batchsize': 20}", ["batchsize", "batch_size"]),
+    ("type('Bare', (Items,), {'classes': ()}), Net", ["Dataset", "classes"]),
     ("load, InPlace", ["mine.py:TASK", "backward", "x = x + y"]),
     ("load, TwoInputs", ["mine.py:TASK", "TwoInputs", "(20, 4)", "mask"]),
     ("load, NoInput", ["mine.py:TASK", "NoInput", "(20, 4)"]),
@@ -157,6 +170,10 @@ LINE = HEAD.count("\n")
     ("load, Net, criterion=lambda scores: scores.mean()", ["mine.py:TASK", "(20, 3)"]),
     ("load, Net, criterion=lambda scores, labels: F.cross_entropy(scores, labels, "
      "reduction='none')", ["mine.py:TASK", "(20,)", "mean"]),
+    ("load, Net, criterion=lambda scores, labels: F.cross_entropy(scores, labels, "
+     "reduction='sum')", ["mine.py:TASK", "sum", "mean"]),
+    ("numbers, lambda: Net(1), metric=distance, criterion=lambda o, t: (o - t).square().sum()",
+     ["mine.py:TASK", "sum", "mean"]),
     ("load, Net, criterion=lambda scores, labels: 0.5", ["mine.py:TASK", "float"]),
     ("load, Net, metric='accuracy'", ["mine.py", f"line {LINE + 1}", "Metric(name, function)"]),
     ("load, Net, metric=Metric(distance)", ["mine.py", "Metric(name, function)"]),
@@ -182,6 +199,13 @@ def test_each_mistake_is_one_sentence(text, facts, tmp_path):
     assert says(str(raised.value).replace(f"{tmp_path}/", ""), *facts), raised.value
 
 
+@pytest.mark.parametrize("factor", ["inf", "0"])
+def test_a_mean_that_twice_the_batch_does_not_tell_from_a_sum_is_no_mistake(factor, tmp_path):
+    with pytest.raises(NonFiniteLoss) if factor == "inf" else nullcontext():
+        trained(tmp_path, "load, Net, criterion=lambda scores, labels: "
+                          f"F.cross_entropy(scores, labels) * float({factor!r})")
+
+
 @pytest.mark.parametrize("text, facts", [
     ("lambda split: 0", ["mine.py", "load(split, data_dir)"]),
     ("lambda split, data_dir: data_dir.no_such_name", ["mine.py", "no_such_name"])])
@@ -199,7 +223,31 @@ def test_the_preflight_tells_a_mistake_in_load(text, facts, tmp_path):
 def test_a_label_that_no_class_has_is_told_by_its_sample(load, loader, tmp_path):
     with pytest.raises(Failure) as raised:
         trained(tmp_path, f"{load}, Net", "--loader", loader)
-    assert raised.value.exit_code == 2 and says(raised.value, "sample 33", 7, "0 to 2")
+    assert raised.value.exit_code == 2
+    assert says(raised.value, "sample 33 of the training set", 7, "0 to 2")
+
+
+@pytest.mark.parametrize("loader", ["memory", "workers:1"])
+@pytest.mark.parametrize("split, name", [("train", "training"), ("test", "test")])
+def test_a_sample_of_another_size_ends_the_run_with_its_number(split, name, loader, tmp_path):
+    with pytest.raises(UsageError) as raised:
+        trained(tmp_path, f"partial(Odd, {split!r}), Net", "--loader", loader)
+    assert says(raised.value, f"sample 37 of the {name} set", "(3,)", "(4,)")
+
+
+def test_a_sample_whose_reading_fails_is_named(tmp_path):
+    with pytest.raises(UserCodeError) as raised:
+        trained(tmp_path, "Broken, Net")
+    assert says(raised.value, "sample 33 of the training set", "mine.py", "AssertionError")
+    assert str(raised.value).count("AssertionError") == 1
+
+
+@pytest.mark.parametrize("nothing", ["None", "([], [])", "[]"])
+def test_a_load_that_fails_is_told_with_its_split(nothing, tmp_path):
+    with pytest.raises(UsageError) as raised:
+        trained(tmp_path, f"lambda split, _: load(split, _) if split == 'train' else {nothing}, "
+                          "Net")
+    assert says(str(raised.value), 'load("test"', "mine.py")
 
 
 @pytest.mark.parametrize("text", [
@@ -243,12 +291,12 @@ def test_each_sample_draws_numbers_of_its_own_by_its_number_and_the_epoch():
 def test_samples_that_are_drawn_anew_are_warned_of_and_nothing_is_promised(tmp_path, capsys):
     trained(tmp_path, "Anew, Net")
     said = capsys.readouterr().out
-    assert says(said, "warning: sample 0") and "gives the same" not in said.replace(
-        "nothing gives the same", "")
+    assert says(said, "warning: sample 0", "counter", "nothing is sure") and (
+        "gives the same" not in said)
     (tmp_path / "other").mkdir()
     trained(tmp_path / "other", "load, Net")
     said = capsys.readouterr().out
-    assert "warning" not in said and says(said, "the same command", "mine.py")
+    assert "warning" not in said and says(said, "the same command", "mine.py", "without a seed")
 
 
 def test_a_run_that_failed_before_its_first_step_does_not_block_the_next_one(tmp_path):

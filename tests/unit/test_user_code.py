@@ -2,10 +2,11 @@
 
 Mutations that turn this red: catch Exception alone in own_errors; leave os._exit what it is; take
 it from forked children too; leave out the place; blame a workload of ours for a module's error, or
-the user's for any.
+the user's for any; `_hidden` always "".
 """
 
 import os
+import sys
 
 import pytest
 import torch
@@ -64,6 +65,15 @@ def test_a_file_that_cannot_be_used(text, facts, tmp_path):
     assert says(str(raised.value).replace(f"{tmp_path}/", ""), "mine.py", *facts)
 
 
+def test_a_file_that_hides_a_module_of_pythons_is_told_of(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "colorsys.py").write_text("from collections import nothing\n")
+    with pytest.raises(UsageError) as raised:
+        place(tmp_path, "import colorsys\n", "wanted").load()
+    assert says(raised.value, "colorsys.py hides Python's own module colorsys")
+
+
 def test_a_file_that_is_missing(tmp_path):
     with pytest.raises(UsageError) as raised:
         Place(tmp_path / "none.py", "x").load()
@@ -113,7 +123,7 @@ def test_an_error_outside_of_the_model_is_not_the_users():
 
 ENDINGS = {"sys.exit(0)": "SystemExit: 0", "sys.exit('bye')": "SystemExit: bye",
            "os._exit(0)": "SystemExit: 0", "raise Odd('x')": "Odd: x",
-           "raise KeyboardInterrupt": "KeyboardInterrupt: KeyboardInterrupt"}
+           "raise KeyboardInterrupt": "KeyboardInterrupt"}
 
 
 @pytest.mark.parametrize("code, words", ENDINGS.items(), ids=list(ENDINGS))
