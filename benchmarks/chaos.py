@@ -308,7 +308,9 @@ def main() -> None:
               "at the last")
     print(f"digests: {digests[0]} undisturbed, {digests[1]} disturbed. {conditions()}")
     if options.json:
-        write_record(options.json, {**found, "stalls": seconds, "digests": digests})
+        write_record(options.json, {**found, "n": len(found["faults"]), "every": options.every,
+                                    "useful": 1 - waits / found["seconds"], "stalls": seconds,
+                                    "digests": digests})
     sys.exit(digests[0] != digests[1])
 
 
