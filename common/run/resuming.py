@@ -74,9 +74,8 @@ def _restore(run: Run, contents: dict[str, Any], source: Path) -> list[str]:
     run.checkpoints.last = source
     exactness = (_exactness(_ran_on(contents), constants["ran_on"])
                  if is_repeatable(constants["data"]) else "no, because the samples are drawn anew")
-    remarks.append(f"resumed at {run.position} from {source} (bit-exact: {exactness})")
-    if run.is_done():
-        remarks.append(f"nothing is left to train with {limits(settings)}")
+    left = f"; nothing is left to train with {limits(settings)}" if run.is_done() else ""
+    remarks.append(f"resumed at {run.position} from {source} (bit-exact: {exactness}){left}")
     return remarks
 
 

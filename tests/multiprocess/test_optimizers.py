@@ -101,5 +101,5 @@ def test_flags_reach_the_optimizer(name, kind, entries):
         "--optimizer", name, "--learning-rate", "0.3", "--momentum", "0.7", "--weight-decay",
         "0.01"])
     optimizer = create_optimizer(settings, small_model())
-    assert type(optimizer) is kind
+    assert isinstance(optimizer, kind) and type(optimizer).__name__ == kind.__name__
     assert {key: optimizer.param_groups[0][key] for key in entries} == entries
