@@ -303,7 +303,7 @@ class World:
         self.at(STEP_SECONDS, lambda: self.train(group))
 
     def share(self, here: list[Process]) -> None:
-        """Those behind take the state of the furthest, as ranks do when a group begins."""
+        """Gives ranks that are behind the state of the furthest, as happens when a group begins."""
         places = [(-1,) if each.learned is None else (len(each.learned),) for each in here]
         if max(places)[0] < 0:
             for each in here:
@@ -384,17 +384,23 @@ def simulate(seed: int, tell: bool = False) -> World:
     return world
 
 
-def simulate_orderly(seed: int, tell: bool = False) -> World:
-    """Ranks are killed and started again, one after the other: all must train at the end.
-
-    Raises Broken.
-    """
+def _begun(seed: int, tell: bool) -> tuple[random.Random, int, World]:
+    """A generator, a number of ranks from 3 to 8, and a world in which all of them train."""
     choose = random.Random(seed)
     ranks = choose.randint(3, 8)
     world = World(seed, ranks, 2, tell)
     for rank in range(ranks):
         world.at(choose.uniform(0, 1), lambda rank=rank: world.start(rank))
     world.run_until(3)
+    return choose, ranks, world
+
+
+def simulate_orderly(seed: int, tell: bool = False) -> World:
+    """Ranks are killed and started again, one after the other: all must train at the end.
+
+    Raises Broken.
+    """
+    choose, ranks, world = _begun(seed, tell)
     for _ in range(10):
         alive = [rank for rank in range(ranks) if world.processes[rank].alive]
         rank = choose.randrange(ranks)
@@ -419,12 +425,7 @@ def simulate_lost_link(seed: int, tell: bool = False) -> World:
 
     Raises Broken.
     """
-    choose = random.Random(seed)
-    ranks = choose.randint(3, 8)
-    world = World(seed, ranks, 2, tell)
-    for rank in range(ranks):
-        world.at(choose.uniform(0, 1), lambda rank=rank: world.start(rank))
-    world.run_until(3)
+    choose, ranks, world = _begun(seed, tell)
     world.cut_link(*choose.sample(range(ranks), 2))
     world.run_until(3 + 1.5 * PATIENCE)
     group, training = world.trained[-1], [

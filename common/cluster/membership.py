@@ -315,7 +315,9 @@ def _visit(host: Member, standing: Standing, limits: Limits) -> Steps[Group | No
 
 
 def _out_of_reach(standing: Standing, group: Group | None) -> Steps[list[Member]]:
-    """Those of a group to join whose doors are silent; of the last one, if that was in vain."""
+    """Returns the processes whose doors are silent: of the group that a new process would join, or
+    of this process's last one, if that could not train.
+    """
     group = standing.group or group
     if not group or (standing.group and not standing.is_in_vain):
         return []
@@ -412,9 +414,9 @@ def _one_a_rank(processes: Sequence[Member], standing: Standing) -> list[Member]
 
 
 def _connected(present: list[Member], guests: dict[Member, _Guest]) -> list[Member]:
-    """Those present without enough of them that each left reaches each; the host stays.
+    """Leaves out processes until all that are left reach each other; the host stays.
 
-    Who is in most of the pairs that do not reach each other goes first; of several, the last.
+    The one in most of the pairs that do not goes first; of several, the one of the highest rank.
     """
     while True:
         apart = [each for guest in present if guest in guests

@@ -84,7 +84,7 @@ def founds_whatever_was_before(monkeypatch):
 
 
 def a_step_is_applied_twice(monkeypatch):
-    """Who has applied the broken step keeps it, and does it again with the others."""
+    """A rank that has applied the broken step keeps it, and takes it again with the others."""
     monkeypatch.setattr(in_memory, "furthest", lambda places: (
         places.index(min(places)), [rank for rank, each in enumerate(places) if each[0] < 0]))
 
